@@ -16,7 +16,7 @@ use crate::lost::quarantine::{Quarantined, now_ns};
 use crate::{Change, Engine, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_oplog::Effects;
-use onefold_storage::{Address, ChunkKind, ContainerId, Prepared, Slot};
+use onefold_storage::{Address, ChunkKind, ContainerId, Origin, Prepared, Slot};
 use std::collections::{HashMap, HashSet};
 
 /// The most bytes that one lost chunk takes in the log.
@@ -127,10 +127,9 @@ impl Engine {
         let mut marks = Marks::default();
         let mut sorted: Vec<&LostChunk> = lost.iter().filter(|chunk| chunk.slot.is_some()).collect();
         sorted.sort_unstable_by_key(|chunk| chunk.address);
-        for run in sorted.chunk_by(|one, next| one.address.container() == next.address.container()) {
+        for run in sorted.chunk_by(|one, next| one.address.origin() == next.address.origin()) {
             // Another file may have them. A file that cannot be read has no slots.
-            let Ok(slots) = self.storage.slots(run[0].address.container()) else { continue };
-            let container = self.storage.current(run[0].address.container())?;
+            let Ok((container, slots)) = self.storage.slots_beside(run[0].address) else { continue };
             let of_bytes = bytes_of(&slots);
             let wanted: HashSet<(Address, Fingerprint)> = run.iter().map(|chunk| (chunk.address, chunk.fingerprint)).collect();
             for (number, (address, slot)) in slots.iter().enumerate() {
@@ -197,11 +196,11 @@ impl Engine {
 
     fn restore_batch(&self, chunks: &[Readable]) -> Result<u64> {
         let mut places: HashMap<(Address, Fingerprint), (ContainerId, u64, usize, u32)> = HashMap::new();
-        let homes: HashSet<ContainerId> = chunks.iter().map(|chunk| chunk.address.container()).collect();
-        for home in homes {
-            let (container, slots) = (self.storage.current(home)?, self.storage.slots(home)?);
+        let origins: HashSet<Origin> = chunks.iter().map(|chunk| chunk.address.origin()).collect();
+        for origin in origins {
+            let (container, slots) = self.storage.slots_beside(origin)?;
             let of_bytes = bytes_of(&slots);
-            let numbered = slots.iter().enumerate().filter(|(_, (address, _))| address.container() == home);
+            let numbered = slots.iter().enumerate().filter(|(_, (address, _))| address.origin() == origin);
             places.extend(
                 numbered.map(|(number, (address, slot))| ((*address, slot.fingerprint), (container, of_bytes, number, slot.length_bytes))),
             );

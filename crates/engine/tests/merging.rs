@@ -165,7 +165,7 @@ fn m0_20_copies_that_the_index_does_not_name_any_more_are_taken_along() {
     refer(&engine, 2, &new, 1);
     assert!(remove(&engine) > 0);
     let victims = victims(&engine);
-    assert!(victims.contains(&address(&old[0]).container()), "the first copies are in none of {victims:?}");
+    assert!(victims.contains(&engine.storage().container_of(address(&old[0])).unwrap()), "the first copies are in none of {victims:?}");
     assert!(merge(&engine).unwrap());
     for pieces in [&old, &new] {
         assert_eq!(read(&engine, pieces).unwrap(), data);

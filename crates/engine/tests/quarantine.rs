@@ -13,7 +13,7 @@ use std::sync::Arc;
 fn lost(engine: &Engine, pieces: &[Piece]) -> Vec<LostChunk> {
     let lost = pieces.iter().filter_map(|piece| {
         let Piece::Chunk { fingerprint, address, .. } = *piece else { return None };
-        let slots = engine.storage().slots(address.container()).unwrap();
+        let slots = engine.storage().slots_beside(address).unwrap().1;
         let (_, slot) = slots.into_iter().find(|(at, _)| *at == address).unwrap();
         Some(LostChunk { fingerprint, address, slot: Some((slot.kind, slot.length_bytes)) })
     });
@@ -259,10 +259,10 @@ fn m0_8_a_copy_that_byte_compare_found_damaged_is_dead_with_the_batch_that_has_t
         refer(&engine, 1, &pieces, 1);
         let chunks = engine.statistics().unwrap().chunks;
         // Damage the container with most of them, bypassing the caches.
+        let chunk = pieces.iter().find_map(|piece| if let Piece::Chunk { address, .. } = piece { Some(*address) } else { None });
+        let rotten = engine.storage().container_of(chunk.unwrap()).unwrap();
         drop(engine);
-        let rotten =
-            pieces.iter().find_map(|piece| if let Piece::Chunk { address, .. } = piece { Some(address.container()) } else { None });
-        let path = format!("containers/{:04x}/{:05x}/{:08x}", rotten.unwrap().partition(), 0, rotten.unwrap().number());
+        let path = format!("containers/{:04x}/{:05x}/{:08x}", rotten.partition(), 0, rotten.number());
         for at in (100..30_000).step_by(5_000) {
             onefold_ground::Ground::open(&ground, &path, onefold_ground::Access::Read).unwrap();
             ground.corrupt(&path, at, 1).unwrap();
@@ -314,8 +314,9 @@ fn what_a_rehearsal_quarantines_and_restores_is_seen_by_its_opening_only() {
         all[1..].iter().map(|chunk| Readable { fingerprint: chunk.fingerprint, address: chunk.address, references: Vec::new() }).collect();
     assert_eq!(reader.restore_chunks(&readable).unwrap(), readable.len() as u64);
     assert_eq!(quarantined(&reader), 1);
-    assert!(reader.give_up_container(all[0].address.container()).is_ok());
-    assert!(reader.dead_slots(all[0].address.container()).unwrap().is_given_up());
+    let container = reader.storage().container_of(all[0].address).unwrap();
+    assert!(reader.give_up_container(container).is_ok());
+    assert!(reader.dead_slots(container).unwrap().is_given_up());
     reader.close().unwrap();
     drop(reader);
     assert_eq!(ground.used_bytes(), before);

@@ -40,6 +40,10 @@ impl fmt::Display for ContainerId {
 }
 
 /// Where a chunk is: a container and a slot (its place in the container's catalog). 64 bits; valid once, valid for ever.
+///
+/// Above this crate an address is opaque. The container that it names is the one that the chunk was stored in first, which
+/// may be gone: ask [`ContainerStore::container_of`](crate::ContainerStore::container_of) where it is now, and the
+/// [origin](Self::origin) for which chunks are together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address(u64);
 
@@ -59,9 +63,14 @@ impl Address {
         self.0
     }
 
-    /// The container.
-    pub fn container(self) -> ContainerId {
+    /// The container that the chunk was stored in first.
+    pub(crate) fn container(self) -> ContainerId {
         ContainerId(self.0 >> 16)
+    }
+
+    /// Returns what the chunk was stored together with.
+    pub fn origin(self) -> Origin {
+        Origin(self.container())
     }
 
     /// The slot.
@@ -73,6 +82,36 @@ impl Address {
 impl fmt::Display for Address {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}/{}", self.container(), self.slot())
+    }
+}
+
+/// What chunks were stored together, for ever: they are found together, and move together. Of all chunks that a container
+/// has, those that were first stored in the same one have the same origin. It is a key for sets and maps, and a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Origin(ContainerId);
+
+impl Origin {
+    pub(crate) fn container(self) -> ContainerId {
+        self.0
+    }
+}
+
+impl From<Address> for Origin {
+    fn from(address: Address) -> Origin {
+        address.origin()
+    }
+}
+
+/// The origin of what is first stored in a container.
+impl From<ContainerId> for Origin {
+    fn from(container: ContainerId) -> Origin {
+        Origin(container)
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
     }
 }
 

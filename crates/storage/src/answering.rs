@@ -4,7 +4,7 @@
 //! the container that was merged from them was damaged once. Whoever adds up what is stored must count each address once.
 
 use crate::store::ContainerStore;
-use crate::{Address, ContainerId, Result, Slot};
+use crate::{Address, ContainerId, Origin, Result, Slot};
 use std::collections::{HashMap, HashSet};
 
 /// Of a list of containers, which of them to ask for an address.
@@ -34,11 +34,11 @@ impl ContainerStore {
 }
 
 impl Answering<'_> {
-    /// Returns the homes whose chunks count in `container`, which has these slots: those of all others count in another file.
-    pub fn homes(&self, container: ContainerId, slots: &[(Address, Slot)]) -> Result<HashSet<ContainerId>> {
-        let mut homes: HashSet<ContainerId> = slots.iter().map(|(address, _)| address.container()).collect();
+    /// Returns the origins whose chunks count in `container`, which has these slots. All others count in another file.
+    pub fn origins(&self, container: ContainerId, slots: &[(Address, Slot)]) -> Result<HashSet<Origin>> {
+        let mut homes: HashSet<Origin> = slots.iter().map(|(address, _)| address.origin()).collect();
         let mut failed = None;
-        homes.retain(|home| match self.counts(container, *home) {
+        homes.retain(|home| match self.counts(container, home.container()) {
             Ok(counts) => counts,
             Err(error) => {
                 failed = Some(error);

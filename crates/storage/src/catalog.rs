@@ -6,7 +6,7 @@
 //! * frames lie behind the file's header, end below 4 GiB, and have at most [`MAX_FRAME_BYTES`].
 
 use crate::file::HEADER_BYTES;
-use crate::{Address, Codec, ContainerId, Homes};
+use crate::{Address, Codec, ContainerId, Homes, Origin};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::{Reader, WireError, put_varint};
 
@@ -140,6 +140,11 @@ impl Catalog {
             Some(homes) => homes.position(address),
             None => Some(usize::from(address.slot())).filter(|slot| address.container() == self.container && *slot < self.slots.len()),
         }
+    }
+
+    /// Returns the origins of the chunks.
+    pub fn origins(&self) -> impl Iterator<Item = Origin> {
+        self.home_containers().iter().map(|home| Origin::from(*home))
     }
 
     /// The containers that the addresses of the chunks name, ascending: of a merged container those of the homes.

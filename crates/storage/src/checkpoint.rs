@@ -9,7 +9,6 @@ use crate::store::{ContainerStore, Shared};
 use crate::{Catalog, Result, StorageError};
 use onefold_oplog::Position;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 impl ContainerStore {
     /// Records that replace all earlier ones of those containers whose oldest needed batch starts before `position`, so that the log can be
@@ -17,11 +16,11 @@ impl ContainerStore {
     /// [`prepare`](Self::prepare), which seals them. Where merges hold the log before `position`, no more is written than lets it be
     /// trimmed up to there: nothing is written again and again in vain.
     pub fn checkpoint_before(&self, position: Position) -> Result<Prepared> {
-        if !self.shared.writable.load(Relaxed) {
+        if !self.shared.mode.is_writable() {
             return Err(StorageError::ReadOnly);
         }
-        let containers: Vec<_> = self.shared.open.read().values().cloned().collect();
-        let position = self.shared.held_by_merges().map_or(position, |held| held.min(position));
+        let containers = self.shared.unsealed.all();
+        let position = self.shared.merging.oldest_log().map_or(position, |held| held.min(position));
         let mut prepared = Prepared::default();
         for container in containers {
             if let Some((change, record)) = self.shared.checkpoint(&container, position)? {
@@ -40,7 +39,7 @@ impl Shared {
             let state = container.state.lock();
             state.oldest.or(state.created)
         };
-        self.open.read().values().filter_map(needed).min()
+        self.unsealed.with_all(|containers| containers.filter_map(needed).min())
     }
 
     fn checkpoint(&self, container: &Arc<OpenContainer>, position: Position) -> Result<Option<(Change, ContainerRecord)>> {

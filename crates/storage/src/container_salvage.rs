@@ -15,7 +15,6 @@ use crate::{Codec, ContainerId, FOOTER_BYTES, Frame, HEADER_BYTES, Header, Resul
 use onefold_ground::{Access, checksum, parent};
 use onefold_oplog::Position;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 /// What became of the containers that the log spelled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,7 +56,7 @@ impl ContainerStore {
 
     /// Whether the records replayed so far spell every container that is not sealed.
     pub fn check_spelled(&self) -> Result<()> {
-        for container in self.shared.open.read().values() {
+        for container in self.shared.unsealed.all() {
             if let Some(why) = &container.state.lock().broken {
                 return Err(StorageError::Log { container: container.id, why: why.clone() });
             }
@@ -73,8 +72,7 @@ impl ContainerStore {
         let shared = &self.shared;
         let mut closed = Closed::default();
         let (mut folders, mut set_aside) = (BTreeSet::new(), Vec::new());
-        let spelled: Vec<Arc<OpenContainer>> = shared.open.read().values().cloned().collect();
-        for container in spelled {
+        for container in shared.unsealed.all() {
             let state = container.state.lock();
             if shared.is_forwarded(container.id)? || shared.is_readable(container.id)? {
                 continue;
@@ -100,7 +98,7 @@ impl ContainerStore {
         }
         shared.sync_folders(&folders)?;
         for container in shared.list(file::number)? {
-            let is_spelled = shared.open.read().contains_key(&container);
+            let is_spelled = shared.unsealed.contains(container);
             if !is_spelled
                 && !shared.is_forwarded(container)?
                 && !shared.was_sealed(container)?
@@ -113,8 +111,7 @@ impl ContainerStore {
             set_aside.extend(&closed.unknown);
             shared.move_aside(&set_aside, aside)?;
             // Numbers that only lost records name must not be given out again: a folder uses up all numbers before it.
-            let highest = shared.recovery.lock().take().map(|recovery| recovery.highest).unwrap_or_default();
-            for (partition, highest) in highest {
+            for (partition, highest) in shared.replay.end() {
                 let above = file::folder_above(&shared.directory, ContainerId::new(partition, highest.max(1)));
                 above.map_or(Ok(()), |folder| shared.ground.create_directory(&folder))?;
             }
@@ -198,7 +195,7 @@ impl Shared {
         file.write_at(end, &tail)?;
         file.set_len(end + tail.len() as u64)?;
         file.sync()?;
-        self.files.lock().remove(&id);
+        self.caches.forget_file(id);
         // The log that spelled it goes because this is right: it is read as anybody else will read it.
         if self.read_catalog(id)? == catalog { Ok(()) } else { Err(self.damaged(id, None, None, "it is not what was just written")) }
     }
@@ -228,7 +225,7 @@ impl Shared {
         for container in containers {
             let path = file::path(&self.directory, *container);
             self.ground.rename(&path, &format!("{aside}/container-{:04x}-{:08x}", container.partition(), container.number()))?;
-            self.files.lock().remove(container);
+            self.caches.forget_file(*container);
             folders.insert(parent(&path).to_owned());
         }
         self.ground.sync_directory(aside)?;
@@ -244,6 +241,7 @@ mod tests {
     use onefold_ground::profile::Profile;
     use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
     use onefold_oplog::{Ownership, Record};
+    use std::sync::Arc;
 
     const OPTIONS: fn() -> StorageOptions =
         || StorageOptions { container_bytes: 64 << 10, frame_bytes: 2 << 10, workers: 1, ..StorageOptions::default() };
@@ -362,7 +360,7 @@ mod tests {
             let file = ground.open(PATH, Access::ReadWrite).unwrap();
             let replayed = open(&ground, Access::Read);
             batches.iter().flatten().for_each(|record| replayed.replay(Position(0), record).unwrap());
-            let end = replayed.shared.open.read().values().next().unwrap().state.lock().end_bytes();
+            let end = replayed.shared.unsealed.all()[0].state.lock().end_bytes();
             assert!(!end.is_multiple_of(4096));
             file.set_len(end.next_multiple_of(4096)).unwrap();
             file.sync().unwrap();

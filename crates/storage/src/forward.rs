@@ -15,11 +15,10 @@
 
 use crate::catalog::decode_container;
 use crate::store::{ContainerStore, Shared};
-use crate::{Catalog, ContainerId, Result, StorageError, file};
+use crate::{Catalog, ContainerId, Origin, Result, StorageError, file};
 use onefold_ground::wire::Reader;
 use onefold_ground::{Access, checksum};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Bytes of a forward file: one sector, written whole or not at all.
 pub const FORWARD_BYTES: usize = 512;
@@ -93,6 +92,16 @@ impl ContainerStore {
         self.shared.stable(|| self.shared.answering(container))
     }
 
+    /// Returns the container whose file has the chunk at an address, or the chunks of an origin.
+    pub fn container_of(&self, at: impl Into<Origin>) -> Result<ContainerId> {
+        self.current(at.into().container())
+    }
+
+    /// Returns the containers whose files may have the chunks of an origin, also where that cannot be read.
+    pub fn possible_containers(&self, origin: Origin) -> impl Iterator<Item = ContainerId> {
+        [Some(origin.container()), self.container_of(origin).ok()].into_iter().flatten()
+    }
+
     /// The containers that live on in others: all ids that have a forward. Sorted.
     pub fn forwards(&self) -> Result<Vec<ContainerId>> {
         let mut found = self.shared.list(file::forward_number)?;
@@ -145,7 +154,7 @@ impl Shared {
 
     /// Whether another process may have merged a container away.
     fn is_gone(&self, container: ContainerId) -> Result<bool> {
-        Ok(self.follows_writers.load(Relaxed) && !self.ground.exists(&file::path(&self.directory, container))?)
+        Ok(self.mode.follows_writers() && !self.ground.exists(&file::path(&self.directory, container))?)
     }
 
     /// A file that was there is not: only the disk knows where its chunks are now. The file of an open container goes with a merge too, and then that
@@ -153,7 +162,7 @@ impl Shared {
     /// greater number, so this comes to an end; the same file is missed once.
     fn look_again(&self, container: ContainerId) -> Result<()> {
         if self.ground.exists(&file::forward_path(&self.directory, container))? {
-            self.open.write().remove(&container);
+            self.unsealed.remove(container);
         }
         self.forwards.forget_all();
         self.retire([container].iter());
@@ -177,12 +186,8 @@ impl Shared {
     /// The catalog of the container file that answers to a sealed container.
     pub(crate) fn sealed_catalog(&self, id: ContainerId) -> Result<Arc<Catalog>> {
         let known = self.forwards.get(id).flatten();
-        let cached = self.catalogs.lock().get(&known.unwrap_or(id));
-        let catalog = match cached {
-            Some(catalog) => {
-                self.counters.catalog_hits.fetch_add(1, Relaxed);
-                catalog
-            }
+        let catalog = match self.caches.catalog(known.unwrap_or(id)) {
+            Some(catalog) => catalog,
             None => self.answering(id).and_then(|container| self.file_catalog(container))?,
         };
         if id != catalog.container {
@@ -193,17 +198,13 @@ impl Shared {
 
     /// The catalog in a container file.
     fn file_catalog(&self, container: ContainerId) -> Result<Arc<Catalog>> {
-        if let Some(catalog) = self.catalogs.lock().get(&container) {
-            self.counters.catalog_hits.fetch_add(1, Relaxed);
+        if let Some(catalog) = self.caches.catalog(container) {
             return Ok(catalog);
         }
-        self.counters.catalog_misses.fetch_add(1, Relaxed);
+        self.caches.miss_catalog();
         let generation = self.forwards.generation();
         let catalog = Arc::new(self.read_catalog(container)?);
-        let mut catalogs = self.catalogs.lock();
-        if self.forwards.is_unmoved_since(generation) {
-            catalogs.insert(container, catalog.clone(), catalog.memory_bytes());
-        }
+        self.caches.keep_catalog_if(&catalog, || self.forwards.is_unmoved_since(generation));
         Ok(catalog)
     }
 
@@ -238,10 +239,7 @@ impl Shared {
     /// Merged containers do not have these files any more: nothing of them stays in memory. What readers were about to put there is not.
     pub(crate) fn retire<'a>(&self, containers: impl Iterator<Item = &'a ContainerId>) {
         self.forwards.count_move();
-        for container in containers {
-            self.catalogs.lock().remove(container);
-            self.files.lock().remove(container);
-        }
+        containers.for_each(|container| self.caches.forget(*container));
     }
 
     pub(crate) fn missing(&self, container: ContainerId) -> StorageError {

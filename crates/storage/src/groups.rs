@@ -6,18 +6,54 @@
 //! the others. And no number of a member is ever given to another container.
 //!
 //! A group is made of sealed containers that the log knows; a file is put in its place under the lock that replacing files takes
-//! (`Shared::replacing`), so no merge takes a member away meanwhile. Of several groups with a common member the one with the greatest number counts for
+//! (`Merging::hold_files`), so no merge takes a member away meanwhile. Of several groups with a common member the one with the greatest number counts for
 //! it. The others stay, *outdated*, as long as a member counts on them: one that is damaged and could not go into the new group.
 
 use crate::parity::{parity_directory, parity_folder, parity_name, parity_path};
 use crate::store::{ContainerStore, Shared};
 use crate::{ContainerId, Result, StorageError, file};
-use onefold_ground::{Access, Ground};
+use onefold_ground::Ground;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 /// What could not be done with a container is tried again after this time.
 const RETRY_AFTER: Duration = Duration::from_secs(300);
+
+/// Which containers have parity, and who makes it.
+///
+/// Locks: [`make_alone`](Self::make_alone) comes first, before files are held in place. The groups come last: they are read
+/// from directories under their lock (where a failed sync poisons the flow), but what is done with them takes no other lock.
+#[derive(Debug, Default)]
+pub(crate) struct Protection {
+    /// `None` until somebody asks.
+    groups: Mutex<Option<Groups>>,
+    /// One thread at a time makes parity.
+    making: Mutex<()>,
+}
+
+impl Protection {
+    /// Keeps others from making parity while the guard lives.
+    pub(crate) fn make_alone(&self) -> MutexGuard<'_, ()> {
+        self.making.lock()
+    }
+
+    /// Works with the groups; `read` finds them the first time. `work` takes no other lock.
+    fn with<T>(&self, read: impl FnOnce() -> Result<Groups>, work: impl FnOnce(&mut Groups) -> Result<T>) -> Result<T> {
+        let mut known = self.groups.lock();
+        if known.is_none() {
+            *known = Some(read()?);
+        }
+        work(known.as_mut().expect("they were read just now"))
+    }
+
+    /// Works with the groups if they were read already: whoever reads them later sees what is in place then.
+    pub(crate) fn with_known(&self, work: impl FnOnce(&mut Groups)) {
+        if let Some(groups) = self.groups.lock().as_mut() {
+            work(groups);
+        }
+    }
+}
 
 /// What is known of groups.
 #[derive(Debug, Default)]
@@ -29,7 +65,7 @@ pub(crate) struct Groups {
     /// Groups to be replaced: a member counts on another one, or the parity file is damaged. All other groups have no common members.
     outdated: BTreeSet<ContainerId>,
     /// Sealed containers in no group; `None` until somebody makes groups.
-    pub(crate) without: Option<BTreeSet<ContainerId>>,
+    without: Option<BTreeSet<ContainerId>>,
     /// Containers that are in no new group for now, since when: they could not be read, or a merge is taking them.
     unfit: HashMap<ContainerId, Instant>,
     /// Containers whose repair is not tried again for now, since when: parity and the other members were read and did not allow it.
@@ -161,6 +197,26 @@ impl Groups {
         }
     }
 
+    /// Begins to list the containers without a group, unless they are listed. Those that are sealed from here on are put into
+    /// the list by whoever seals them. Returns whether it is to be [ended](Self::end_list).
+    pub(crate) fn begin_list(&mut self) -> bool {
+        let is_new = self.without.is_none();
+        self.without.get_or_insert_default();
+        is_new
+    }
+
+    /// Ends the list with all containers that were sealed before.
+    pub(crate) fn end_list(&mut self, sealed: Vec<ContainerId>) {
+        let of = &self.of;
+        let without = sealed.into_iter().filter(|container| !of.contains_key(container));
+        self.without.get_or_insert_default().extend(without);
+    }
+
+    /// The list could not be made: it is begun again later.
+    pub(crate) fn abandon_list(&mut self) {
+        self.without = None;
+    }
+
     /// A container was sealed.
     pub(crate) fn sealed(&mut self, container: ContainerId) {
         if let Some(without) = &mut self.without {
@@ -200,14 +256,9 @@ impl ContainerStore {
 }
 
 impl Shared {
-    /// Works with the groups, which are read from the names of the parity files at the first time. Nothing
-    /// that takes another lock is done in `work`.
+    /// Works with the groups. The first time they are read from the names of the parity files. `work` takes no other lock.
     pub(crate) fn with_groups<T>(&self, work: impl FnOnce(&mut Groups) -> Result<T>) -> Result<T> {
-        let mut known = self.groups.lock();
-        if known.is_none() {
-            *known = Some(self.read_groups()?);
-        }
-        work(known.as_mut().expect("they were read just now"))
+        self.protection.with(|| self.read_groups(), work)
     }
 
     /// Notes something of groups.
@@ -218,16 +269,9 @@ impl Shared {
         })
     }
 
-    /// Works with the groups if they were read already: whoever reads them later sees what is in place then.
-    pub(crate) fn with_known_groups(&self, work: impl FnOnce(&mut Groups)) {
-        if let Some(groups) = self.groups.lock().as_mut() {
-            work(groups);
-        }
-    }
-
     fn read_groups(&self) -> Result<Groups> {
         let mut groups = Groups::default();
-        for partition in self.partitions() {
+        for partition in self.owners.partitions() {
             let directory = parity_directory(&self.directory, partition);
             if !self.ground.exists(&directory)? {
                 continue;
@@ -239,7 +283,7 @@ impl Shared {
                     let mut found: Vec<_> = names.iter().filter_map(|entry| parity_name(&entry.name)).collect();
                     found.sort_unstable();
                     found.into_iter().for_each(|(number, members)| groups.insert(ContainerId::new(partition, number), members));
-                } else if self.access == Access::ReadWrite && (entry.name.ends_with(".new") || entry.name.ends_with(".repair")) {
+                } else if !self.mode.is_for_reading() && (entry.name.ends_with(".new") || entry.name.ends_with(".repair")) {
                     // A crash came before it was in its place.
                     self.remove_if_there(&format!("{directory}/{}", entry.name), &mut removed)?;
                 }

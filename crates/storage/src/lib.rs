@@ -22,28 +22,35 @@
 //! * A failed write loses nothing (the frame stays in memory and is written again); a failed sync ends writing for this opening of the
 //!   store, because what is on disk is not known any more.
 //! * An address that was given out leads to its chunk for as long as anybody needs it, in whatever container that is by then.
-//! * Locks are taken in this order: `protecting`, `replacing`, `merging`, `settling`, `flow`, `open`, the state of one container. `forwards`, `groups`, caches and
-//!   `placement` are taken last, alone.
+//! * Locks are taken in this order: making parity, holding files in place, what merges hold, settling, the flow, the list of
+//!   unsealed containers, the state of one container. Forwards, groups, caches and placement are taken last, alone. Each part
+//!   owns its lock, and its head says more.
 //!
 //! This crate must never know who refers to a chunk, or how often.
 
 mod address;
 mod answering;
 mod cache;
+mod caches;
 mod catalog;
 mod checkpoint;
 mod compression;
 mod container_salvage;
 mod error;
 mod file;
+mod flow;
 mod forward;
 mod forwards;
+mod frame_cache;
 mod groups;
 mod homes;
 mod merge;
+mod merging;
+mod mode;
 mod open;
 mod owner;
 mod parity;
+mod placement;
 mod prepare;
 mod protect;
 mod reader;
@@ -55,13 +62,15 @@ mod replace;
 mod scrub;
 mod sealed;
 mod stand_in;
+mod statistics;
 mod store;
+mod unsealed;
 mod verify;
 mod view;
 mod workers;
 mod writer;
 
-pub use address::{Address, ContainerId};
+pub use address::{Address, ContainerId, Origin};
 pub use answering::Answering;
 pub use catalog::{Catalog, ChunkKind, Frame, MAX_CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAMES, MAX_SLOTS, Slot};
 pub use compression::{Codec, Compression, UnknownCompression};
@@ -73,6 +82,7 @@ pub use groups::ParityStatistics;
 pub use homes::Homes;
 pub use merge::{Merge, MergeStatistics};
 pub use parity::MAX_MEMBERS as MAX_GROUP_MEMBERS;
+pub use placement::CommittedSlots;
 pub use prepare::{Prepared, Scope};
 pub use reader::Slice;
 pub use records::{
@@ -80,6 +90,7 @@ pub use records::{
 };
 pub use repair::{Repair, RepairedAndLost, ScrubbedParity};
 pub use scrub::{ScrubThreads, Scrubbed};
-pub use store::{CommittedSlots, ContainerStore, Statistics, StorageOptions};
+pub use statistics::Statistics;
+pub use store::{ContainerStore, StorageOptions};
 pub use verify::{ChunkRead, ChunkVisitor, ContainerReport, FrameVisitor};
 pub use writer::{NewChunk, Writer};

@@ -10,8 +10,8 @@
 mod output;
 
 use crate::catalog::MAX_SLOTS;
+use crate::merging::Claim;
 use crate::records::ContainerRecord;
-use crate::replace::Claim;
 use crate::store::{ContainerStore, Shared};
 use crate::{Address, Catalog, ContainerId, Frame, HEADER_BYTES, Homes, Result, Slot, StorageError, file};
 use onefold_fingerprint::Fingerprint;
@@ -122,7 +122,7 @@ impl ContainerStore {
             target: written.map(|catalog| catalog.container),
             forwarded: plan.forwarded,
             removed: plan.removed,
-            finished: shared.merges_finished(),
+            finished: shared.merging.oldest_log().unwrap_or_default(),
             digest_bytes: shared.options.digest_bytes,
             statistics,
         })
@@ -217,15 +217,14 @@ impl Shared {
 
     /// The catalog of a container, without keeping it: it will not be asked for again.
     fn catalog_for_once(&self, container: ContainerId) -> Result<Arc<Catalog>> {
-        let cached = self.catalogs.lock().get(&container);
-        cached.map_or_else(|| self.read_catalog(container).map(Arc::new), Ok)
+        self.caches.catalog_for_once(container).map_or_else(|| self.read_catalog(container).map(Arc::new), Ok)
     }
 
     /// Writes the new container and makes it durable. On an error the claim says whether there is a file.
     fn write_merged(&self, partition: u16, created: Position, claim: &mut Claim, plan: &Plan) -> Result<Catalog> {
-        let id = self.next_container(partition)?;
+        let id = self.placement.give_out(partition)?;
         let path = file::path(&self.directory, id);
-        self.claim_target(claim, id);
+        self.merging.claim_target(claim, id);
         self.ground.create_directory(parent(&path)).map_err(StorageError::cannot_write)?;
         let file = self.ground.create(&path).map_err(StorageError::cannot_write)?;
         claim.has_file = true;

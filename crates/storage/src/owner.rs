@@ -16,7 +16,7 @@
 
 use crate::recovery::Recovery;
 use crate::store::{ContainerStore, Shared};
-use crate::{Result, StorageError, file};
+use crate::{ContainerId, Result, StorageError, file};
 use onefold_ground::{Ground, GroundError, checksum, parent, read_file, replace_file};
 use onefold_oplog::{Owned, Ownership};
 
@@ -96,7 +96,7 @@ impl ContainerStore {
     /// What is wrong with the files that say who owns the opened partitions. The next opening for writing makes them anew.
     pub fn damaged_owners(&self) -> Result<Vec<String>> {
         let mut damaged = Vec::new();
-        for partition in self.shared.partitions() {
+        for partition in self.shared.owners.partitions() {
             damaged.extend(look(&*self.shared.ground, &self.shared.directory, partition)?.err());
         }
         Ok(damaged)
@@ -109,38 +109,74 @@ pub(crate) fn create(ground: &dyn Ground, directory: &str, partition: u16) -> Re
     Owner { epoch: 0, first: 0 }.write(ground, directory, partition)
 }
 
-/// Returns for each opened partition from which number on containers are its owner's; `None`: the file does not say. With `takes` the partitions are opened for
-/// writing: one that was opened with a greater epoch is refused, and the others have this one from here on, durably. Files that say nothing are left for
-/// [`rebuild`].
-pub(crate) fn open(ground: &dyn Ground, directory: &str, ownership: &Ownership, takes: bool) -> Result<Vec<Option<u32>>> {
-    let mut firsts = Vec::with_capacity(ownership.owned().len());
-    for owned in ownership.owned() {
-        let partition = owned.number as u16;
-        let read = if takes { Owner::read } else { look }(ground, directory, partition)?;
-        match read {
-            Ok(stored) if takes && stored.epoch > owned.epoch => return Err(fenced(ground, directory, *owned, stored.epoch)),
-            Ok(stored) => {
-                if takes && stored.epoch != owned.epoch {
-                    Owner { epoch: owned.epoch, ..stored }.write(ground, directory, partition)?;
+/// The partitions that are opened, and what in them is their owner's.
+#[derive(Debug)]
+pub(crate) struct Owners {
+    /// Which are opened, out of how many.
+    ownership: Ownership,
+    /// By opened partition: containers from this number on were made by its owner. `None`: the file does not say.
+    firsts: Vec<Option<u32>>,
+}
+
+impl Owners {
+    /// Reads who owns the partitions. With `takes` they are opened for writing: one that was opened with a greater epoch is
+    /// refused, and the others have this one from here on, durably. Files that say nothing are left for [`rebuild`].
+    pub(crate) fn open(ground: &dyn Ground, directory: &str, ownership: &Ownership, takes: bool) -> Result<Owners> {
+        let mut firsts = Vec::with_capacity(ownership.owned().len());
+        for owned in ownership.owned() {
+            let partition = owned.number as u16;
+            let read = if takes { Owner::read } else { look }(ground, directory, partition)?;
+            match read {
+                Ok(stored) if takes && stored.epoch > owned.epoch => return Err(fenced(ground, directory, *owned, stored.epoch)),
+                Ok(stored) => {
+                    if takes && stored.epoch != owned.epoch {
+                        Owner { epoch: owned.epoch, ..stored }.write(ground, directory, partition)?;
+                    }
+                    firsts.push(Some(stored.first));
                 }
-                firsts.push(Some(stored.first));
-            }
-            Err(why) => {
-                if takes {
-                    tracing::warn!(why, "no container of a partition is taken for a leftover: it is not known which are its owner's");
+                Err(why) => {
+                    if takes {
+                        tracing::warn!(why, "no container of a partition is taken for a leftover: it is not known which are its owner's");
+                    }
+                    firsts.push(None);
                 }
-                firsts.push(None);
             }
         }
+        Ok(Owners { ownership: ownership.clone(), firsts })
     }
-    Ok(firsts)
+
+    /// Returns the numbers of the opened partitions, ascending.
+    pub(crate) fn partitions(&self) -> impl Iterator<Item = u16> {
+        self.ownership.numbers().map(|number| number as u16)
+    }
+
+    /// Returns how many partitions the store has, opened or not.
+    pub(crate) fn total(&self) -> u32 {
+        self.ownership.total()
+    }
+
+    /// Returns the epoch of the owner of a container's partition; 0 if it is not opened: nothing is written there.
+    pub(crate) fn epoch_of(&self, container: ContainerId) -> u64 {
+        self.ownership.place(u32::from(container.partition())).map_or(0, |place| self.ownership.owned()[place].epoch)
+    }
+
+    /// Returns whether the owner of an opened partition made this container, or will: no owner before it did. `None`: nobody
+    /// knows.
+    pub(crate) fn is_own(&self, container: ContainerId) -> Option<bool> {
+        let Some(place) = self.ownership.place(u32::from(container.partition())) else { return Some(false) };
+        self.firsts[place].map(|first| container.number() >= first)
+    }
+
+    /// Returns the opened partitions whose files do not say what is their owner's.
+    fn unknown(&self) -> impl Iterator<Item = &Owned> {
+        self.ownership.owned().iter().zip(&self.firsts).filter(|(_, first)| first.is_none()).map(|(owned, _)| owned)
+    }
 }
 
 /// Makes the files anew that say nothing: from here on what is made is the owner's. Not before recovery has found nothing that contradicts the log, or what it
 /// looks at then would count as another owner's at the next opening.
 pub(crate) fn rebuild(shared: &Shared, recovery: &Recovery) -> Result<()> {
-    let unknown = shared.ownership.owned().iter().zip(&shared.own_from).filter(|(_, first)| first.is_none());
-    for (owned, _) in unknown {
+    for owned in shared.owners.unknown() {
         let partition = owned.number as u16;
         shared.ground.create_directory(&owners(&shared.directory))?;
         Owner { epoch: owned.epoch, first: recovery.next_number(partition) }.write(&*shared.ground, &shared.directory, partition)?;
@@ -151,7 +187,7 @@ pub(crate) fn rebuild(shared: &Shared, recovery: &Recovery) -> Result<()> {
 /// The greatest epoch that has opened a partition for writing, as far as it can be read.
 pub(crate) fn greatest_epoch(shared: &Shared) -> Result<u64> {
     let mut greatest = 0;
-    for partition in shared.partitions() {
+    for partition in shared.owners.partitions() {
         greatest = look(&*shared.ground, &shared.directory, partition)?.map_or(greatest, |owner| greatest.max(owner.epoch));
     }
     Ok(greatest)

@@ -15,7 +15,6 @@ use onefold_oplog::{Position, Record};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// What is made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,10 +90,10 @@ impl ContainerStore {
     /// On [`StorageError::CannotWrite`] nothing is lost and the call may be repeated.
     pub fn prepare(&self, scope: Scope) -> Result<Prepared> {
         let shared = &self.shared;
-        if !shared.writable.load(Relaxed) {
+        if !shared.mode.is_writable() {
             return Err(StorageError::ReadOnly);
         }
-        let containers: Vec<_> = shared.open.read().values().cloned().collect();
+        let containers = shared.unsealed.all();
         containers.iter().for_each(|container| self.hand_over_left(container));
         let targets = self.targets(scope);
         shared.settle(&targets)?;
@@ -108,16 +107,16 @@ impl ContainerStore {
     /// The batch with these records, from `start` to `end`, is durable in the log.
     pub fn committed(&self, prepared: Prepared, start: Position, end: Position) {
         debug_assert!(start <= end);
-        self.shared.log_end.store(end.0, Relaxed);
+        self.shared.log_end.set(end);
         for change in &prepared.changes {
             let mut state = change.container.state.lock();
             if change.seals {
                 let catalog = state.catalog.clone();
                 drop(state);
-                self.shared.remember_catalog(&catalog);
-                if self.shared.open.write().remove(&change.container.id).is_some() {
-                    self.shared.counters.sealed.fetch_add(1, Relaxed);
-                    self.shared.with_known_groups(|groups| groups.sealed(change.container.id));
+                self.shared.caches.keep_catalog(&catalog);
+                if self.shared.unsealed.remove(change.container.id) {
+                    self.shared.counters.sealed();
+                    self.shared.protection.with_known(|groups| groups.sealed(change.container.id));
                 }
                 continue;
             }
@@ -143,7 +142,7 @@ impl ContainerStore {
         let is_left = state.file.is_some() && state.open.raw.len() >= options.frame_bytes.min(options.sequential_frame_bytes) as usize;
         if let Some((number, frame)) = is_left.then(|| state.hand_over()).flatten() {
             drop(state);
-            self.shared.flow.lock().in_flight_bytes += frame.raw.len();
+            self.shared.flow.add(frame.raw.len());
             self.send(Job::new(container, number, frame));
         }
     }
@@ -153,10 +152,11 @@ impl ContainerStore {
     ///
     /// Whoever holds the state of a container asks neither for that of another nor for the list of containers.
     fn targets(&self, scope: Scope) -> Vec<Target> {
-        let open = self.shared.open.read();
-        let mut states: Vec<_> = open.values().map(|container| (container, container.state.lock())).collect();
-        states.iter_mut().for_each(|(_, state)| state.end_round());
-        states.iter().map(|(container, state)| self.target(container, state, scope)).collect()
+        self.shared.unsealed.with_all(|containers| {
+            let mut states: Vec<_> = containers.map(|container| (container, container.state.lock())).collect();
+            states.iter_mut().for_each(|(_, state)| state.end_round());
+            states.iter().map(|(container, state)| self.target(container, state, scope)).collect()
+        })
     }
 
     /// What is to be done for a container; takes the bytes of its open frame as they are now.
@@ -221,7 +221,7 @@ fn chunks_of(container: ContainerId, first_slot: usize, slots: &[Slot]) -> Vec<(
 impl Shared {
     /// Brings the targets' frames into their files, and the files to disk.
     fn settle(&self, targets: &[Target]) -> Result<()> {
-        let _settling = self.settling.lock();
+        let _settling = self.flow.settle_alone();
         self.write_failed_frames()?;
         self.wait_for_frames(targets)?;
         let mut unsynced = Vec::new();
@@ -253,7 +253,7 @@ impl Shared {
                 sync_all(&unsynced).and_then(|()| folders.iter().try_for_each(|folder| self.ground.sync_directory(folder)))
             })
             .map_err(|error| {
-                self.poison(&error.to_string());
+                self.flow.poison(&error.to_string());
                 StorageError::Poisoned { why: error.to_string().into() }
             })?;
         for Unsynced { container, frames, seal, .. } in unsynced {
@@ -261,7 +261,7 @@ impl Shared {
             state.name_synced = true;
             let synced = state.catalog.frames.get(state.synced_frames..frames).unwrap_or_default();
             let synced_bytes: u64 = synced.iter().map(|frame| u64::from(frame.raw_bytes)).sum();
-            self.counters.unsynced_bytes.fetch_sub(synced_bytes, Relaxed);
+            self.counters.synced(synced_bytes);
             state.synced_frames = state.synced_frames.max(frames);
             if seal == Seal::Written {
                 state.seal = Seal::Synced;
@@ -272,41 +272,31 @@ impl Shared {
 
     /// Tries failed writes again; writers may go on when they are done.
     pub(crate) fn write_failed_frames(&self) -> Result<()> {
-        {
-            let mut flow = self.flow.lock();
-            flow.check_poison()?;
-            if flow.failed.take().is_none() {
-                return Ok(());
-            }
+        if !self.flow.take_failure()? {
+            return Ok(());
         }
-        let containers: Vec<_> = self.open.read().values().cloned().collect();
+        let containers = self.unsealed.all();
         for container in containers {
             let result = container.state.lock().write_failed_again();
             match result {
-                Ok(released) => self.release_flow(released),
+                Ok(released) => self.flow.release(released),
                 Err(source) => {
                     let source = Arc::new(source);
-                    self.flow.lock().failed = Some(source.clone());
-                    self.flow_changed.notify_all();
+                    self.flow.fail(source.clone());
                     return Err(StorageError::CannotWrite { source });
                 }
             }
         }
-        self.flow_changed.notify_all();
+        self.flow.retried();
         Ok(())
     }
 
     fn wait_for_frames(&self, targets: &[Target]) -> Result<()> {
         for target in targets {
-            loop {
-                let mut flow = self.sound_flow()?;
-                if target.container.state.lock().catalog.frames.len() >= target.frames {
-                    break;
-                }
-                self.flow_changed.wait(&mut flow);
-            }
+            let is_written = || target.container.state.lock().catalog.frames.len() >= target.frames;
+            self.flow.wait_until(is_written, || self.write_failed_frames())?;
         }
-        self.flow.lock().check_poison()
+        self.flow.check_poison()
     }
 }
 
@@ -372,7 +362,7 @@ mod tests {
             let chunk = NewChunk { fingerprint: name(number as u8), kind: ChunkKind::Data, data: &[1; 100] };
             writer.append(&[chunk]).unwrap();
         }
-        let containers: Vec<_> = store.shared.open.read().values().cloned().collect();
+        let containers = store.shared.unsealed.all();
         assert_eq!(containers.len(), 2);
         let targets = std::thread::scope(|scope| {
             // The commit has to wait for the last container,
@@ -386,7 +376,7 @@ mod tests {
             }
             for _ in 0..1000 {
                 assert!(containers[0].state.is_locked(), "somebody may append to the first container before the last one is looked at");
-                assert!(store.shared.open.is_locked(), "somebody may add a container");
+                assert!(store.shared.unsealed.is_locked(), "somebody may add a container");
                 std::thread::yield_now();
             }
             drop(last);

@@ -75,12 +75,12 @@ impl ContainerStore {
     pub fn make_parity(&self, size: usize, all: bool) -> Result<Option<usize>> {
         let shared = &self.shared;
         shared.check_writable()?;
-        let _one_at_a_time = shared.protecting.lock();
+        let _one_at_a_time = shared.protection.make_alone();
         let size = size.clamp(2, MAX_MEMBERS);
         shared.know_containers_without(self)?;
         {
             // Left by a crash, or by a removal that failed.
-            let _nothing_goes = shared.replacing.lock();
+            let _nothing_goes = shared.merging.hold_files();
             shared.remove_groups(&shared.with_groups(|groups| Ok(groups.unneeded()))?)?;
         }
         loop {
@@ -98,24 +98,17 @@ impl ContainerStore {
 impl Shared {
     /// Lists, once, the sealed containers that are in no group.
     fn know_containers_without(&self, store: &ContainerStore) -> Result<()> {
-        let _nothing_goes = self.replacing.lock();
-        let was_known = self.with_groups(|groups| {
-            let was_known = groups.without.is_some();
-            // Those that are sealed from here on are put into the list by whoever seals them.
-            groups.without.get_or_insert_default();
-            Ok(was_known)
-        })?;
-        if was_known {
+        let _nothing_goes = self.merging.hold_files();
+        if !self.with_groups(|groups| Ok(groups.begin_list()))? {
             return Ok(());
         }
         let listed = store.containers();
         let sealed: Vec<ContainerId> = listed.iter().flatten().copied().filter(|container| store.is_sealed(*container)).collect();
         self.with_groups(|groups| {
-            if listed.is_err() {
-                groups.without = None;
+            match &listed {
+                Ok(_) => groups.end_list(sealed),
+                Err(_) => groups.abandon_list(),
             }
-            let without: Vec<ContainerId> = sealed.into_iter().filter(|container| groups.group_of(*container).is_none()).collect();
-            groups.without.iter_mut().for_each(|known| known.extend(&without));
             Ok(())
         })?;
         listed.map(drop)
@@ -125,7 +118,7 @@ impl Shared {
     /// too small.
     fn candidates(&self, size: usize, all: bool) -> Result<Option<Vec<ContainerId>>> {
         self.with_groups(|groups| {
-            for partition in self.partitions() {
+            for partition in self.owners.partitions() {
                 let mut chosen = groups.wanting(partition, size);
                 if chosen.is_empty() {
                     continue;
@@ -207,7 +200,7 @@ impl Shared {
         let temporary = format!("{directory}/{:08x}.new", group.number());
         let written = self.create_beside(&temporary).and_then(|file| self.write_parity(group, gathered, &*file));
         let placed = written.and_then(|()| {
-            let _nothing_goes = self.replacing.lock();
+            let _nothing_goes = self.merging.hold_files();
             self.place_group(group, sources, &temporary, &folder)
         });
         if !matches!(placed, Ok(true)) {

@@ -1,25 +1,22 @@
 //! Reading chunks back, wherever they are.
 //!
-//! A call sorts what it wants by place, looks for the frames in the cache, reads neighbouring ones in one go and decompresses each once;
-//! others that want the same frame at the same time wait for it. What is given out was checked: catalog, frame checksum, raw length, and
+//! A call sorts what it wants by place, looks for the frames in the cache, reads neighbouring ones in one go and decompresses each once.
+//! Others that want the same frame at the same time wait for it (`frame_cache.rs`). What is given out was checked: catalog, frame checksum, raw length, and
 //! that the slot has the fingerprint that is wanted.
 
-use crate::cache::Lru;
 use crate::compression::decompress;
+use crate::frame_cache::{Needed, Share};
 use crate::open::{Found, OpenContainer};
 use crate::store::{ContainerStore, Shared};
-use crate::{Address, Catalog, Codec, ContainerId, Frame, Result, Slot, StorageError, file};
+use crate::{Address, Catalog, Codec, ContainerId, Frame, Origin, Result, Slot, StorageError, file};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_ground::{Access, File, GroundError, checksum};
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::borrow::Cow;
-use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// The bytes of a chunk: a part of a decompressed frame that others may share.
 #[derive(Clone)]
@@ -55,75 +52,6 @@ impl fmt::Debug for Slice {
     }
 }
 
-type FrameKey = (ContainerId, u32);
-
-/// Decompressed frames, and which are being read.
-#[derive(Debug)]
-pub(crate) struct FrameCache {
-    inner: Mutex<Frames>,
-    changed: Condvar,
-}
-
-#[derive(Debug)]
-struct Frames {
-    cached: Lru<FrameKey, Arc<Vec<u8>>>,
-    loading: HashSet<FrameKey>,
-}
-
-impl FrameCache {
-    pub(crate) fn new(limit_bytes: usize) -> FrameCache {
-        FrameCache { inner: Mutex::new(Frames { cached: Lru::new(limit_bytes), loading: HashSet::new() }), changed: Condvar::new() }
-    }
-
-    pub(crate) fn used_bytes(&self) -> usize {
-        self.inner.lock().cached.used_bytes()
-    }
-}
-
-/// Frames that this call reads. Those that are not read when it is dropped (an error) are left to others.
-struct Claims<'a> {
-    cache: &'a FrameCache,
-    keys: HashSet<FrameKey>,
-}
-
-impl Claims<'_> {
-    fn publish(&mut self, key: FrameKey, frame: &Arc<Vec<u8>>) {
-        self.keys.remove(&key);
-        let mut inner = self.cache.inner.lock();
-        inner.loading.remove(&key);
-        inner.cached.insert(key, frame.clone(), frame.len());
-        drop(inner);
-        self.cache.changed.notify_all();
-    }
-}
-
-impl Drop for Claims<'_> {
-    fn drop(&mut self) {
-        if !self.keys.is_empty() {
-            let mut inner = self.cache.inner.lock();
-            for key in &self.keys {
-                inner.loading.remove(key);
-            }
-            drop(inner);
-            self.cache.changed.notify_all();
-        }
-    }
-}
-
-/// A frame to be fetched, and the chunks that are wanted of it.
-pub(crate) struct Needed {
-    pub(crate) container: ContainerId,
-    pub(crate) frame: Frame,
-    /// (place in the caller's list, range in the raw frame).
-    pub(crate) users: Vec<(usize, Range<usize>)>,
-}
-
-impl Needed {
-    fn key(&self) -> FrameKey {
-        (self.container, self.frame.number)
-    }
-}
-
 /// Neighbouring frames are read together up to this many bytes,
 const RUN_BYTES: u64 = 4 << 20;
 /// and over gaps up to this many.
@@ -143,7 +71,7 @@ impl ContainerStore {
     pub fn load(&self, wanted: &[(Address, Fingerprint)], out: &mut Vec<Slice>) -> Result<()> {
         let loaded = self.shared.stable(|| self.load_once(wanted));
         if loaded.as_ref().is_err_and(StorageError::is_damage) {
-            self.shared.flow.lock().check_poison()?;
+            self.shared.flow.check_poison()?;
         }
         out.extend(loaded?);
         Ok(())
@@ -164,24 +92,46 @@ impl ContainerStore {
 
     /// The catalog of a container, or of the one that it was merged into. Of one that is not sealed: the frames that are in its file so far.
     pub fn catalog(&self, container: ContainerId) -> Result<Arc<Catalog>> {
-        let open = self.shared.open.read().get(&container).cloned();
+        let open = self.shared.unsealed.get(container);
         match open {
             Some(open) => Ok(open.state.lock().catalog.clone()),
             None => self.shared.stable(|| self.shared.sealed_catalog(container)),
         }
     }
 
+    /// Returns the catalog that has the chunk at an address. `None`: its container is still being filled.
+    pub fn sealed_catalog_of(&self, address: Address) -> Result<Option<Arc<Catalog>>> {
+        let container = address.container();
+        if !self.is_sealed(container) {
+            return Ok(None);
+        }
+        self.catalog(container).map(Some)
+    }
+
+    /// Returns the container that has the chunk at an address, or the chunks of an origin, and [all](Self::slots) that it has.
+    pub fn slots_beside(&self, at: impl Into<Origin>) -> Result<(ContainerId, Vec<(Address, Slot)>)> {
+        let container = at.into().container();
+        if let Some(open) = self.shared.unsealed.get(container) {
+            return Ok((container, slots_of_open(&open)));
+        }
+        let catalog = self.shared.stable(|| self.shared.sealed_catalog(container))?;
+        Ok((catalog.container, slots_of(&catalog)))
+    }
+
     /// All chunks of a container (or of the one that it was merged into) by slot, with those of frames that are not in its file yet, and their
     /// addresses: those of a merged container are the homes. For check.
     pub fn slots(&self, container: ContainerId) -> Result<Vec<(Address, Slot)>> {
-        let open = self.shared.open.read().get(&container).cloned();
-        if let Some(open) = open {
-            let slots = open.state.lock().slots();
-            return Ok(slots.into_iter().enumerate().map(|(number, slot)| (Address::new(container, number as u16), slot)).collect());
-        }
-        let catalog = self.shared.stable(|| self.shared.sealed_catalog(container))?;
-        Ok(catalog.slots.iter().enumerate().map(|(number, slot)| (catalog.address(number), *slot)).collect())
+        self.slots_beside(container).map(|(_, slots)| slots)
     }
+}
+
+fn slots_of_open(open: &OpenContainer) -> Vec<(Address, Slot)> {
+    let slots = open.state.lock().slots();
+    slots.into_iter().enumerate().map(|(number, slot)| (Address::new(open.id, number as u16), slot)).collect()
+}
+
+fn slots_of(catalog: &Catalog) -> Vec<(Address, Slot)> {
+    catalog.slots.iter().enumerate().map(|(number, slot)| (catalog.address(number), *slot)).collect()
 }
 
 impl Shared {
@@ -195,7 +145,7 @@ impl Shared {
     ) -> Result<()> {
         let Some(first) = run.first() else { return Ok(()) };
         let id = wanted[*first].0.container();
-        let open = self.open.read().get(&id).cloned();
+        let open = self.unsealed.get(id);
         let source = match open {
             Some(open) => Source::Open(open),
             None => Source::Sealed(self.sealed_catalog(id)?),
@@ -221,7 +171,7 @@ impl Shared {
             match found.map_err(|why| self.not_found(container, *address, why))? {
                 Found::Memory(slice) => slices[*at] = Some(slice),
                 Found::Stored(frame, range) => match needed.last_mut() {
-                    Some(last) if last.key() == (container, frame.number) => last.users.push((*at, range)),
+                    Some(last) if last.container == container && last.frame.number == frame.number => last.users.push((*at, range)),
                     _ => needed.push(Needed { container, frame, users: vec![(*at, range)] }),
                 },
             }
@@ -241,53 +191,21 @@ impl Shared {
                 slices[*at] = Some(Slice::new(frame.clone(), range.clone()));
             }
         };
-        let mut first_look = true;
+        let mut is_first = true;
         while !needed.is_empty() {
-            let mut claims = Claims { cache: &self.frames, keys: HashSet::new() };
-            let mut mine = Vec::new();
-            let mut waiting = Vec::new();
-            let mut hits = 0;
-            let mut inner = self.frames.inner.lock();
-            for frame in needed {
-                let key = frame.key();
-                if let Some(cached) = inner.cached.get(&key) {
-                    hits += 1;
-                    give(slices, &frame, &cached);
-                } else if inner.loading.insert(key) {
-                    claims.keys.insert(key);
-                    mine.push(frame);
-                } else {
-                    waiting.push(frame);
-                }
-            }
-            if first_look {
-                self.counters.frame_hits.fetch_add(hits, Relaxed);
-                self.counters.frame_misses.fetch_add((mine.len() + waiting.len()) as u64, Relaxed);
-                first_look = false;
-            }
-            if mine.is_empty() && !waiting.is_empty() {
-                self.wait_for_others(inner, &waiting);
-            } else {
-                drop(inner);
-                // Within a container by place in the file; containers stay together.
-                mine.sort_by_key(|needed| (needed.container, needed.frame.offset_bytes));
-                for run in mine.chunk_by(is_near) {
-                    self.read_run(run, |needed, frame| {
-                        give(slices, needed, frame);
-                        claims.publish(needed.key(), frame);
-                    })?;
-                }
+            let Share { mut claims, mut mine, waiting } = self.frames.share(needed, is_first, |needed, frame| give(slices, needed, frame));
+            is_first = false;
+            // Within a container by place in the file; containers stay together.
+            mine.sort_by_key(|needed| (needed.container, needed.frame.offset_bytes));
+            for run in mine.chunk_by(is_near) {
+                self.read_run(run, |needed, frame| {
+                    give(slices, needed, frame);
+                    claims.publish(needed, frame);
+                })?;
             }
             needed = waiting;
         }
         Ok(())
-    }
-
-    /// Waits until one of the frames is not being read any more.
-    fn wait_for_others(&self, mut inner: MutexGuard<'_, Frames>, waiting: &[Needed]) {
-        while waiting.iter().all(|needed| inner.loading.contains(&needed.key())) {
-            self.frames.changed.wait(&mut inner);
-        }
     }
 
     /// Reads a run of frames that lie near each other, and passes them on decompressed.
@@ -372,7 +290,7 @@ impl Shared {
 
     /// The file of a container; `None`: there is none.
     pub(crate) fn open_file(&self, container: ContainerId) -> Result<Option<Arc<dyn File>>> {
-        if let Some(file) = self.files.lock().get(&container) {
+        if let Some(file) = self.caches.file(container) {
             return Ok(Some(file));
         }
         let generation = self.forwards.generation();
@@ -385,16 +303,8 @@ impl Shared {
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) => return Err(self.read_error(container, None, error)),
         };
-        let mut files = self.files.lock();
-        if self.forwards.is_unmoved_since(generation) {
-            files.insert(container, file.clone(), 1);
-        }
+        self.caches.keep_file_if(container, file.clone(), || self.forwards.is_unmoved_since(generation));
         Ok(Some(file))
-    }
-
-    /// Keeps the catalog of a container that is just being sealed.
-    pub(crate) fn remember_catalog(&self, catalog: &Arc<Catalog>) {
-        self.catalogs.lock().insert(catalog.container, catalog.clone(), catalog.memory_bytes());
     }
 }
 

@@ -8,15 +8,41 @@ use crate::store::{ContainerStore, Shared};
 use crate::{ContainerId, ContainerRecord, FOOTER_BYTES, Footer, HEADER_BYTES, Header, Result, StorageError, file};
 use onefold_ground::{Access, File, Ground, GroundError, parent};
 use onefold_oplog::{Position, Record};
+use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Files below the highest number that are looked at for what a crash left: many times what is created between two flushes.
 const LEFTOVER_FILES: usize = 512;
+
+/// A replay: what it needs while it lasts, and what it found. Its locks are taken alone, but that a record is replayed under
+/// the first one.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    /// `None` when it is over.
+    recovery: Mutex<Option<Recovery>>,
+    /// Files to pass over: a crash came before their first commit.
+    leftovers: Mutex<HashSet<ContainerId>>,
+}
+
+impl Replay {
+    pub(crate) fn new(recovery: Recovery) -> Replay {
+        Replay { recovery: Mutex::new(Some(recovery)), leftovers: Mutex::default() }
+    }
+
+    /// Ends the replay. Returns by partition the highest number known; nothing if it was over before.
+    pub(crate) fn end(&self) -> BTreeMap<u16, u32> {
+        self.recovery.lock().take().map(|recovery| recovery.highest).unwrap_or_default()
+    }
+
+    /// Returns whether a file is to be passed over.
+    pub(crate) fn is_leftover(&self, container: ContainerId) -> bool {
+        self.leftovers.lock().contains(&container)
+    }
+}
 
 /// What replay needs and later nobody.
 #[derive(Debug)]
@@ -28,7 +54,7 @@ pub(crate) struct Recovery {
     /// Merges in batches before this have their files replaced.
     finished: Position,
     /// By partition: the highest number known.
-    pub(crate) highest: BTreeMap<u16, u32>,
+    highest: BTreeMap<u16, u32>,
     /// By partition: the files with the highest numbers.
     newest: BTreeMap<u16, Vec<u32>>,
     /// Folders with the files that the opening looks at, and all with parity.
@@ -112,9 +138,9 @@ impl ContainerStore {
         let refused = |why: &str| StorageError::Record { kind: record.kind, why: why.to_owned() };
         let record_read = ContainerRecord::decode(record, shared.options.digest_bytes)?;
         let id = record_read.container();
-        let mut recovery = shared.recovery.lock();
+        let mut recovery = shared.replay.recovery.lock();
         let recovery = recovery.as_mut().ok_or_else(|| refused("replay is over"))?;
-        if u32::from(id.partition()) >= shared.ownership.total() {
+        if u32::from(id.partition()) >= shared.owners.total() {
             return Err(refused("there is no such partition"));
         }
         let Some(highest) = recovery.highest.get_mut(&id.partition()) else { return Ok(()) };
@@ -132,11 +158,10 @@ impl ContainerStore {
         }
         if let ContainerRecord::ContainerSealed { .. } = record_read {
             recovery.sealed.insert(id);
-            shared.open.write().remove(&id);
+            shared.unsealed.remove(id);
             return Ok(());
         }
-        let new = || Arc::new(OpenContainer::new(id, file::path(&shared.directory, id)));
-        let container = shared.open.write().entry(id).or_insert_with(new).clone();
+        let container = shared.unsealed.get_or_insert(id, || OpenContainer::new(id, file::path(&shared.directory, id)));
         let mut state = container.state.lock();
         let result = match record_read {
             ContainerRecord::ContainerCheckpoint { catalog, open } => state.replay_checkpoint(catalog, &open, start),
@@ -162,21 +187,13 @@ impl ContainerStore {
     /// committed yet ([`ContainerStore::oldest_needed`]). That holds for containers of this owner; others are left alone (`owner.rs`).
     pub fn recovered(&self, log_start: Position, log_end: Position) -> Result<()> {
         let shared = &self.shared;
-        let Some(recovery) = shared.recovery.lock().take() else { return Ok(()) };
-        let containers: Vec<_> = shared.open.read().values().cloned().collect();
+        let Some(recovery) = shared.replay.recovery.lock().take() else { return Ok(()) };
+        let containers = shared.unsealed.all();
         self.check_spelled()?;
-        {
-            let mut placement = shared.placement.lock();
-            for (partition, next) in &mut placement.next_numbers {
-                *next = recovery.next_number(*partition);
-            }
-            for container in &containers {
-                shared.make_idle(&mut placement, container.id);
-            }
-        }
+        shared.placement.resume(|partition| recovery.next_number(partition), containers.iter().map(|container| container.id));
         shared.check_log_end(&recovery.newest, log_end)?;
-        shared.log_end.store(log_end.0, Relaxed);
-        if shared.follows_writers.load(Relaxed) {
+        shared.log_end.set(log_end);
+        if shared.mode.follows_writers() {
             // Files come and go meanwhile, and the disk itself says what became of them.
             return Ok(());
         }
@@ -186,7 +203,7 @@ impl ContainerStore {
             // From the highest on.
             for number in numbers {
                 let id = ContainerId::new(*partition, *number);
-                let is_named = recovery.sealed.contains(&id) || shared.open.read().contains_key(&id);
+                let is_named = recovery.sealed.contains(&id) || shared.unsealed.contains(id);
                 match if is_named { Unnamed::Committed } else { shared.unnamed(id, log_start)? } {
                     Unnamed::Leftover => drop(leftovers.insert(id)),
                     // Nobody misses it, but its number must not be given out again: others may refer to what it had.
@@ -196,18 +213,18 @@ impl ContainerStore {
                 }
             }
         }
-        if shared.access == Access::ReadWrite {
+        if !shared.mode.is_for_reading() {
             shared.settle_names(&recovery)?;
             shared.remove_leftovers(&leftovers)?;
-            *shared.leftovers.lock() = empty;
+            *shared.replay.leftovers.lock() = empty;
             shared.resume_merges(&recovery.fates, recovery.finished, log_start)?;
             owner::rebuild(shared, &recovery)?;
-            shared.writable.store(true, Relaxed);
+            shared.mode.begin_writing();
             shared.finish_or_warn();
         } else {
             shared.resume_merges(&recovery.fates, recovery.finished, log_start)?;
             leftovers.extend(empty);
-            *shared.leftovers.lock() = leftovers;
+            *shared.replay.leftovers.lock() = leftovers;
         }
         Ok(())
     }
@@ -233,7 +250,7 @@ impl Shared {
     fn check_log_end(&self, newest: &BTreeMap<u16, Vec<u32>>, log_end: Position) -> Result<()> {
         let files = newest.iter().filter_map(|(partition, numbers)| Some(ContainerId::new(*partition, *numbers.first()?)));
         // What another owner made says where the log of that one ended.
-        for container in files.filter(|container| self.is_own(*container) != Some(false)) {
+        for container in files.filter(|container| self.owners.is_own(*container) != Some(false)) {
             let header = match self.check_header(container) {
                 Err(error) if !error.is_damage() => return Err(error),
                 header => header.ok(),
@@ -275,10 +292,9 @@ impl Shared {
             }
             merges.entry(fate.target).or_default()[usize::from(fate.answers.is_none())].push(*id);
         }
-        for (target, [mut forwarded, mut removed]) in merges {
-            forwarded.sort_unstable();
-            removed.sort_unstable();
-            self.resume(log_start, target, forwarded, removed, self.access == Access::ReadWrite);
+        for (target, mut ids) in merges {
+            ids.iter_mut().for_each(|ids| ids.sort_unstable());
+            self.resume(log_start, target, ids, !self.mode.is_for_reading());
         }
         Ok(())
     }
@@ -313,13 +329,13 @@ impl Shared {
         let file = match self.ground.open(&path, Access::Read) {
             Ok(file) => Watched { file, failed: RefCell::default() },
             Err(error) if error.is_not_found() => return Ok(false),
-            Err(_) if self.access == Access::Read => return Ok(false),
+            Err(_) if self.mode.is_for_reading() => return Ok(false),
             Err(error) => return Err(unreadable(error)),
         };
         let catalog = self.catalog_in(container, &file);
         match (catalog, file.failed.into_inner()) {
             (Ok(_), _) => Ok(true),
-            (Err(_), Some(error)) if self.access == Access::ReadWrite => Err(unreadable(error)),
+            (Err(_), Some(error)) if !self.mode.is_for_reading() => Err(unreadable(error)),
             // Readers change nothing, and meet the failure where they need the container.
             (Err(_), Some(_)) => Ok(false),
             (Err(error), None) => {
@@ -351,7 +367,7 @@ impl Shared {
     /// sectors of header and footer are written at once, so a crash leaves each whole or as zeros. Without a header the footer says it; without
     /// either there was no seal, and only what is sealed can be missing in the log. What is neither is damaged and stays.
     pub(crate) fn unnamed(&self, container: ContainerId, log_start: Position) -> Result<Unnamed> {
-        if self.is_own(container) != Some(true) {
+        if self.owners.is_own(container) != Some(true) {
             // It may be in the log of the owner before.
             return Ok(Unnamed::Committed);
         }

@@ -3,22 +3,29 @@
 
 use crate::store::{ContainerStore, Shared};
 use crate::{ContainerId, Result, file};
-use onefold_ground::{Access, File};
+use onefold_ground::File;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-/// The container files that repairs would have written.
+/// The container files that repairs would have written. Off until somebody asks for a rehearsal.
 #[derive(Debug, Default)]
 pub(crate) struct Rehearsal {
-    files: Mutex<HashMap<ContainerId, Arc<dyn File>>>,
+    files: OnceLock<Mutex<HashMap<ContainerId, Arc<dyn File>>>>,
+}
+
+impl Rehearsal {
+    /// Returns whether repairs are only tried.
+    pub(crate) fn is_on(&self) -> bool {
+        self.files.get().is_some()
+    }
 }
 
 impl ContainerStore {
     /// From now on repairs change what this opening sees, and nothing else. Only in a store that is open for reading: in another one they are made.
     pub fn rehearse(&self) {
-        if self.shared.access == Access::Read {
-            self.shared.rehearsal.get_or_init(Rehearsal::default);
+        if self.shared.mode.is_for_reading() {
+            self.shared.rehearsal.files.get_or_init(Mutex::default);
         }
     }
 }
@@ -26,30 +33,30 @@ impl ContainerStore {
 impl Shared {
     /// Whether repairs can be made, or are rehearsed.
     pub(crate) fn check_repairable(&self) -> Result<()> {
-        if self.rehearsal.get().is_some() { Ok(()) } else { self.check_writable() }
+        if self.rehearsal.is_on() { Ok(()) } else { self.check_writable() }
     }
 
     /// A container's file as a rehearsed repair would have left it, if there was one.
     pub(crate) fn rehearsed(&self, container: ContainerId) -> Option<Arc<dyn File>> {
-        self.rehearsal.get()?.files.lock().get(&container).cloned()
+        self.rehearsal.files.get()?.lock().get(&container).cloned()
     }
 
     /// The containers of which a rehearsed repair would have written the file.
     pub(crate) fn all_rehearsed(&self) -> Vec<ContainerId> {
-        self.rehearsal.get().map_or(Vec::new(), |rehearsal| rehearsal.files.lock().keys().copied().collect())
+        self.rehearsal.files.get().map_or(Vec::new(), |files| files.lock().keys().copied().collect())
     }
 
     /// If repairs are rehearsed, `file` is the container's file from now on; whether they are.
     pub(crate) fn rehearse_file(&self, container: ContainerId, file: &Arc<dyn File>) -> bool {
-        let Some(rehearsal) = self.rehearsal.get() else { return false };
-        rehearsal.files.lock().insert(container, file.clone());
+        let Some(files) = self.rehearsal.files.get() else { return false };
+        files.lock().insert(container, file.clone());
         self.retire([container].iter());
         true
     }
 
     /// If repairs are rehearsed, `containers` are answered for by `target` from now on; whether they are.
     pub(crate) fn rehearse_forwards(&self, containers: &[ContainerId], target: ContainerId) -> bool {
-        if self.rehearsal.get().is_none() {
+        if !self.rehearsal.is_on() {
             return false;
         }
         self.forwards.set_logged(containers.iter().map(|container| (*container, Some(target))));

@@ -13,7 +13,6 @@ use onefold_ground::profile::Component;
 use onefold_ground::{File, Ground, GroundError, ReadBuffer, checksum, parent};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 /// What became of a container that looked damaged.
@@ -62,7 +61,7 @@ impl ContainerStore {
 
     /// Has containers made anew though the store is open for reading only: the caller has it alone, and is about to make other things of what containers have.
     pub fn allow_repairs(&self) {
-        self.shared.repairs_allowed.store(true, Relaxed);
+        self.shared.mode.allow_repairs();
     }
 
     /// Makes containers with parity anew that have no file. Returns those, and those that could not be made, with what failed if it was not the parity.
@@ -106,11 +105,11 @@ pub type RepairedAndLost = (Vec<ContainerId>, Vec<(ContainerId, Option<StorageEr
 impl Shared {
     /// Whether containers may be made anew, or that is rehearsed.
     pub(crate) fn may_repair(&self) -> bool {
-        self.rehearsal.get().is_some() || self.repairs_allowed.load(Relaxed) || self.check_writable().is_ok()
+        self.rehearsal.is_on() || self.mode.allows_repairs() || self.check_writable().is_ok()
     }
 
     pub(crate) fn repair(&self, container: ContainerId) -> Result<Repair> {
-        if !self.may_repair() || self.open.read().contains_key(&container) {
+        if !self.may_repair() || self.unsealed.contains(container) {
             return Ok(Repair::Impossible);
         }
         let group = |groups: &mut crate::groups::Groups| {
@@ -121,7 +120,7 @@ impl Shared {
         if self.with_groups(group)?.is_none() {
             return Ok(Repair::Impossible);
         }
-        let _nothing_goes = self.replacing.lock();
+        let _nothing_goes = self.merging.hold_files();
         let begun = Instant::now();
         // One that was merged and whose files wait for being replaced is not looked up any more.
         let was_merged = self.forwards.is_logged(container);
@@ -155,7 +154,7 @@ impl Shared {
             return Ok(scrubbed);
         }
         // It may have gone while it was read. Now nothing goes.
-        let _nothing_goes = self.replacing.lock();
+        let _nothing_goes = self.merging.hold_files();
         if is_there()? {
             match self.verify_parity(group, buffer) {
                 Ok(read_bytes) => scrubbed.read_bytes = read_bytes,
@@ -252,7 +251,7 @@ impl Shared {
         Ok(parity.header.file_bytes())
     }
 
-    /// Nothing goes meanwhile: `replacing` is held.
+    /// The caller [holds files in place](crate::merging::Merging::hold_files).
     fn make_anew(&self, group: ContainerId, container: ContainerId) -> Result<Repair> {
         let parity = match self.open_parity(group) {
             Ok(parity) => parity,
@@ -271,7 +270,7 @@ impl Shared {
             self.retire([container].iter());
             return Ok(if self.is_sound(container, &files[lost])? { Repair::Whole } else { Repair::Impossible });
         }
-        if self.rehearsal.get().is_some() {
+        if self.rehearsal.is_on() {
             return self.rehearse_anew(container, &files[lost]);
         }
         let directory = parity_directory(&self.directory, container.partition());
@@ -379,7 +378,8 @@ impl Shared {
     }
 
     /// Before the files of some members go: writes parity of the others and puts it in its place, durably. Where there is no room for it, what the others have
-    /// is made whole; if one of them cannot be, that is the error, and the files wait. Nothing goes meanwhile: `replacing` is held.
+    /// is made whole; if one of them cannot be, that is the error, and the files wait. The caller
+    /// [holds files in place](crate::merging::Merging::hold_files).
     pub(crate) fn shrink_or_verify(&self, group: ContainerId, gone: &BTreeSet<ContainerId>) -> Result<()> {
         let full = match self.shrink(group, gone) {
             Ok(true) => return Ok(()),

@@ -1,5 +1,4 @@
-//! What follows a merge that is in the log: forwards in the place of old files (M0.20). Also what merges under way hold: containers that no
-//! other merge may take, and the part of the log that is needed until the files are what it says.
+//! What follows a merge that is in the log: forwards in the place of old files (M0.20). What it holds until then: `merging.rs`.
 //!
 //! # Why a crash loses nothing
 //! The log has the record before any file changes, and keeps it until all have. So recovery knows all ids concerned and repeats the steps,
@@ -25,65 +24,15 @@
 
 use crate::forward::Forward;
 use crate::merge::Merge;
+use crate::merging::{Claim, Replacement};
 use crate::store::{ContainerStore, Shared};
 use crate::{ContainerId, HEADER_BYTES, Header, Result, StorageError, file};
 use onefold_ground::{Access, parent};
 use onefold_oplog::Position;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::atomic::Ordering::Relaxed;
+use std::collections::BTreeSet;
 
 /// Forwards that are written before the first of them is synced: files that are open together.
 const FORWARDS_AT_ONCE: usize = 64;
-
-/// What merges hold.
-#[derive(Debug, Default)]
-pub(crate) struct Merging {
-    /// Old and new containers of merges that are under way or whose files are not replaced yet.
-    claimed: HashSet<ContainerId>,
-    /// New containers that the log does not know yet.
-    unlogged: HashSet<ContainerId>,
-    /// From where the log is needed, by ticket.
-    holds: BTreeMap<u64, Position>,
-    next_ticket: u64,
-    /// How far the log may have been trimmed.
-    trimmed: Position,
-    /// Merges in the log whose files are not replaced yet.
-    pending: Vec<Replacement>,
-}
-
-/// What a merge (or whoever else creates a file) holds until its files are as the log says, or it is given up.
-#[derive(Clone, Debug)]
-pub(crate) struct Claim {
-    ticket: u64,
-    containers: Vec<ContainerId>,
-    /// The new container, and whether it has a file that the log does not know yet.
-    target: Option<ContainerId>,
-    pub(crate) has_file: bool,
-}
-
-/// Files that a merge replaces.
-#[derive(Clone, Debug)]
-pub(crate) struct Replacement {
-    pub(crate) claim: Claim,
-    pub(crate) target: Option<ContainerId>,
-    pub(crate) forwarded: Vec<ContainerId>,
-    pub(crate) removed: Vec<ContainerId>,
-}
-
-impl Replacement {
-    /// All whose files go.
-    fn ids(&self) -> impl Iterator<Item = &ContainerId> {
-        self.forwarded.iter().chain(&self.removed)
-    }
-}
-
-impl Merging {
-    fn new_claim(&mut self, containers: Vec<ContainerId>) -> Claim {
-        self.claimed.extend(&containers);
-        self.next_ticket += 1;
-        Claim { ticket: self.next_ticket, containers, target: None, has_file: false }
-    }
-}
 
 impl ContainerStore {
     /// The batch with the record of the merge, from `start` to `end`, is durable in the log: readers find the chunks in the new container
@@ -97,21 +46,13 @@ impl ContainerStore {
     /// The first half of [`merged`](Self::merged), which writes nothing: [`finish_merges`](Self::finish_merges) is the other one.
     pub fn merge_logged(&self, merge: Merge, start: Position, end: Position) {
         let shared = &self.shared;
-        shared.log_end.fetch_max(end.0, Relaxed);
+        shared.log_end.reach(end);
         let Merge { mut claim, target, forwarded, removed, .. } = merge;
-        claim.has_file = false;
-        {
-            // With the record in it the log says what the new file is.
-            let mut merging = shared.merging.lock();
-            merging.holds.insert(claim.ticket, start);
-            target.iter().for_each(|target| {
-                merging.unlogged.remove(target);
-            });
-        }
+        shared.merging.logged(&mut claim, start);
         let replacement = Replacement { claim, target, forwarded, removed };
         shared.switch(&replacement);
-        target.iter().for_each(|target| shared.with_known_groups(|groups| groups.sealed(*target)));
-        shared.merging.lock().pending.push(replacement);
+        target.iter().for_each(|target| shared.protection.with_known(|groups| groups.sealed(*target)));
+        shared.merging.add_pending(replacement);
     }
 
     /// The log does not have the record of the merge and never will: the new file is removed, the old containers may be merged again.
@@ -128,7 +69,7 @@ impl ContainerStore {
     pub fn repair_forwards(&self, containers: &[ContainerId], target: ContainerId) -> Result<()> {
         let shared = &self.shared;
         shared.check_repairable()?;
-        let _one = shared.replacing.lock();
+        let _one = shared.merging.hold_files();
         if shared.rehearse_forwards(containers, target) {
             return Ok(());
         }
@@ -145,59 +86,48 @@ impl ContainerStore {
 
     /// Does something while no file is on its way to its place: no forward, and no file of a repair or of parity.
     pub fn between_placements<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _no_parity = self.shared.protecting.lock();
-        let _nothing_else = self.shared.replacing.lock();
+        let _no_parity = self.shared.protection.make_alone();
+        let _nothing_else = self.shared.merging.hold_files();
         work()
     }
 
     /// Whether the files of merges in the log wait for [`finish_merges`](Self::finish_merges).
     pub fn has_pending_merges(&self) -> bool {
-        !self.shared.merging.lock().pending.is_empty()
+        self.shared.merging.has_pending()
     }
 
     /// The start of the oldest batch that is needed to spell an unsealed container, to tell that a file was never committed, or to replace
     /// the files of merged containers. `None`: the log holds nothing that is needed here.
     pub fn oldest_needed(&self) -> Option<Position> {
-        self.shared.held_by_merges().into_iter().chain(self.shared.oldest_of_open()).min()
+        self.shared.merging.oldest_log().into_iter().chain(self.shared.oldest_of_open()).min()
     }
 
     /// Up to where the log may be trimmed, at most to `target`. Files created later say so in their headers.
     pub fn trim_point(&self, target: Position) -> Position {
-        let mut merging = self.shared.merging.lock();
-        let held = merging.holds.values().min().copied();
-        let point = held.into_iter().chain(self.shared.oldest_of_open()).fold(target, Position::min);
-        merging.trimmed = merging.trimmed.max(point);
-        point
+        self.shared.merging.trim(target, || self.shared.oldest_of_open())
     }
 }
 
 impl Shared {
-    /// From where on the log is needed for merges whose files are not replaced yet.
-    pub(crate) fn held_by_merges(&self) -> Option<Position> {
-        self.merging.lock().holds.values().min().copied()
-    }
-
     fn finish_merges(&self) -> Result<()> {
-        let _one_at_a_time = self.replacing.lock();
-        let pending = self.merging.lock().pending.clone();
+        let _one_at_a_time = self.merging.hold_files();
         let mut result = Ok(());
         // No two of them concern the same files. On a full disk one may give the room that another one needs.
-        for next in pending {
-            self.flow.lock().check_poison()?;
+        for next in self.merging.pending() {
+            self.flow.check_poison()?;
             match self.replace(&next) {
-                Ok(()) => self.replaced(next),
+                Ok(()) => self.replaced(&next),
                 Err(error) => result = result.and(Err(error)),
             }
         }
         result
     }
 
-    fn replaced(&self, replacement: Replacement) {
+    fn replaced(&self, replacement: &Replacement) {
         self.forwards.set_done(replacement.ids());
         // Who opened one of the files before it went has put it into the cache by now, or will not.
         self.retire(replacement.ids());
-        self.merging.lock().pending.retain(|pending| pending.claim.ticket != replacement.claim.ticket);
-        self.release(replacement.claim);
+        self.merging.replaced(replacement);
     }
 
     pub(crate) fn finish_or_warn(&self) {
@@ -208,76 +138,27 @@ impl Shared {
 
     /// Takes containers for a merge.
     pub(crate) fn claim(&self, victims: &[ContainerId]) -> Result<Claim> {
-        let refused = |victim: &ContainerId, why| StorageError::Merge { why: format!("{victim} {why}") };
-        let mut merging = self.merging.lock();
-        let mut different = HashSet::new();
-        for victim in victims {
-            if !different.insert(*victim) {
-                return Err(refused(victim, "is named twice"));
+        self.merging.claim(victims, |victim| {
+            if self.unsealed.contains(victim) {
+                return Ok(Some("is not sealed"));
             }
-            if merging.claimed.contains(victim) {
-                return Err(refused(victim, "is being merged already"));
-            }
-            if self.open.read().contains_key(victim) {
-                return Err(refused(victim, "is not sealed"));
-            }
-            if self.stable(|| self.answering(*victim))? != *victim {
-                return Err(refused(victim, "was merged before"));
-            }
-        }
-        Ok(merging.new_claim(victims.to_vec()))
+            Ok((self.stable(|| self.answering(victim))? != victim).then_some("was merged before"))
+        })
     }
 
-    /// A claim that takes no container, to hold the log with.
-    pub(crate) fn claim_nothing(&self) -> Claim {
-        self.merging.lock().new_claim(Vec::new())
-    }
-
-    /// Adds the new container to the claim.
-    pub(crate) fn claim_target(&self, claim: &mut Claim, target: ContainerId) {
-        claim.containers.push(target);
-        claim.target = Some(target);
-        let mut merging = self.merging.lock();
-        merging.claimed.insert(target);
-        merging.unlogged.insert(target);
-    }
-
-    /// Where the log ends, at least, for the header of a new file; the log is not trimmed past it until the claim is released.
+    /// Returns where the log ends, at least, for the header of a new file; it is not trimmed past that until the claim is
+    /// released.
     pub(crate) fn hold_log(&self, claim: &Claim) -> Position {
-        let mut merging = self.merging.lock();
-        let created = Position(self.log_end.load(Relaxed)).max(merging.trimmed);
-        merging.holds.insert(claim.ticket, created);
-        created
-    }
-
-    /// Merges whose records lie before this have their files replaced: each holds the log from before its record until then. The caller holds
-    /// it too.
-    pub(crate) fn merges_finished(&self) -> Position {
-        self.merging.lock().holds.values().min().copied().unwrap_or_default()
+        self.merging.hold_log(claim, || self.log_end.get())
     }
 
     /// Gives back what a merge holds that will not be in the log; its file, if there is one, goes first.
     pub(crate) fn give_up(&self, claim: Claim) {
-        let Some(target) = claim.target.filter(|_| claim.has_file) else { return self.release(claim) };
+        let Some(target) = claim.unlogged_file() else { return self.merging.release(&claim) };
         let replacement = Replacement { claim, target: None, forwarded: Vec::new(), removed: vec![target] };
         self.switch(&replacement);
-        self.merging.lock().pending.push(replacement);
+        self.merging.add_pending(replacement);
         self.finish_or_warn();
-    }
-
-    /// Gives back what a claim holds.
-    pub(crate) fn release(&self, claim: Claim) {
-        let mut merging = self.merging.lock();
-        for container in &claim.containers {
-            merging.claimed.remove(container);
-            merging.unlogged.remove(container);
-        }
-        merging.holds.remove(&claim.ticket);
-    }
-
-    /// Whether a file is that of a merge that the log does not know yet.
-    pub(crate) fn is_unlogged_merge(&self, container: ContainerId) -> bool {
-        self.merging.lock().unlogged.contains(&container)
     }
 
     /// Readers find chunks where the log says that they are.
@@ -287,24 +168,10 @@ impl Shared {
         self.retire(replacement.ids());
     }
 
-    /// A merge that the log, which starts at `log_start`, has from before this opening. With `writable` its files will be replaced by
-    /// [`Shared::finish_merges`], else readers are told and nothing more.
-    pub(crate) fn resume(
-        &self,
-        log_start: Position,
-        target: Option<ContainerId>,
-        forwarded: Vec<ContainerId>,
-        removed: Vec<ContainerId>,
-        writable: bool,
-    ) {
-        let mut merging = self.merging.lock();
-        let claim = merging.new_claim(target.iter().chain(&forwarded).chain(&removed).copied().collect());
-        let replacement = Replacement { claim, target, forwarded, removed };
-        self.switch(&replacement);
-        if writable {
-            merging.holds.insert(replacement.claim.ticket, log_start);
-            merging.pending.push(replacement);
-        }
+    /// Takes over a merge that the log, which starts at `log_start`, has from before this opening. With `writable` its files
+    /// will be replaced by [`Shared::finish_merges`], else only readers learn of it.
+    pub(crate) fn resume(&self, log_start: Position, target: Option<ContainerId>, ids: [Vec<ContainerId>; 2], writable: bool) {
+        self.merging.resume(writable.then_some(log_start), target, ids, |replacement| self.switch(replacement));
     }
 
     /// Replaces the files. May be repeated, also when it came only half-way.
@@ -388,8 +255,8 @@ impl Shared {
     fn keep_numbers(&self, removed: &[ContainerId]) -> Result<()> {
         let partitions: BTreeSet<u16> = removed.iter().map(|id| id.partition()).collect();
         for partition in partitions {
-            let Some(next) = self.placement.lock().next_numbers.get(&partition).copied() else { continue };
-            let last = ContainerId::new(partition, next.saturating_sub(1));
+            let Some(number) = self.placement.last_number(partition) else { continue };
+            let last = ContainerId::new(partition, number);
             let top = file::folder(&self.directory, last);
             if removed.iter().any(|id| file::folder(&self.directory, *id) == top)
                 && let Some(above) = file::folder_above(&self.directory, last)
@@ -422,7 +289,7 @@ impl Shared {
     /// Syncs directories. If one fails nobody knows which names are there: then nothing is written any more.
     pub(crate) fn sync_folders(&self, folders: &BTreeSet<String>) -> Result<()> {
         folders.iter().try_for_each(|folder| self.ground.sync_directory(folder)).map_err(|error| {
-            self.poison(&error.to_string());
+            self.flow.poison(&error.to_string());
             StorageError::Poisoned { why: error.to_string().into() }
         })
     }

@@ -143,7 +143,7 @@ impl Shared {
     fn scrub_one(&self, container: ContainerId, buffer: &mut ReadBuffer) -> Scrubbed {
         // Moves of chunks between files before it is read; and of one that is not sealed, what is in its file.
         let generation = self.forwards.generation();
-        let open = self.open.read().get(&container).map(|open| open.state.lock().catalog.clone());
+        let open = self.unsealed.get(container).map(|open| open.state.lock().catalog.clone());
         let is_open = open.is_some();
         let mut scrubbed = Scrubbed::default();
         let verified = match self.ground.open_past_cache(&file::path(&self.directory, container)).and_then(|file| Ok((file.len()?, file))) {
@@ -164,7 +164,7 @@ impl Shared {
         };
         scrubbed.damage.extend(verified.err());
         // After a failed sync the system may have thrown away frames of open containers that the next opening brings back.
-        let is_untold = || is_open && self.flow.lock().check_poison().is_err();
+        let is_untold = || is_open && self.flow.check_poison().is_err();
         if !scrubbed.damage.is_empty() && (is_untold() || !self.is_still_there(container, generation)) {
             scrubbed.damage.clear();
         }

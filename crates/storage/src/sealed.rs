@@ -126,12 +126,12 @@ impl ContainerStore {
         if length < HEADER_BYTES as u64 || file.read_at(0, &mut head).is_err() || Header::decode(&head).is_ok() {
             return Ok(false);
         }
-        let is_open = shared.open.read().contains_key(&container);
+        let is_open = shared.unsealed.contains(container);
         let header = |created, merged| Header {
             digest_bytes: shared.options.digest_bytes as u8,
             container,
             store: shared.options.store,
-            epoch: shared.epoch_of(container),
+            epoch: shared.owners.epoch_of(container),
             created,
             merged,
         };
@@ -155,9 +155,9 @@ impl ContainerStore {
         shared.check_repairable()?;
         if !shared.rehearse_file(container, &with(&header)) {
             // The new header is not the one that parity was made of: it gets parity anew, the others of its group keep what they can.
-            let _nothing_goes = shared.replacing.lock();
+            let _nothing_goes = shared.merging.hold_files();
             shared.leave_parity([container].iter())?;
-            shared.with_known_groups(|groups| groups.sealed(container));
+            shared.protection.with_known(|groups| groups.sealed(container));
             let path = file::path(&shared.directory, container);
             let file = shared.ground.open(&path, Access::ReadWrite)?;
             // Within one sector, so it is written whole or not at all.

@@ -44,7 +44,7 @@ impl ContainerStore {
         let Some(stand_in) = shared.stand_in(container)? else { return Ok(false) };
         tracing::warn!(%container, "a container is damaged or missing and is read through parity; a scrub makes it anew");
         shared.retire([container].iter());
-        shared.files.lock().insert(container, stand_in, 1);
+        shared.caches.keep_file(container, stand_in);
         Ok(true)
     }
 
@@ -65,7 +65,7 @@ impl Shared {
     pub(crate) fn stand_in(&self, container: ContainerId) -> Result<Option<Arc<dyn File>>> {
         let is_merged = self.forwards.is_logged(container);
         let group = self.with_groups(|groups| Ok(groups.group_of(container)))?;
-        let Some(group) = group.filter(|_| !is_merged && !self.open.read().contains_key(&container)) else { return Ok(None) };
+        let Some(group) = group.filter(|_| !is_merged && !self.unsealed.contains(container)) else { return Ok(None) };
         let parity = match self.open_parity(group) {
             Ok(parity) => parity,
             Err(Unusable::Failed(error)) => return Err(error),

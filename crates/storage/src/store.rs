@@ -1,24 +1,27 @@
 //! The store of containers as a whole: its options, opening and closing it, its figures.
 
-use crate::cache::Lru;
+use crate::caches::Caches;
+use crate::flow::Flow;
 use crate::forwards::Forwards;
-use crate::groups::Groups;
-use crate::open::{OpenContainer, Seal};
-use crate::reader::FrameCache;
-use crate::recovery::Recovery;
+use crate::frame_cache::FrameCache;
+use crate::groups::Protection;
+use crate::merging::Merging;
+use crate::mode::Mode;
+use crate::open::Seal;
+use crate::owner::Owners;
+use crate::placement::{CommittedSlots, Placement};
+use crate::recovery::{Recovery, Replay};
 use crate::rehearsal::Rehearsal;
-use crate::replace::Merging;
-use crate::workers::{Flow, Job, work};
-use crate::{Catalog, Compression, ContainerId, Result, StorageError, file, owner};
+use crate::statistics::Counters;
+use crate::unsealed::Unsealed;
+use crate::view::LogEnd;
+use crate::workers::{Job, work};
+use crate::{Compression, ContainerId, Result, StorageError, file, owner};
 use crossbeam_channel::{Sender, unbounded};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, File, Ground};
 use onefold_oplog::Ownership;
-use parking_lot::{Condvar, Mutex, RwLock};
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// How containers are filled, and what memory they may use.
@@ -91,9 +94,6 @@ impl StorageOptions {
     }
 }
 
-/// Open files kept for reading: more would use up the descriptors of a process.
-const OPEN_FILES: usize = 128;
-
 /// Containers of one or more partitions, open.
 #[derive(Debug)]
 pub struct ContainerStore {
@@ -109,116 +109,27 @@ pub(crate) struct Shared {
     pub(crate) ground: Arc<dyn Ground>,
     pub(crate) directory: String,
     pub(crate) options: StorageOptions,
-    /// Which partitions are opened, out of how many.
-    pub(crate) ownership: Ownership,
-    /// By opened partition: containers from this number on were made by its owner.
-    pub(crate) own_from: Vec<Option<u32>>,
+    /// Which partitions are opened, and what in them is their owner's.
+    pub(crate) owners: Owners,
     pub(crate) profile: Arc<Profile>,
-    pub(crate) access: Access,
-    /// Set when replay is over and the store is open for writing.
-    pub(crate) writable: AtomicBool,
-    /// Set where another process may write meanwhile: see [`crate::forward`].
-    pub(crate) follows_writers: AtomicBool,
-    /// Set when containers may be made anew though nothing else may be written.
-    pub(crate) repairs_allowed: AtomicBool,
-    /// What replay needs; `None` after it.
-    pub(crate) recovery: Mutex<Option<Recovery>>,
+    /// What this opening may do.
+    pub(crate) mode: Mode,
+    pub(crate) replay: Replay,
     /// All containers that the log does not know as sealed.
-    pub(crate) open: RwLock<BTreeMap<ContainerId, Arc<OpenContainer>>>,
-    /// Where the log ends, as far as is known here: at most one batch behind the truth.
-    pub(crate) log_end: AtomicU64,
-    /// Files that a reader passes over: a crash came before their first commit.
-    pub(crate) leftovers: Mutex<HashSet<ContainerId>>,
+    pub(crate) unsealed: Unsealed,
+    pub(crate) log_end: LogEnd,
     /// Where the chunks of merged containers are.
     pub(crate) forwards: Forwards,
     /// What merges hold.
-    pub(crate) merging: Mutex<Merging>,
-    /// One at a time makes parity.
-    pub(crate) protecting: Mutex<()>,
-    /// Which containers have parity; `None` until somebody asks.
-    pub(crate) groups: Mutex<Option<Groups>>,
-    /// One at a time replaces files of merged containers, or puts files of repairs and parity in their place.
-    pub(crate) replacing: Mutex<()>,
-    /// There when repairs are only tried.
-    pub(crate) rehearsal: OnceLock<Rehearsal>,
-    pub(crate) placement: Mutex<Placement>,
-    pub(crate) flow: Mutex<Flow>,
-    pub(crate) flow_changed: Condvar,
-    /// One at a time writes footers and syncs.
-    pub(crate) settling: Mutex<()>,
-    /// Stored bytes of 1024 raw ones, lately.
-    pub(crate) stored_per_1024: AtomicU64,
+    pub(crate) merging: Merging,
+    /// Which containers have parity.
+    pub(crate) protection: Protection,
+    pub(crate) rehearsal: Rehearsal,
+    pub(crate) placement: Placement,
+    pub(crate) flow: Flow,
     pub(crate) frames: FrameCache,
-    pub(crate) catalogs: Mutex<Lru<ContainerId, Arc<Catalog>>>,
-    pub(crate) files: Mutex<Lru<ContainerId, Arc<dyn File>>>,
+    pub(crate) caches: Caches,
     pub(crate) counters: Counters,
-}
-
-/// Which container a writer gets next.
-#[derive(Debug)]
-pub(crate) struct Placement {
-    /// By partition: the number of the next new container.
-    pub(crate) next_numbers: BTreeMap<u16, u32>,
-    /// Numbers that were given out and whose containers are not open yet: there may be a file, but nobody has written to it.
-    pub(crate) creating: BTreeSet<ContainerId>,
-    /// By opened partition: open containers without a writer.
-    pub(crate) idle: Vec<VecDeque<ContainerId>>,
-    /// The opened partition whose turn it is.
-    pub(crate) turn: usize,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) created: AtomicU64,
-    pub(crate) sealed: AtomicU64,
-    pub(crate) frames: AtomicU64,
-    pub(crate) plain_frames: AtomicU64,
-    pub(crate) raw_bytes: AtomicU64,
-    pub(crate) stored_bytes: AtomicU64,
-    pub(crate) unsynced_bytes: AtomicU64,
-    pub(crate) catalog_hits: AtomicU64,
-    pub(crate) catalog_misses: AtomicU64,
-    pub(crate) frame_hits: AtomicU64,
-    pub(crate) frame_misses: AtomicU64,
-}
-
-/// Figures of a store since it was opened, unless said otherwise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
-    /// Container numbers given out since the store was created.
-    pub containers: u64,
-    /// Containers that are not sealed now.
-    pub open_containers: u64,
-    /// Containers created.
-    pub created_containers: u64,
-    /// Containers sealed.
-    pub sealed_containers: u64,
-    /// Frames compressed.
-    pub frames: u64,
-    /// Of these, stored plain.
-    pub plain_frames: u64,
-    /// Bytes of these frames before compression.
-    pub raw_bytes: u64,
-    /// And after it.
-    pub stored_bytes: u64,
-    /// Raw bytes of frames on their way to disk now.
-    pub in_flight_bytes: u64,
-    /// Raw bytes of frames that still take chunks.
-    pub open_frame_bytes: u64,
-    /// Raw bytes of full frames that no prepare has made durable yet.
-    pub unsynced_bytes: u64,
-    /// Frames that loads found in the cache.
-    pub frame_hits: u64,
-    /// Frames that loads had to read.
-    pub frame_misses: u64,
-    /// Bytes in the frame cache now.
-    pub frame_cache_bytes: u64,
-    /// Catalogs found in the cache.
-    pub catalog_hits: u64,
-    /// Catalogs that had to be read.
-    pub catalog_misses: u64,
-    /// Bytes in the catalog cache now.
-    pub catalog_cache_bytes: u64,
 }
 
 impl ContainerStore {
@@ -247,40 +158,24 @@ impl ContainerStore {
             return Err(StorageError::Option { option: "partitions", value: "0".to_owned(), allowed: "at least 1" });
         }
         let recovery = Recovery::start(&*ground, directory, ownership.numbers())?;
-        let own_from = owner::open(&*ground, directory, ownership, access == Access::ReadWrite)?;
+        let owners = Owners::open(&*ground, directory, ownership, access == Access::ReadWrite)?;
         let shared = Arc::new(Shared {
             ground,
             directory: directory.to_owned(),
-            ownership: ownership.clone(),
-            own_from,
+            owners,
             profile,
-            access,
-            writable: AtomicBool::new(false),
-            follows_writers: AtomicBool::new(false),
-            repairs_allowed: AtomicBool::new(false),
-            recovery: Mutex::new(Some(recovery)),
-            open: RwLock::default(),
-            log_end: AtomicU64::new(0),
-            leftovers: Mutex::default(),
+            mode: Mode::new(access),
+            replay: Replay::new(recovery),
+            unsealed: Unsealed::default(),
+            log_end: LogEnd::default(),
             forwards: Forwards::new(),
-            merging: Mutex::default(),
-            protecting: Mutex::new(()),
-            groups: Mutex::default(),
-            replacing: Mutex::new(()),
-            rehearsal: OnceLock::new(),
-            placement: Mutex::new(Placement {
-                next_numbers: ownership.numbers().map(|number| (number as u16, 1)).collect(),
-                creating: BTreeSet::new(),
-                idle: vec![VecDeque::new(); ownership.owned().len()],
-                turn: 0,
-            }),
-            flow: Mutex::default(),
-            flow_changed: Condvar::new(),
-            settling: Mutex::new(()),
-            stored_per_1024: AtomicU64::new(1024),
+            merging: Merging::default(),
+            protection: Protection::default(),
+            rehearsal: Rehearsal::default(),
+            placement: Placement::new(ownership),
+            flow: Flow::new(options.in_flight_bytes),
             frames: FrameCache::new(options.frame_cache_bytes),
-            catalogs: Mutex::new(Lru::new(options.catalog_cache_bytes)),
-            files: Mutex::new(Lru::new(OPEN_FILES)),
+            caches: Caches::new(options.catalog_cache_bytes),
             counters: Counters::default(),
             options,
         });
@@ -304,49 +199,13 @@ impl ContainerStore {
     /// From now on another process may write to the containers: what is not where it was is looked for on the disk again. Only in a store that is open for
     /// reading, before replay.
     pub fn follow_writers(&self) {
-        self.shared.follows_writers.store(self.shared.access == Access::Read, Relaxed);
-    }
-
-    /// Raw bytes of full frames that no [`prepare`](Self::prepare) has made durable yet: when it is much, it is time for one.
-    pub fn unsynced_bytes(&self) -> u64 {
-        self.shared.counters.unsynced_bytes.load(Relaxed)
-    }
-
-    /// Figures.
-    pub fn statistics(&self) -> Statistics {
-        let shared = &self.shared;
-        let counters = &shared.counters;
-        let numbers = shared.placement.lock().next_numbers.values().map(|next| u64::from(*next) - 1).sum();
-        // One guard, gone before the rest: a second one behind a writer that waits would wait for ever.
-        let (open_containers, open_frame_bytes) = {
-            let open = shared.open.read();
-            (open.len() as u64, open.values().map(|container| container.state.lock().open.raw.len() as u64).sum())
-        };
-        Statistics {
-            containers: numbers,
-            open_containers,
-            created_containers: counters.created.load(Relaxed),
-            sealed_containers: counters.sealed.load(Relaxed),
-            frames: counters.frames.load(Relaxed),
-            plain_frames: counters.plain_frames.load(Relaxed),
-            raw_bytes: counters.raw_bytes.load(Relaxed),
-            stored_bytes: counters.stored_bytes.load(Relaxed),
-            in_flight_bytes: shared.flow.lock().in_flight_bytes as u64,
-            open_frame_bytes,
-            unsynced_bytes: counters.unsynced_bytes.load(Relaxed),
-            frame_hits: counters.frame_hits.load(Relaxed),
-            frame_misses: counters.frame_misses.load(Relaxed),
-            frame_cache_bytes: shared.frames.used_bytes() as u64,
-            catalog_hits: counters.catalog_hits.load(Relaxed),
-            catalog_misses: counters.catalog_misses.load(Relaxed),
-            catalog_cache_bytes: shared.catalogs.lock().used_bytes() as u64,
-        }
+        self.shared.mode.follow_writers();
     }
 
     /// Gives back the room that is reserved for containers that are not full, for a store that is closed: the next opening reserves it
     /// again. Failing harms nothing but the free space.
     pub fn release_room(&self) {
-        for container in self.shared.open.read().values() {
+        for container in self.shared.unsealed.all() {
             let state = container.state.lock();
             let kept = state.page_end_bytes();
             let cut = |file: &Arc<dyn File>| if file.len()? > kept { file.set_len(kept) } else { Ok(()) };
@@ -361,19 +220,19 @@ impl ContainerStore {
 
     /// Whether a container is sealed: its catalog will not change any more.
     pub fn is_sealed(&self, container: ContainerId) -> bool {
-        !self.shared.open.read().contains_key(&container)
+        !self.shared.unsealed.contains(container)
     }
 
     /// All containers: those with a file of their own, and those that the log alone knows yet. Sorted. Those that live on in others are
     /// the [`forwards`](Self::forwards). One that is being made has nothing to show.
     pub fn containers(&self) -> Result<Vec<ContainerId>> {
         let shared = &self.shared;
-        let before = shared.placement.lock().given_out();
-        let mut found: Vec<ContainerId> = shared.open.read().keys().copied().collect();
+        let before = shared.placement.given_out();
+        let mut found: Vec<ContainerId> = shared.unsealed.with_all(|open| open.map(|container| container.id).collect());
         found.extend(shared.list(file::number)?);
         found.extend(shared.all_rehearsed());
-        found.retain(|container| !shared.is_unlogged_merge(*container) && !shared.leftovers.lock().contains(container));
-        found.retain(|container| !before.is_later(*container) && !before.open.contains_key(container));
+        found.retain(|container| !shared.merging.is_unlogged(*container) && !shared.replay.is_leftover(*container));
+        found.retain(|container| !before.is_not_made(*container));
         shared.forwards.retain_unlogged(&mut found);
         found.sort_unstable();
         found.dedup();
@@ -381,53 +240,19 @@ impl ContainerStore {
     }
 }
 
-/// Which slots of which containers are durable with the log, as of one moment between two batches.
-#[derive(Clone, Debug)]
-pub struct CommittedSlots {
-    /// By partition: numbers from here on were given out later.
-    next_numbers: BTreeMap<u16, u32>,
-    /// Of containers that were not sealed: how many.
-    open: BTreeMap<ContainerId, usize>,
-}
-
-impl Placement {
-    pub(crate) fn next_container(&mut self, partition: u16) -> Result<ContainerId> {
-        let next = self.next_numbers.get_mut(&partition).ok_or(StorageError::NotOpened { partition })?;
-        let number = *next;
-        *next = number.checked_add(1).ok_or(StorageError::NumbersUsedUp { partition })?;
-        Ok(ContainerId::new(partition, number))
-    }
-
-    /// The numbers given out by partition, and the containers among them that are not open yet.
-    fn given_out(&self) -> CommittedSlots {
-        CommittedSlots { next_numbers: self.next_numbers.clone(), open: self.creating.iter().map(|id| (*id, 0)).collect() }
-    }
-}
-
-impl CommittedSlots {
-    /// How many slots of a container were durable, counted from the first; `usize::MAX`: all that it has.
-    pub fn of(&self, container: ContainerId) -> usize {
-        if self.is_later(container) { 0 } else { self.open.get(&container).copied().unwrap_or(usize::MAX) }
-    }
-
-    fn is_later(&self, container: ContainerId) -> bool {
-        self.next_numbers.get(&container.partition()).is_none_or(|next| container.number() >= *next)
-    }
-}
-
 impl ContainerStore {
     /// Which slots are durable now. Of one moment if no batch is committed during the call.
     pub fn committed_slots(&self) -> CommittedSlots {
         // The numbers first: a container that is opened between the two is in the second, and has no slot that counts.
-        let mut committed = self.shared.placement.lock().given_out();
-        committed.open.extend(self.shared.open.read().iter().map(|(id, container)| (*id, container.state.lock().logged.slots)));
+        let mut committed = self.shared.placement.given_out();
+        self.shared.unsealed.with_all(|open| committed.extend(open.map(|container| (container.id, container.state.lock().logged.slots))));
         committed
     }
 }
 
 impl Drop for ContainerStore {
     fn drop(&mut self) {
-        self.shared.flow.lock().closing = true;
+        self.shared.flow.close();
         self.jobs = None;
         for worker in self.workers.drain(..) {
             // A worker that panicked has poisoned the store; there is nothing left to save.
@@ -440,7 +265,7 @@ impl Shared {
     /// The containers whose files have names of one kind.
     pub(crate) fn list(&self, number: fn(&str) -> Option<u32>) -> Result<Vec<ContainerId>> {
         let mut found = Vec::new();
-        for partition in self.partitions() {
+        for partition in self.owners.partitions() {
             let directory = file::partition_directory(&self.directory, partition);
             for folder in self.ground.list(&directory)? {
                 if folder.is_directory && file::folder_start(&folder.name).is_some() {
@@ -452,40 +277,12 @@ impl Shared {
         Ok(found)
     }
 
-    /// The partitions that are opened.
-    pub(crate) fn partitions(&self) -> impl Iterator<Item = u16> {
-        self.ownership.numbers().map(|number| number as u16)
-    }
-
-    /// The epoch of the owner of a container's partition; 0 if it is not opened: nothing is written there.
-    pub(crate) fn epoch_of(&self, container: ContainerId) -> u64 {
-        self.ownership.place(u32::from(container.partition())).map_or(0, |place| self.ownership.owned()[place].epoch)
-    }
-
-    /// Whether the owner of an opened partition made this container, or will: no owner before it did. `None`: nobody knows.
-    pub(crate) fn is_own(&self, container: ContainerId) -> Option<bool> {
-        let Some(place) = self.ownership.place(u32::from(container.partition())) else { return Some(false) };
-        self.own_from[place].map(|first| container.number() >= first)
-    }
-
-    /// Leaves an open container to the next writer.
-    pub(crate) fn make_idle(&self, placement: &mut Placement, container: ContainerId) {
-        if let Some(place) = self.ownership.place(u32::from(container.partition())) {
-            placement.idle[place].push_back(container);
-        }
-    }
-
-    /// The next number of a partition, given out.
-    pub(crate) fn next_container(&self, partition: u16) -> Result<ContainerId> {
-        self.placement.lock().next_container(partition)
-    }
-
     /// Whether anything may be appended.
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if !self.writable.load(Relaxed) {
+        if !self.mode.is_writable() {
             return Err(StorageError::ReadOnly);
         }
-        self.sound_flow().map(drop)
+        self.flow.check(|| self.write_failed_frames())
     }
 
     pub(crate) fn damaged(&self, container: ContainerId, frame: Option<u32>, slot: Option<u16>, why: impl Into<String>) -> StorageError {

@@ -81,7 +81,7 @@ impl ContainerStore {
             let report = self.verify_once(container, read_data, buffer, visit.as_deref_mut())?;
             if !report.damage.is_empty() {
                 // As in `load`: after a failed sync damage may be none.
-                self.shared.flow.lock().check_poison()?;
+                self.shared.flow.check_poison()?;
             }
             if report.damage.is_empty() || self.shared.forwards.is_unmoved_since(generation) {
                 return Ok(report);
@@ -107,7 +107,7 @@ impl ContainerStore {
             damage: Vec::new(),
         };
         let shared = &self.shared;
-        let open = shared.open.read().get(&container).cloned();
+        let open = shared.unsealed.get(container);
         // Where all of a sealed file is read, it is read once.
         let mut window: Option<Window> = None;
         let mut bytes: Option<&dyn Bytes> = None;

@@ -1,6 +1,7 @@
 //! Writing: a stream's chunks lie one behind the other, in containers that only this stream fills.
 
 use crate::open::{Limits, OpenContainer, Stopped};
+use crate::placement::Next;
 use crate::store::{ContainerStore, Shared};
 use crate::workers::Job;
 use crate::{Address, ChunkKind, ContainerId, HEADER_BYTES, Header, MAX_CHUNK_BYTES, Result, StorageError, file};
@@ -8,7 +9,6 @@ use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, File};
 use onefold_oplog::Position;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// A chunk to be stored.
 #[derive(Clone, Copy, Debug)]
@@ -95,7 +95,7 @@ impl Drop for Writer {
 impl ContainerStore {
     /// Hands the open frame to the workers, waiting for its turn; with `last` the container takes no more.
     fn hand_over(&self, container: &Arc<OpenContainer>, open_bytes: usize, last: bool) -> Result<()> {
-        self.shared.reserve_flow(open_bytes)?;
+        self.shared.flow.reserve(open_bytes, || self.shared.write_failed_frames())?;
         let handed_over = {
             let mut state = container.state.lock();
             state.full |= last;
@@ -104,17 +104,17 @@ impl ContainerStore {
         match handed_over {
             Some((number, frame)) => self.send(Job::new(container, number, frame)),
             // A flush was faster.
-            None => self.shared.release_flow(open_bytes),
+            None => self.shared.flow.release(open_bytes),
         }
         Ok(())
     }
 
     /// Gives a frame that is counted as in flight to the workers.
     pub(crate) fn send(&self, job: Job) {
-        self.shared.counters.unsynced_bytes.fetch_add(job.raw.len() as u64, Relaxed);
+        self.shared.counters.handed_over(job.raw.len() as u64);
         let jobs = self.jobs.as_ref().expect("the channel is there until the store is dropped");
         if jobs.send(job).is_err() {
-            self.shared.poison("the storage workers are gone");
+            self.shared.flow.poison("the storage workers are gone");
         }
     }
 }
@@ -129,29 +129,24 @@ impl Shared {
             is_sequential,
             digest_bytes: self.options.digest_bytes,
             // Never more than four times as much raw data as fits uncompressed, however well the last frames compressed.
-            stored_per_1024: self.stored_per_1024.load(Relaxed).max(256),
+            stored_per_1024: self.flow.stored_per_1024().max(256),
         }
     }
 
     fn give_back(&self, container: &OpenContainer) {
         if !container.state.lock().full {
-            self.make_idle(&mut self.placement.lock(), container.id);
+            self.placement.leave(container.id);
         }
     }
 
-    /// A container for a writer: one that waits for one, else a new one; partitions in turn.
+    /// Gives a writer its next container, with its file open.
     fn take_container(&self) -> Result<Arc<OpenContainer>> {
         loop {
-            let (partition, idle) = {
-                let mut placement = self.placement.lock();
-                let partitions = placement.idle.len();
-                let turn = placement.turn;
-                placement.turn = (turn + 1) % partitions;
-                let idle = (0..partitions).find_map(|step| placement.idle[(turn + step) % partitions].pop_front());
-                (self.ownership.owned()[turn].number as u16, idle)
+            let id = match self.placement.next() {
+                Next::Open(id) => id,
+                Next::New(partition) => return self.new_container(partition),
             };
-            let Some(id) = idle else { return self.new_container(partition) };
-            let Some(container) = self.open.read().get(&id).cloned() else { continue };
+            let Some(container) = self.unsealed.get(id) else { continue };
             let opened = self.open_for_writing(&container);
             match opened {
                 Ok(()) => return Ok(container),
@@ -168,28 +163,23 @@ impl Shared {
     }
 
     fn new_container(&self, partition: u16) -> Result<Arc<OpenContainer>> {
-        let id = {
-            let mut placement = self.placement.lock();
-            let id = placement.next_container(partition)?;
-            placement.creating.insert(id);
-            id
-        };
-        let mut claim = self.claim_nothing();
+        let id = self.placement.begin_creation(partition)?;
+        let mut claim = self.merging.claim_nothing();
         let created = self.hold_log(&claim);
         let container = self.create_container(id, created, &mut claim.has_file);
         match &container {
             Ok(container) => {
                 // From here on it holds the log itself.
-                self.open.write().insert(id, container.clone());
-                self.release(claim);
+                self.unsealed.insert(container.clone());
+                self.merging.release(&claim);
             }
             Err(_) => {
                 // The file goes durably before the log may be trimmed: if a crash brought it back later, nothing would tell what it is.
-                self.claim_target(&mut claim, id);
+                self.merging.claim_target(&mut claim, id);
                 self.give_up(claim);
             }
         }
-        self.placement.lock().creating.remove(&id);
+        self.placement.end_creation(id);
         container
     }
 
@@ -206,7 +196,7 @@ impl Shared {
             state.file = Some(file);
             state.created = Some(created);
         }
-        self.counters.created.fetch_add(1, Relaxed);
+        self.counters.created();
         Ok(container)
     }
 
@@ -216,7 +206,7 @@ impl Shared {
             digest_bytes: self.options.digest_bytes as u8,
             container,
             store: self.options.store,
-            epoch: self.epoch_of(container),
+            epoch: self.owners.epoch_of(container),
             created: created.0,
             merged: false,
         };
@@ -259,7 +249,7 @@ impl Shared {
         let kept = if fresh { end } else { state.page_end_bytes() };
         file.set_len(kept).map_err(StorageError::cannot_write)?;
         if fresh {
-            let created = Position(self.log_end.load(Relaxed));
+            let created = self.log_end.get();
             self.start_file(container.id, created, &*file).map_err(StorageError::cannot_write)?;
         } else {
             self.reserve_room(kept, &*file).map_err(StorageError::cannot_write)?;

@@ -497,7 +497,7 @@ fn readers_beside_merges(ground: std::sync::Arc<dyn Ground>, options: &StorageOp
             let files: Vec<_> = files.into_iter().collect();
             // Now all into one, now two by two.
             for victims in files.chunks(if round % 3 == 2 { files.len().max(1) } else { 2 }) {
-                let is_here = |address: &Address| victims.contains(&store.current(address.container()).unwrap());
+                let is_here = |address: &Address| victims.contains(&store.container_of(*address).unwrap());
                 let live: Vec<_> =
                     needed.iter().filter(|(address, _)| is_here(address)).map(|(address, (name, _))| (*address, *name)).collect();
                 let merge = store.merge(victims, &live).unwrap();

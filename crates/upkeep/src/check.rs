@@ -27,7 +27,7 @@ use crate::{Monitor, Result, UpkeepError};
 use lost::Kinds;
 use onefold_engine::{DeadSlots, Engine};
 use onefold_index::objects::Verified;
-use onefold_storage::ContainerId;
+use onefold_storage::{ContainerId, Origin};
 use report::LISTED;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub(crate) struct Check<'a> {
     /// All containers that addresses can name: those with a file, and those merged into others.
     present: HashSet<ContainerId>,
     /// Merged containers whose forwards are lost, so that their addresses lead nowhere.
-    dead_ends: HashSet<ContainerId>,
+    dead_ends: HashSet<Origin>,
     /// Whether all references of the objects are known. If not, counts may rightly be greater than the references
     /// found.
     pub(crate) knows_all_objects: bool,

@@ -8,7 +8,7 @@ use onefold_catalog::{Backup, decode_directory_chunk};
 use onefold_engine::{Engine, Moment, Piece, Recipe, decode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
-use onefold_storage::{Address, ChunkKind, CommittedSlots, ContainerId, Slot};
+use onefold_storage::{Address, ChunkKind, CommittedSlots, ContainerId, Origin, Slot};
 use std::collections::{HashMap, HashSet};
 pub(crate) use volumes::{VolumeList, volumes};
 
@@ -314,7 +314,7 @@ pub(crate) enum Counts {
 
 /// Passes the metadata chunks of a container whose references count as of a moment. Of several copies of a chunk, only
 /// the one that the index names counts. If the index cannot be read, every copy counts. If several files have a chunk
-/// under the same address, it counts in the file whose `homes` include the address.
+/// under the same address, it counts in the file for which its origin is `counting`.
 ///
 /// The index is asked later than the moment. But addresses are never reused, and nothing is removed while the moment is
 /// kept. So if the index names
@@ -326,14 +326,14 @@ pub(crate) enum Counts {
 pub(crate) fn metadata_of(
     engine: &Engine,
     committed: &CommittedSlots,
-    homes: &HashSet<ContainerId>,
+    counting: &HashSet<Origin>,
     container: ContainerId,
     slots: &[(Address, Slot)],
 ) -> Vec<(MetadataChunk, Counts)> {
     let mut chunks: Vec<(MetadataChunk, Counts)> = slots
         .iter()
         .take(committed.of(container))
-        .filter(|(address, slot)| slot.kind != ChunkKind::Data && homes.contains(&address.container()))
+        .filter(|(address, slot)| slot.kind != ChunkKind::Data && counting.contains(&address.origin()))
         .map(|(address, slot)| (MetadataChunk { address: *address, fingerprint: slot.fingerprint, kind: slot.kind }, Counts::Yes))
         .collect();
     let names: Vec<_> = chunks.iter().map(|(chunk, _)| chunk.fingerprint).collect();
@@ -341,7 +341,7 @@ pub(crate) fn metadata_of(
         let mut places = places.into_iter();
         chunks.retain_mut(|(chunk, counts)| {
             let Some(address) = places.next().flatten() else { return false };
-            if address != chunk.address && is_newer(engine, committed, address) {
+            if address != chunk.address && !committed.includes(address) {
                 *counts = Counts::Perhaps;
                 return true;
             }
@@ -349,16 +349,6 @@ pub(crate) fn metadata_of(
         });
     }
     chunks
-}
-
-/// Returns whether the chunk at an address became durable after the moment.
-fn is_newer(engine: &Engine, committed: &CommittedSlots, address: Address) -> bool {
-    let durable = committed.of(address.container());
-    durable != usize::MAX
-        && engine.storage().slots(address.container()).is_ok_and(|slots| {
-            let at = slots.iter().position(|(at, _)| *at == address);
-            at.is_none_or(|at| at >= durable)
-        })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use onefold_ground::wire::Reader;
 use onefold_oplog::{Partition, PartitionClass, Record};
 use onefold_storage::{
     CONTAINER_CHECKPOINT, CONTAINERS_MERGED, Catalog, ContainerId, ContainerRecord, FOOTER_BYTES, FORWARD_BYTES, FRAME_COMMITTED, Footer,
-    Forward, HEADER_BYTES, Header, MAX_SLOTS,
+    Forward, HEADER_BYTES, Header, MAX_SLOTS, Origin,
 };
 
 /// The first byte chooses structure and length of digests; what follows is read as it.
@@ -68,7 +68,7 @@ fn catalog(bytes: &[u8], digest_bytes: usize, is_merged: bool) {
     assert_eq!(catalog.homes.is_some(), is_merged);
     for slot in 0..catalog.slots.len() {
         assert_eq!(catalog.position(catalog.address(slot)), Some(slot));
-        assert!(catalog.home_containers().contains(&catalog.address(slot).container()));
+        assert!(catalog.origins().any(|origin| origin == catalog.address(slot).origin()));
     }
     assert!(catalog.slots.len() <= MAX_SLOTS);
     assert!(catalog.memory_bytes() <= 4096 + 8 * bytes.len(), "{} bytes of {}", catalog.memory_bytes(), bytes.len());
@@ -99,7 +99,7 @@ fn record(kind: u8, payload: &[u8], digest_bytes: usize) {
     let Ok(read) = ContainerRecord::decode(&record, digest_bytes) else { return };
     assert_eq!(read.container().bits(), container);
     for (_, address, _) in read.chunks() {
-        assert_eq!(address.container(), read.container());
+        assert_eq!(address.origin(), Origin::from(read.container()));
         assert!(usize::from(address.slot()) < MAX_SLOTS);
     }
     assert_eq!(ContainerRecord::decode(&read.encode(digest_bytes), digest_bytes).ok(), Some(read));

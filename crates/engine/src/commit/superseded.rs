@@ -93,8 +93,7 @@ impl Engine {
 
     fn mark_dead(&self, chunk: &Fingerprint, address: Address, marks: &mut Marks) {
         // If the catalog of a file cannot be read, there is nothing to mark.
-        let Ok(file) = self.storage.current(address.container()) else { return };
-        let Ok(slots) = self.storage.slots(file) else { return };
+        let Ok((file, slots)) = self.storage.slots_beside(address) else { return };
         let of_bytes = slots.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum();
         if let Some(number) = slots.iter().position(|(at, slot)| *at == address && slot.fingerprint == *chunk) {
             marks.set(file, of_bytes, number, slots[number].1.length_bytes, true);

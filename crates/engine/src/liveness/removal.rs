@@ -214,8 +214,8 @@ impl Engine {
         // Another file may have the container now, as merging keeps the addresses. And one file may answer to many
         // containers.
         let mut by_file: BTreeMap<ContainerId, Vec<Candidate>> = BTreeMap::new();
-        for run in chunks.chunk_by(|one, next| one.address.container() == next.address.container()) {
-            match self.storage.current(run[0].address.container()) {
+        for run in chunks.chunk_by(|one, next| one.address.origin() == next.address.origin()) {
+            match self.storage.container_of(run[0].address) {
                 Ok(file) => by_file.entry(file).or_default().extend(run),
                 Err(error) => removed.damaged.push(error.to_string()),
             }

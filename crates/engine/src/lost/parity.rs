@@ -67,7 +67,7 @@ impl Engine {
         let container = match error {
             EngineError::Storage(StorageError::Damaged { container, .. }) => *container,
             // A bad sector, for example: the device's error names no container.
-            EngineError::Storage(StorageError::Ground(_)) => match self.storage.current(address.container()) {
+            EngineError::Storage(StorageError::Ground(_)) => match self.storage.container_of(address) {
                 Ok(container) => container,
                 Err(_) => return false,
             },

@@ -324,15 +324,13 @@ impl Engine {
     /// Returns the container files that have chunks in quarantine. They are not merged, so that nothing is destroyed
     /// that may become readable again.
     pub fn quarantined_containers(&self) -> Result<HashSet<ContainerId>> {
-        let mut homes = HashSet::new();
+        let mut origins = HashSet::new();
         self.for_each_quarantined(&mut |chunk| {
             if chunk.address.bits() != 0 {
-                homes.insert(chunk.address.container());
+                origins.insert(chunk.address.origin());
             }
         })?;
-        let current: Vec<ContainerId> = homes.iter().filter_map(|home| self.storage.current(*home).ok()).collect();
-        homes.extend(current);
-        Ok(homes)
+        Ok(origins.into_iter().flat_map(|origin| self.storage.possible_containers(origin)).collect())
     }
 
     /// Releases chunks in quarantine that are stored again or that nobody needs. For metadata chunks whose references

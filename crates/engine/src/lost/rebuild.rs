@@ -59,9 +59,9 @@ impl Rebuild {
                     // Removed chunks are not stored any more: their references are not counted, and what they refer to
                     // may be gone.
                     let dead = rebuild.engine.dead_slots(container)?;
-                    let homes = answering.homes(container, &slots)?;
+                    let counting = answering.origins(container, &slots)?;
                     let alive = slots.iter().enumerate().filter(|(number, _)| !dead.contains(*number));
-                    let alive = alive.filter(|(_, (address, _))| homes.contains(&address.container()));
+                    let alive = alive.filter(|(_, (address, _))| counting.contains(&address.origin()));
                     let inserts: Vec<_> = alive.map(|(_, (address, slot))| (slot.fingerprint, address.bits())).collect();
                     rebuild.apply(&inserts, &[])?;
                 }

@@ -74,8 +74,7 @@ impl Prediction {
         self.expected = None;
         // A container that is still being filled has nothing after its last chunk, and its catalog must not be held. A
         // damaged container does not help either.
-        if storage.is_sealed(address.container())
-            && let Ok(catalog) = storage.catalog(address.container())
+        if let Ok(Some(catalog)) = storage.sealed_catalog_of(address)
             && let Some(slot) = catalog.position(address)
         {
             self.expected = Some((catalog, slot + 1));

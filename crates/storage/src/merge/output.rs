@@ -3,8 +3,9 @@
 
 use super::Planned;
 use crate::compression::Compressors;
+use crate::frame_cache::Needed;
 use crate::open::catalog_and_footer;
-use crate::reader::{Needed, is_near};
+use crate::reader::is_near;
 use crate::store::Shared;
 use crate::{Catalog, Codec, ContainerId, Frame, HEADER_BYTES, Header, Homes, Result, Slot, StorageError, file};
 use onefold_ground::profile::Component;
@@ -69,7 +70,7 @@ impl<'a> Output<'a> {
             digest_bytes: options.digest_bytes as u8,
             container: id,
             store: options.store,
-            epoch: shared.epoch_of(id),
+            epoch: shared.owners.epoch_of(id),
             created: created.0,
             merged: true,
         };

@@ -13,6 +13,18 @@ use onefold_storage::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// What an address says by its bits (`docs/format.md` section 5.6).
+pub trait Named {
+    /// The container that the chunk was stored in first.
+    fn container(self) -> ContainerId;
+}
+
+impl Named for Address {
+    fn container(self) -> ContainerId {
+        ContainerId::from_bits(self.bits() >> 16)
+    }
+}
+
 pub const DIRECTORY: &str = "containers";
 
 /// The log: what is in it is durable.

@@ -6,7 +6,7 @@ use crate::Result;
 use crate::reading::{Looked, look_into, look_into_all};
 use onefold_engine::{DeadSlots, Repair};
 use onefold_ground::ReadBuffer;
-use onefold_storage::{Catalog, ContainerId, StorageError};
+use onefold_storage::{Catalog, ContainerId, Origin, StorageError};
 
 impl Check<'_> {
     /// Runs step 2: all containers, then those added meanwhile, because merging may have moved chunks into them that
@@ -90,7 +90,7 @@ impl Check<'_> {
                 }
                 if !is_given_up {
                     self.report.add(ProblemKind::Container, error.to_string());
-                    self.dead_ends.insert(id);
+                    self.dead_ends.insert(Origin::from(id));
                 }
             }
         }
@@ -152,14 +152,14 @@ impl Check<'_> {
         for home in homes.iter().filter(|home| !self.present.contains(home)) {
             let what = format!("container {container} has chunks of container {home}, whose forward is missing");
             self.report.add(ProblemKind::Container, what);
-            self.dead_ends.insert(*home);
+            self.dead_ends.insert(Origin::from(*home));
         }
     }
 
     /// Marks the chunks of a merged container as lost if their addresses no longer lead to it.
     fn lose_dead_ends(&mut self, container: ContainerId) {
         let slots = self.engine.storage().slots(container).unwrap_or_default();
-        let lost = slots.iter().filter(|(address, _)| self.dead_ends.contains(&address.container()));
+        let lost = slots.iter().filter(|(address, _)| self.dead_ends.contains(&address.origin()));
         lost.for_each(|(_, slot)| self.lost.insert(slot.fingerprint));
     }
 

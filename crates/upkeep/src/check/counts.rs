@@ -21,6 +21,7 @@ use crate::references::{Counts, MetadataChunk, metadata_of, pieces_of_objects};
 use onefold_engine::{Address, ContainerId, Moment, Piece};
 use onefold_fingerprint::Fingerprint;
 use onefold_index::IndexEntry;
+use onefold_storage::Origin;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::RangeInclusive;
 
@@ -81,7 +82,7 @@ fn range(pass: u64, passes: usize) -> RangeInclusive<u64> {
 const ATTEMPTS: usize = 3;
 
 /// Runs one pass. Returns false if the check was cancelled.
-fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTreeSet<ContainerId>) -> Result<bool> {
+fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTreeSet<Origin>) -> Result<bool> {
     let (engine, monitor) = (check.engine, check.monitor);
     let is_first = *range.start() == 0;
     let is_mine = |fingerprint: &Fingerprint| range.contains(&fingerprint.prefix());
@@ -128,17 +129,17 @@ fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTr
                 continue;
             }
         };
-        let homes = answering.homes(container, &slots)?;
+        let counting = answering.origins(container, &slots)?;
         // Removed chunks and chunks in quarantine are not stored, whatever the catalog says.
         let alive = slots.iter().enumerate().take(durable).filter(|(number, _)| !dead.contains(*number)).map(|(_, slot)| slot);
-        let alive = alive.filter(|(address, _)| homes.contains(&address.container()));
+        let alive = alive.filter(|(address, _)| counting.contains(&address.origin()));
         for (address, slot) in alive.filter(|(_, slot)| is_mine(&slot.fingerprint)) {
             let chunk = table.known.entry(slot.fingerprint).or_default();
             chunk.is_stored = true;
             chunk.length_bytes = slot.length_bytes;
             chunk.is_stored_there |= chunk.is_indexed && chunk.address == address.bits();
         }
-        for (chunk, counts) in metadata_of(engine, moment.containers(), &homes, container, &slots) {
+        for (chunk, counts) in metadata_of(engine, moment.containers(), &counting, container, &slots) {
             match (chunk.read_references(engine)?, counts) {
                 (Some(pieces), Counts::Yes) => pieces.iter().for_each(|piece| table.count(piece, 1, is_mine)),
                 (Some(pieces), Counts::Perhaps) => pieces.iter().for_each(|piece| table.count(piece, 0, is_mine)),
@@ -194,15 +195,16 @@ impl Table {
         check: &mut Check<'_>,
         containers: &[ContainerId],
         forwards: &[ContainerId],
-        missing: &mut BTreeSet<ContainerId>,
+        missing: &mut BTreeSet<Origin>,
     ) {
-        let present: HashSet<ContainerId> = containers.iter().chain(forwards).copied().collect();
+        let present: HashSet<Origin> = containers.iter().chain(forwards).copied().map(Origin::from).collect();
         check.report.index_entries += self.known.values().filter(|chunk| chunk.is_indexed).count() as u64;
         for chunk in self.known.values().filter(|chunk| chunk.address != 0) {
-            let container = Address::from_bits(chunk.address).container();
-            if !present.contains(&container) && missing.insert(container) {
-                let why = check.engine.storage().slots(container).map_or_else(|error| error.to_string(), |_| "its file is gone".into());
-                check.report.add(ProblemKind::Container, format!("container {container} is missing: {why}"));
+            let origin = Address::from_bits(chunk.address).origin();
+            if !present.contains(&origin) && missing.insert(origin) {
+                let found = check.engine.storage().slots_beside(origin);
+                let why = found.map_or_else(|error| error.to_string(), |_| "its file is gone".into());
+                check.report.add(ProblemKind::Container, format!("container {origin} is missing: {why}"));
             }
         }
     }
@@ -221,7 +223,7 @@ impl Table {
         self.references += times;
         chunk.references += times;
         chunk.wanted_bytes = chunk.wanted_bytes.max(u64::from(*offset) + u64::from(*length));
-        if Address::from_bits(chunk.address).container() != address.container() {
+        if Address::from_bits(chunk.address).origin() != address.origin() {
             chunk.other = address.bits();
         }
     }
@@ -294,7 +296,7 @@ fn missing(check: &mut Check<'_>, fingerprint: &Fingerprint, chunk: &Known) {
 /// Checks a reference to another container than the index names. That is correct if this container has the chunk too.
 fn other_place(check: &mut Check<'_>, fingerprint: &Fingerprint, address: Address) -> Result<()> {
     let storage = check.engine.storage();
-    let slots = match storage.current(address.container()).and_then(|container| Ok((container, storage.slots(container)?))) {
+    let slots = match storage.slots_beside(address) {
         Ok((container, mut slots)) => {
             // A slot in quarantine cannot be read.
             let dead = check.dead_slots(container)?.unwrap_or_default();

@@ -9,6 +9,7 @@ use crate::Result;
 use crate::references::{Kind, mapping, objects_while};
 use onefold_catalog::{Catalog, Content, PieceReader, TreeWalk};
 use onefold_engine::{Address, ContainerId, Engine, Piece};
+use onefold_storage::Origin;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -40,17 +41,17 @@ impl ReadingOrder {
         go_on: &dyn Fn() -> bool,
     ) -> Result<ReadingOrder> {
         let mut order = ReadingOrder::default();
-        let mut homes: HashSet<ContainerId> = HashSet::new();
+        let mut origins: HashSet<Origin> = HashSet::new();
         let mut chunks = 0;
         for container in containers {
             // The order is only a help, so containers that cannot be read are skipped.
             if let Ok(catalog) = engine.storage().catalog(container) {
-                homes.extend(catalog.home_containers());
+                origins.extend(catalog.origins());
                 chunks += catalog.slots.len() as u64;
             }
         }
         order.left = (chunks * PIECES_FOR_A_CHUNK).max(LEAST_PIECES);
-        if homes.is_empty() {
+        if origins.is_empty() {
             return Ok(order);
         }
         let _in_flight = engine.in_flight();
@@ -65,7 +66,7 @@ impl ReadingOrder {
                 let Ok(entry) = item.entry else { continue };
                 if let Content::File { recipe, .. } = &entry.content {
                     let pieces = PieceReader::new(engine, recipe).map_while(std::result::Result::ok);
-                    let _ = pieces.map(|piece| order.note(&piece, &homes)).find(|go_on| !go_on);
+                    let _ = pieces.map(|piece| order.note(&piece, &origins)).find(|go_on| !go_on);
                 }
             }
         }
@@ -79,16 +80,16 @@ impl ReadingOrder {
                 return false;
             }
             let pieces = mapping(value, digest_bytes).map_or_else(Vec::new, |recipe| recipe.pieces);
-            pieces.iter().all(|piece| order.note(piece, &homes))
+            pieces.iter().all(|piece| order.note(piece, &origins))
         };
         objects_while(&engine.moment(None)?, Kind::Mapping, visit, &mut |_| {});
         Ok(order)
     }
 
     /// Visits a piece. Returns false when no more may be visited.
-    fn note(&mut self, piece: &Piece, homes: &HashSet<ContainerId>) -> bool {
+    fn note(&mut self, piece: &Piece, origins: &HashSet<Origin>) -> bool {
         if let Piece::Chunk { address, .. } = piece
-            && homes.contains(&address.container())
+            && origins.contains(&address.origin())
             && self.places.len() < MAX_CHUNKS
         {
             let next = self.places.len() as u32;

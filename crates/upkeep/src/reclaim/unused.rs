@@ -201,7 +201,7 @@ pub(crate) fn would_remove(engine: &Arc<Engine>, go_on: &dyn Fn() -> bool) -> Re
     while !level.is_empty() {
         level.sort_unstable();
         let mut touched: Vec<Fingerprint> = Vec::new();
-        for run in level.chunk_by(|one, next| one.address.container() == next.address.container()) {
+        for run in level.chunk_by(|one, next| one.address.origin() == next.address.origin()) {
             if !go_on() {
                 return Ok(would);
             }
@@ -222,10 +222,9 @@ pub(crate) fn would_remove(engine: &Arc<Engine>, go_on: &dyn Fn() -> bool) -> Re
 }
 
 impl WouldRemove {
-    /// Adds chunks of one container.
+    /// Adds chunks of one origin.
     fn add(&mut self, engine: &Arc<Engine>, run: &[Candidate], release: &mut dyn FnMut(Fingerprint)) -> Result<()> {
-        let container = engine.storage().catalog(run[0].address.container())?.container;
-        let slots = engine.storage().slots(container)?;
+        let (container, slots) = engine.storage().slots_beside(run[0].address)?;
         let places: HashMap<Address, usize> = slots.iter().enumerate().map(|(number, (address, _))| (*address, number)).collect();
         let dead = self.dead.entry(container).or_default();
         dead.of_bytes = slots.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum();

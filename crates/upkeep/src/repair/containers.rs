@@ -5,6 +5,7 @@ use super::suspects::{self, Suspects};
 use crate::Result;
 use crate::reading::look_into_all;
 use onefold_engine::{Address, ContainerId, Engine, LostChunk, Repair as Repaired};
+use onefold_storage::Origin;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -12,10 +13,10 @@ use std::sync::Arc;
 const LOST_AT_ONCE: usize = 1 << 16;
 
 /// Lost chunks by the container of their addresses, with the reason why it cannot be read.
-type LostByHome = BTreeMap<ContainerId, (Arc<str>, Vec<LostChunk>)>;
+type LostByOrigin = BTreeMap<Origin, (Arc<str>, Vec<LostChunk>)>;
 
-/// Returns why the chunks with addresses of a container cannot be read, or `None` if they can.
-type WhyNot<'a> = dyn FnMut(ContainerId) -> Result<Option<Arc<str>>> + 'a;
+/// Returns why the chunks of an origin cannot be read, or `None` if they can.
+type WhyNot<'a> = dyn FnMut(Origin) -> Result<Option<Arc<str>>> + 'a;
 
 impl Repair<'_> {
     /// Rebuilds containers without a file from parity, and headers that can be recomputed. This comes before the
@@ -129,8 +130,8 @@ impl Repair<'_> {
 
     /// Runs step 5: chunks that the index has in files that are missing or whose catalog cannot be read.
     pub(super) fn what_was_in(&mut self, engine: &Arc<Engine>, unreadable: &BTreeMap<ContainerId, Arc<str>>) -> Result<()> {
-        let ask = |home: ContainerId| -> Result<Option<Arc<str>>> {
-            let file = match suspects::lasting(|| engine.storage().current(home))? {
+        let ask = |origin: Origin| -> Result<Option<Arc<str>>> {
+            let file = match suspects::lasting(|| engine.storage().container_of(origin))? {
                 Ok(file) => file,
                 Err(error) => return Ok(Some(error.to_string().into())),
             };
@@ -139,12 +140,12 @@ impl Repair<'_> {
                 None => Ok(suspects::lasting(|| engine.storage().catalog(file))?.err().map(|error| error.to_string().into())),
             }
         };
-        let mut homes: HashMap<ContainerId, Option<Arc<str>>> = HashMap::new();
-        let mut why_not = |home: ContainerId| {
-            if let Some(known) = homes.get(&home) {
+        let mut asked: HashMap<Origin, Option<Arc<str>>> = HashMap::new();
+        let mut why_not = |origin: Origin| {
+            if let Some(known) = asked.get(&origin) {
                 return Ok(known.clone());
             }
-            ask(home).inspect(|why| drop(homes.insert(home, why.clone())))
+            ask(origin).inspect(|why| drop(asked.insert(origin, why.clone())))
         };
         self.monitor.step("places of chunks", engine.index().partitions().len() as u64);
         for partition in engine.index().partitions() {
@@ -155,8 +156,8 @@ impl Repair<'_> {
                 }
                 let lost;
                 (lost, next) = self.lost_places(engine, partition, from, &mut why_not)?;
-                for (container, (why, lost)) in lost {
-                    self.lose(engine, &lost, &format!("container {container} cannot be read: {why}"))?;
+                for (origin, (why, lost)) in lost {
+                    self.lose(engine, &lost, &format!("container {origin} cannot be read: {why}"))?;
                 }
             }
             self.monitor.advance(1);
@@ -172,21 +173,27 @@ impl Repair<'_> {
 
     /// Returns some chunks of a partition whose place in the index cannot be read, from a prefix on, and where to
     /// continue.
-    fn lost_places(&self, engine: &Arc<Engine>, partition: u32, from: u64, why_not: &mut WhyNot<'_>) -> Result<(LostByHome, Option<u64>)> {
-        let mut lost = LostByHome::new();
+    fn lost_places(
+        &self,
+        engine: &Arc<Engine>,
+        partition: u32,
+        from: u64,
+        why_not: &mut WhyNot<'_>,
+    ) -> Result<(LostByOrigin, Option<u64>)> {
+        let mut lost = LostByOrigin::new();
         let (mut count, mut last, mut next, mut failed) = (0, 0, None, None);
         engine.index().for_each_from(partition, from, &mut |fingerprint, entry| {
             if entry.address == 0 {
                 return true;
             }
             let address = Address::from_bits(entry.address);
-            match why_not(address.container()) {
+            match why_not(address.origin()) {
                 Ok(None) => {}
                 // All chunks with one prefix together, so that the next call knows where to begin.
                 Ok(Some(_)) if count >= LOST_AT_ONCE && last != fingerprint.prefix() => next = Some(fingerprint.prefix()),
                 Ok(Some(why)) => {
                     let chunk = LostChunk { fingerprint: *fingerprint, address, slot: None };
-                    lost.entry(address.container()).or_insert_with(|| (why, Vec::new())).1.push(chunk);
+                    lost.entry(address.origin()).or_insert_with(|| (why, Vec::new())).1.push(chunk);
                     (count, last) = (count + 1, fingerprint.prefix());
                 }
                 Err(error) => failed = Some(error),

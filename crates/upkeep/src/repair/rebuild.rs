@@ -34,8 +34,8 @@ pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command:
             Err(error) => return Err(error.into()),
         };
         let mut lost = Vec::new();
-        let homes = answering.homes(container, &slots)?;
-        for (chunk, _) in metadata_of(&engine, moment.containers(), &homes, container, &slots) {
+        let counting = answering.origins(container, &slots)?;
+        for (chunk, _) in metadata_of(&engine, moment.containers(), &counting, container, &slots) {
             match chunk.read_references(&engine)? {
                 Some(pieces) => pieces.iter().for_each(|piece| counts.add(piece)),
                 None => {

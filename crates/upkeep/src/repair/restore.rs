@@ -56,8 +56,7 @@ impl Repair<'_> {
     fn restore_some(&mut self, engine: &Arc<Engine>, chunks: &[Quarantined]) -> Result<()> {
         let mut is_found = vec![false; chunks.len()];
         let known = chunks.iter().enumerate().filter(|(_, chunk)| chunk.address.bits() != 0);
-        let places =
-            known.filter_map(|(number, chunk)| Some((engine.storage().current(chunk.address.container()).ok()?, chunk.address, number)));
+        let places = known.filter_map(|(number, chunk)| Some((engine.storage().container_of(chunk.address).ok()?, chunk.address, number)));
         self.restore_at(engine, chunks, places.collect(), &mut is_found)?;
         if is_found.contains(&false) {
             let others = self.other_places(engine, chunks, &is_found)?;

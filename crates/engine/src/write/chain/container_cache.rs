@@ -9,7 +9,7 @@ use crate::write::reservation::FingerprintMap;
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_index::ObjectIndex;
-use onefold_storage::{Address, Catalog, ContainerId, ContainerStore};
+use onefold_storage::{Address, Catalog, ContainerId, ContainerStore, Origin};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -29,9 +29,8 @@ pub struct ContainerCacheFilter {
 struct Cache {
     chunks: FingerprintMap<Address>,
     containers: HashMap<ContainerId, Loaded>,
-    /// Containers that addresses name -> the one in `containers` that has their chunks. A merged container has the
-    /// chunks of many.
-    homes: HashMap<ContainerId, ContainerId>,
+    /// Origins -> the one in `containers` that has their chunks. A merged container has the chunks of many.
+    origins: HashMap<Origin, ContainerId>,
     /// Last use -> container.
     ages: BTreeMap<u64, ContainerId>,
     clock: u64,
@@ -50,7 +49,7 @@ struct Cache {
 struct Loaded {
     age: u64,
     fingerprints: Box<[Fingerprint]>,
-    homes: Box<[ContainerId]>,
+    origins: Box<[Origin]>,
 }
 
 impl ContainerCacheFilter {
@@ -61,10 +60,10 @@ impl ContainerCacheFilter {
 }
 
 impl Cache {
-    /// Marks the container that has the chunks of `home` as used. Returns false if it is not here.
-    fn touch(&mut self, home: ContainerId) -> bool {
-        let Some(container) = self.homes.get(&home).copied() else { return false };
-        let loaded = self.containers.get_mut(&container).expect("homes are those of the containers that are here");
+    /// Marks the container that has the chunks of an origin as used. Returns false if it is not here.
+    fn touch(&mut self, origin: Origin) -> bool {
+        let Some(container) = self.origins.get(&origin).copied() else { return false };
+        let loaded = self.containers.get_mut(&container).expect("origins are those of the containers that are here");
         if loaded.age != self.clock {
             self.clock += 1;
             self.ages.remove(&loaded.age);
@@ -78,9 +77,9 @@ impl Cache {
         if self.containers.contains_key(&catalog.container) {
             return; // another stream was faster
         }
-        // Containers with these homes have been merged into this one since.
-        for home in catalog.home_containers() {
-            self.homes.get(home).copied().into_iter().for_each(|merged| self.forget(merged));
+        // Containers with these origins have been merged into this one since.
+        for origin in catalog.origins() {
+            self.origins.get(&origin).copied().into_iter().for_each(|merged| self.forget(merged));
         }
         while self.chunks.len() + catalog.slots.len() > limit_entries {
             let Some((_, oldest)) = self.ages.first_key_value() else { break };
@@ -93,21 +92,21 @@ impl Cache {
             }
         }
         self.ages.insert(self.clock, catalog.container);
-        self.homes.extend(catalog.home_containers().iter().map(|home| (*home, catalog.container)));
+        self.origins.extend(catalog.origins().map(|origin| (origin, catalog.container)));
         let fingerprints = catalog.slots.iter().map(|slot| slot.fingerprint).collect();
-        self.containers.insert(catalog.container, Loaded { age: self.clock, fingerprints, homes: catalog.home_containers().into() });
+        self.containers.insert(catalog.container, Loaded { age: self.clock, fingerprints, origins: catalog.origins().collect() });
     }
 
     fn forget(&mut self, container: ContainerId) {
         let Some(loaded) = self.containers.remove(&container) else { return };
         self.ages.remove(&loaded.age);
         for fingerprint in &loaded.fingerprints {
-            if self.chunks.get(fingerprint).is_some_and(|address| self.homes.get(&address.container()) == Some(&container)) {
+            if self.chunks.get(fingerprint).is_some_and(|address| self.origins.get(&address.origin()) == Some(&container)) {
                 self.chunks.remove(fingerprint);
             }
         }
-        for home in &loaded.homes {
-            self.homes.remove(home);
+        for origin in &loaded.origins {
+            self.origins.remove(origin);
         }
     }
 
@@ -170,23 +169,20 @@ impl Filter for ContainerCacheFilter {
     fn post_process(&self, found: &[Address]) -> Result<()> {
         let mut last = None;
         for address in found {
-            let container = address.container();
-            if last == Some(container) {
+            let origin = address.origin();
+            if last == Some(origin) {
                 continue;
             }
-            last = Some(container);
+            last = Some(origin);
             let removals = {
                 let mut cache = self.cache.lock();
-                if cache.touch(container) {
+                if cache.touch(origin) {
                     continue;
                 }
                 cache.removals
             };
-            if !self.storage.is_sealed(container) {
-                continue;
-            }
             // The cache is optional: a container with a damaged catalog is left to the other filters, and to `check`.
-            let Ok(catalog) = self.storage.catalog(container) else { continue };
+            let Ok(Some(catalog)) = self.storage.sealed_catalog_of(*address) else { continue };
             let Ok(dead) = DeadSlots::read(&self.blocks, catalog.container) else { continue };
             let mut cache = self.cache.lock();
             if cache.removals == removals && !cache.is_merging {

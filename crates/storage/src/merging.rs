@@ -1,0 +1,211 @@
+//! Holds what files on their way to their place need: containers that no other merge may take, new files that the log does
+//! not know yet, and the part of the log that must stay until files are as it says.
+//!
+//! Locks: holding files in place ([`Merging::hold_files`]) comes first, then the lock of what is held here. Under the
+//! latter the list of open containers, the state of one of them, forwards and caches may be locked: victims are looked at,
+//! readers are switched, and the log is trimmed at one moment.
+
+use crate::{ContainerId, Result, StorageError};
+use onefold_oplog::Position;
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::{BTreeMap, HashSet};
+
+/// What merges hold, and everybody else who creates a container file.
+#[derive(Debug, Default)]
+pub(crate) struct Merging {
+    held: Mutex<Held>,
+    /// One thread at a time replaces files of merged containers, or puts files of repairs and parity in their place.
+    replacing: Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    /// Old and new containers of merges that are under way or whose files are not replaced yet.
+    claimed: HashSet<ContainerId>,
+    /// New containers that the log does not know yet.
+    unlogged: HashSet<ContainerId>,
+    /// From where the log is needed, by ticket.
+    log: BTreeMap<u64, Position>,
+    next_ticket: u64,
+    /// How far the log may have been trimmed.
+    trimmed: Position,
+    /// Merges in the log whose files are not replaced yet.
+    pending: Vec<Replacement>,
+}
+
+/// What a merge (or whoever else creates a file) holds until its files are as the log says, or it is given up.
+#[derive(Clone, Debug)]
+pub(crate) struct Claim {
+    ticket: u64,
+    containers: Vec<ContainerId>,
+    /// The new container, and whether it has a file that the log does not know yet.
+    target: Option<ContainerId>,
+    pub(crate) has_file: bool,
+}
+
+impl Claim {
+    /// Returns the new container if it has a file that the log does not know yet.
+    pub(crate) fn unlogged_file(&self) -> Option<ContainerId> {
+        self.target.filter(|_| self.has_file)
+    }
+}
+
+/// Files that a merge replaces.
+#[derive(Clone, Debug)]
+pub(crate) struct Replacement {
+    pub(crate) claim: Claim,
+    pub(crate) target: Option<ContainerId>,
+    pub(crate) forwarded: Vec<ContainerId>,
+    pub(crate) removed: Vec<ContainerId>,
+}
+
+impl Replacement {
+    /// Returns all containers whose files go.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = &ContainerId> {
+        self.forwarded.iter().chain(&self.removed)
+    }
+}
+
+impl Held {
+    fn new_claim(&mut self, containers: Vec<ContainerId>) -> Claim {
+        self.claimed.extend(&containers);
+        self.next_ticket += 1;
+        Claim { ticket: self.next_ticket, containers, target: None, has_file: false }
+    }
+
+    fn release(&mut self, claim: &Claim) {
+        for container in &claim.containers {
+            self.claimed.remove(container);
+            self.unlogged.remove(container);
+        }
+        self.log.remove(&claim.ticket);
+    }
+
+    fn oldest_log(&self) -> Option<Position> {
+        self.log.values().min().copied()
+    }
+}
+
+impl Merging {
+    /// Keeps container and parity files where they are while the guard lives: none is replaced, removed or put in its place.
+    pub(crate) fn hold_files(&self) -> MutexGuard<'_, ()> {
+        self.replacing.lock()
+    }
+
+    /// Takes containers for a merge. `why_not` is asked of each, and nobody else takes one meanwhile.
+    pub(crate) fn claim(&self, victims: &[ContainerId], why_not: impl Fn(ContainerId) -> Result<Option<&'static str>>) -> Result<Claim> {
+        let refused = |victim: &ContainerId, why| StorageError::Merge { why: format!("{victim} {why}") };
+        let mut held = self.held.lock();
+        let mut different = HashSet::new();
+        for victim in victims {
+            if !different.insert(*victim) {
+                return Err(refused(victim, "is named twice"));
+            }
+            if held.claimed.contains(victim) {
+                return Err(refused(victim, "is being merged already"));
+            }
+            if let Some(why) = why_not(*victim)? {
+                return Err(refused(victim, why));
+            }
+        }
+        Ok(held.new_claim(victims.to_vec()))
+    }
+
+    /// Makes a claim that takes no container, to hold the log with.
+    pub(crate) fn claim_nothing(&self) -> Claim {
+        self.held.lock().new_claim(Vec::new())
+    }
+
+    /// Adds the new container to the claim.
+    pub(crate) fn claim_target(&self, claim: &mut Claim, target: ContainerId) {
+        claim.containers.push(target);
+        claim.target = Some(target);
+        let mut held = self.held.lock();
+        held.claimed.insert(target);
+        held.unlogged.insert(target);
+    }
+
+    /// Returns where the log ends, at least, for the header of a new file. The log is not trimmed past it until the claim is
+    /// released.
+    pub(crate) fn hold_log(&self, claim: &Claim, log_end: impl FnOnce() -> Position) -> Position {
+        let mut held = self.held.lock();
+        let created = log_end().max(held.trimmed);
+        held.log.insert(claim.ticket, created);
+        created
+    }
+
+    /// The log has the merge in the batch that begins at `start`, and so says what the new file is.
+    pub(crate) fn logged(&self, claim: &mut Claim, start: Position) {
+        claim.has_file = false;
+        let mut held = self.held.lock();
+        held.log.insert(claim.ticket, start);
+        claim.target.iter().for_each(|target| {
+            held.unlogged.remove(target);
+        });
+    }
+
+    /// Takes over a merge that the log has from before this opening, and calls `switch` before anybody else can ask for it.
+    /// `log_start`: its files are to be replaced, and the log is needed from there; `None`: nothing may be written.
+    pub(crate) fn resume(
+        &self,
+        log_start: Option<Position>,
+        target: Option<ContainerId>,
+        [forwarded, removed]: [Vec<ContainerId>; 2],
+        switch: impl FnOnce(&Replacement),
+    ) {
+        let mut held = self.held.lock();
+        let claim = held.new_claim(target.iter().chain(&forwarded).chain(&removed).copied().collect());
+        let replacement = Replacement { claim, target, forwarded, removed };
+        switch(&replacement);
+        if let Some(log_start) = log_start {
+            held.log.insert(replacement.claim.ticket, log_start);
+            held.pending.push(replacement);
+        }
+    }
+
+    /// The files of a merge wait for being replaced.
+    pub(crate) fn add_pending(&self, replacement: Replacement) {
+        self.held.lock().pending.push(replacement);
+    }
+
+    /// Returns the merges whose files wait for being replaced.
+    pub(crate) fn pending(&self) -> Vec<Replacement> {
+        self.held.lock().pending.clone()
+    }
+
+    pub(crate) fn has_pending(&self) -> bool {
+        !self.held.lock().pending.is_empty()
+    }
+
+    /// The files of a merge are as the log says: gives back what it held.
+    pub(crate) fn replaced(&self, replacement: &Replacement) {
+        let mut held = self.held.lock();
+        held.pending.retain(|pending| pending.claim.ticket != replacement.claim.ticket);
+        held.release(&replacement.claim);
+    }
+
+    /// Gives back what a claim holds.
+    pub(crate) fn release(&self, claim: &Claim) {
+        self.held.lock().release(claim);
+    }
+
+    /// Returns from where on the log is needed here; `None`: none of it is. Every merge holds the log from before its record
+    /// until its files are replaced, so all merges whose records lie before this have theirs replaced.
+    pub(crate) fn oldest_log(&self) -> Option<Position> {
+        self.held.lock().oldest_log()
+    }
+
+    /// Returns up to where the log may be trimmed, at most to `target`, and notes that it may be. `others` says from where on
+    /// somebody else needs it.
+    pub(crate) fn trim(&self, target: Position, others: impl FnOnce() -> Option<Position>) -> Position {
+        let mut held = self.held.lock();
+        let point = held.oldest_log().into_iter().chain(others()).fold(target, Position::min);
+        held.trimmed = held.trimmed.max(point);
+        point
+    }
+
+    /// Returns whether a file is that of a merge that the log does not know yet.
+    pub(crate) fn is_unlogged(&self, container: ContainerId) -> bool {
+        self.held.lock().unlogged.contains(&container)
+    }
+}

@@ -1,0 +1,217 @@
+//! Decides which container a writer gets next, and counts the numbers of containers.
+//!
+//! A number that was given out is never given out again, even if its container never came to be. The lock is taken last
+//! and alone, by each method for itself.
+
+use crate::{Address, ContainerId, Result, StorageError};
+use onefold_oplog::Ownership;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Numbers of containers, and the open containers that wait for a writer.
+#[derive(Debug)]
+pub(crate) struct Placement {
+    /// The opened partitions, ascending.
+    partitions: Vec<u16>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// By partition: the number of the next new container.
+    next_numbers: BTreeMap<u16, u32>,
+    /// Numbers that were given out and whose containers are not open yet. There may be a file, but nobody has written to it.
+    creating: BTreeSet<ContainerId>,
+    /// By opened partition: open containers without a writer.
+    idle: Vec<VecDeque<ContainerId>>,
+    /// The opened partition whose turn it is.
+    turn: usize,
+}
+
+/// What a writer fills next.
+pub(crate) enum Next {
+    /// This open container, which no other writer has.
+    Open(ContainerId),
+    /// A new container of this partition.
+    New(u16),
+}
+
+/// The slots that were durable with the log at one moment between two batches.
+#[derive(Clone, Debug)]
+pub struct CommittedSlots {
+    /// By partition: numbers from here on were given out later.
+    next_numbers: BTreeMap<u16, u32>,
+    /// By unsealed container: how many.
+    open: BTreeMap<ContainerId, usize>,
+}
+
+impl Placement {
+    /// No number is given out, and no container waits.
+    pub(crate) fn new(ownership: &Ownership) -> Placement {
+        let partitions: Vec<u16> = ownership.numbers().map(|number| number as u16).collect();
+        let state = State {
+            next_numbers: partitions.iter().map(|partition| (*partition, 1)).collect(),
+            creating: BTreeSet::new(),
+            idle: vec![VecDeque::new(); partitions.len()],
+            turn: 0,
+        };
+        Placement { partitions, state: Mutex::new(state) }
+    }
+
+    /// Continues after replay: sets the next number of each partition, and leaves open containers to the next writers.
+    pub(crate) fn resume(&self, next_number: impl Fn(u16) -> u32, open: impl Iterator<Item = ContainerId>) {
+        let mut state = self.state.lock();
+        for (partition, next) in &mut state.next_numbers {
+            *next = next_number(*partition);
+        }
+        open.for_each(|container| self.add_idle(&mut state, container));
+    }
+
+    /// Chooses a container for a writer: one that waits, else a new one. Partitions take turns.
+    pub(crate) fn next(&self) -> Next {
+        let mut state = self.state.lock();
+        let partitions = self.partitions.len();
+        let turn = state.turn;
+        state.turn = (turn + 1) % partitions;
+        let idle = (0..partitions).find_map(|step| state.idle[(turn + step) % partitions].pop_front());
+        idle.map_or(Next::New(self.partitions[turn]), Next::Open)
+    }
+
+    /// Leaves an open container to the next writer.
+    pub(crate) fn leave(&self, container: ContainerId) {
+        self.add_idle(&mut self.state.lock(), container);
+    }
+
+    fn add_idle(&self, state: &mut State, container: ContainerId) {
+        if let Ok(place) = self.partitions.binary_search(&container.partition()) {
+            state.idle[place].push_back(container);
+        }
+    }
+
+    /// Gives out the next number of a partition.
+    pub(crate) fn give_out(&self, partition: u16) -> Result<ContainerId> {
+        self.state.lock().give_out(partition)
+    }
+
+    /// Gives out a number for a container that will be opened. Until [`end_creation`](Self::end_creation) it counts as one
+    /// without slots.
+    pub(crate) fn begin_creation(&self, partition: u16) -> Result<ContainerId> {
+        let mut state = self.state.lock();
+        let id = state.give_out(partition)?;
+        state.creating.insert(id);
+        Ok(id)
+    }
+
+    /// The container is among the open ones, or failed.
+    pub(crate) fn end_creation(&self, container: ContainerId) {
+        self.state.lock().creating.remove(&container);
+    }
+
+    /// Returns the last number given out in a partition, 0 if none was. `None`: it is not opened.
+    pub(crate) fn last_number(&self, partition: u16) -> Option<u32> {
+        self.state.lock().next_numbers.get(&partition).map(|next| next.saturating_sub(1))
+    }
+
+    /// Returns how many numbers were given out since the store was created.
+    pub(crate) fn given_out_count(&self) -> u64 {
+        self.state.lock().next_numbers.values().map(|next| u64::from(*next) - 1).sum()
+    }
+
+    /// Returns the numbers given out, and the containers among them that are not open yet.
+    pub(crate) fn given_out(&self) -> CommittedSlots {
+        let state = self.state.lock();
+        CommittedSlots { next_numbers: state.next_numbers.clone(), open: state.creating.iter().map(|id| (*id, 0)).collect() }
+    }
+}
+
+impl State {
+    fn give_out(&mut self, partition: u16) -> Result<ContainerId> {
+        let next = self.next_numbers.get_mut(&partition).ok_or(StorageError::NotOpened { partition })?;
+        let number = *next;
+        *next = number.checked_add(1).ok_or(StorageError::NumbersUsedUp { partition })?;
+        Ok(ContainerId::new(partition, number))
+    }
+}
+
+impl CommittedSlots {
+    /// Adds how many slots unsealed containers had.
+    pub(crate) fn extend(&mut self, open: impl Iterator<Item = (ContainerId, usize)>) {
+        self.open.extend(open);
+    }
+
+    /// Returns how many slots of a container were durable, counted from the first; `usize::MAX`: all that it has.
+    pub fn of(&self, container: ContainerId) -> usize {
+        if self.is_later(container) { 0 } else { self.open.get(&container).copied().unwrap_or(usize::MAX) }
+    }
+
+    /// Returns whether the chunk at an address was durable.
+    pub fn includes(&self, address: Address) -> bool {
+        usize::from(address.slot()) < self.of(address.container())
+    }
+
+    /// Returns whether the number was given out later.
+    pub(crate) fn is_later(&self, container: ContainerId) -> bool {
+        self.next_numbers.get(&container.partition()).is_none_or(|next| container.number() >= *next)
+    }
+
+    /// Returns whether the container had no file with chunks yet: it was being made, or its number was given out later.
+    pub(crate) fn is_not_made(&self, container: ContainerId) -> bool {
+        self.is_later(container) || self.open.contains_key(&container)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onefold_oplog::Owned;
+
+    fn placement() -> Placement {
+        let owned = [2, 5].map(|number| Owned { number, epoch: 1 }).to_vec();
+        Placement::new(&Ownership::of(9, owned).unwrap())
+    }
+
+    fn next(placement: &Placement) -> std::result::Result<ContainerId, u16> {
+        match placement.next() {
+            Next::Open(id) => Ok(id),
+            Next::New(partition) => Err(partition),
+        }
+    }
+
+    #[test]
+    fn partitions_take_turns_and_waiting_containers_come_before_new_ones() {
+        let placement = placement();
+        assert_eq!([(); 3].map(|()| next(&placement)), [Err(2), Err(5), Err(2)]);
+        let (first, second, elsewhere) = (ContainerId::new(2, 1), ContainerId::new(2, 2), ContainerId::new(3, 1));
+        [first, second, elsewhere].into_iter().for_each(|id| placement.leave(id));
+        // The turn is that of partition 5, which has none.
+        assert_eq!([(); 3].map(|()| next(&placement)), [Ok(first), Ok(second), Err(5)]);
+    }
+
+    #[test]
+    fn a_number_is_given_out_once_and_counts_without_slots_until_its_container_is_open() {
+        let placement = placement();
+        let slot = |id| Address::new(id, 0);
+        placement.resume(|partition| u32::from(partition) * 10, std::iter::empty());
+        assert_eq!(placement.last_number(2), Some(19));
+        let made = placement.give_out(2).unwrap();
+        let making = placement.begin_creation(2).unwrap();
+        let before = placement.given_out();
+        placement.end_creation(making);
+        let (later, after) = (placement.give_out(2).unwrap(), placement.given_out());
+        assert_eq!([made, making, later].map(|id| id.number()), [20, 21, 22]);
+        assert_eq!([made, making, later].map(|id| before.includes(slot(id))), [true, false, false]);
+        assert_eq!([made, making, later].map(|id| before.is_not_made(id)), [false, true, true]);
+        assert_eq!([made, making, later].map(|id| after.includes(slot(id))), [true; 3]);
+        assert_eq!(placement.given_out_count(), 22 + 49);
+        assert!(matches!(placement.give_out(3), Err(StorageError::NotOpened { partition: 3 })));
+    }
+
+    #[test]
+    fn the_slots_that_an_open_container_had_are_included_and_no_more() {
+        let placement = placement();
+        let id = placement.give_out(5).unwrap();
+        let mut committed = placement.given_out();
+        committed.extend([(id, 3)].into_iter());
+        assert_eq!([2, 3].map(|slot| committed.includes(Address::new(id, slot))), [true, false]);
+    }
+}

@@ -1,0 +1,126 @@
+//! The figures of a store, and what counts them while it is open.
+
+use crate::store::ContainerStore;
+use crate::{Codec, Frame};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Figures of a store since it was opened, unless said otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Container numbers given out since the store was created.
+    pub containers: u64,
+    /// Containers that are not sealed now.
+    pub open_containers: u64,
+    /// Containers created.
+    pub created_containers: u64,
+    /// Containers sealed.
+    pub sealed_containers: u64,
+    /// Frames compressed.
+    pub frames: u64,
+    /// Of these, stored plain.
+    pub plain_frames: u64,
+    /// Bytes of these frames before compression.
+    pub raw_bytes: u64,
+    /// And after it.
+    pub stored_bytes: u64,
+    /// Raw bytes of frames on their way to disk now.
+    pub in_flight_bytes: u64,
+    /// Raw bytes of frames that still take chunks.
+    pub open_frame_bytes: u64,
+    /// Raw bytes of full frames that no prepare has made durable yet.
+    pub unsynced_bytes: u64,
+    /// Frames that loads found in the cache.
+    pub frame_hits: u64,
+    /// Frames that loads had to read.
+    pub frame_misses: u64,
+    /// Bytes in the frame cache now.
+    pub frame_cache_bytes: u64,
+    /// Catalogs found in the cache.
+    pub catalog_hits: u64,
+    /// Catalogs that had to be read.
+    pub catalog_misses: u64,
+    /// Bytes in the catalog cache now.
+    pub catalog_cache_bytes: u64,
+}
+
+/// Counts containers and frames since the store was opened.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    created: AtomicU64,
+    sealed: AtomicU64,
+    frames: AtomicU64,
+    plain_frames: AtomicU64,
+    raw_bytes: AtomicU64,
+    stored_bytes: AtomicU64,
+    unsynced_bytes: AtomicU64,
+}
+
+impl Counters {
+    /// A container was created.
+    pub(crate) fn created(&self) {
+        self.created.fetch_add(1, Relaxed);
+    }
+
+    /// A container was sealed.
+    pub(crate) fn sealed(&self) {
+        self.sealed.fetch_add(1, Relaxed);
+    }
+
+    /// A frame was compressed.
+    pub(crate) fn compressed(&self, frame: &Frame) {
+        self.frames.fetch_add(1, Relaxed);
+        self.plain_frames.fetch_add(u64::from(frame.codec == Codec::Plain), Relaxed);
+        self.raw_bytes.fetch_add(u64::from(frame.raw_bytes), Relaxed);
+        self.stored_bytes.fetch_add(u64::from(frame.stored_bytes), Relaxed);
+    }
+
+    /// A full frame was handed over.
+    pub(crate) fn handed_over(&self, raw_bytes: u64) {
+        self.unsynced_bytes.fetch_add(raw_bytes, Relaxed);
+    }
+
+    /// Full frames were synced.
+    pub(crate) fn synced(&self, raw_bytes: u64) {
+        self.unsynced_bytes.fetch_sub(raw_bytes, Relaxed);
+    }
+
+    fn unsynced_bytes(&self) -> u64 {
+        self.unsynced_bytes.load(Relaxed)
+    }
+}
+
+impl ContainerStore {
+    /// Raw bytes of full frames that no [`prepare`](Self::prepare) has made durable yet: when it is much, it is time for one.
+    pub fn unsynced_bytes(&self) -> u64 {
+        self.shared.counters.unsynced_bytes()
+    }
+
+    /// Figures.
+    pub fn statistics(&self) -> Statistics {
+        let shared = &self.shared;
+        let counters = &shared.counters;
+        let numbers = shared.placement.given_out_count();
+        let open = shared.unsealed.all();
+        let open_frame_bytes = open.iter().map(|container| container.state.lock().open.raw.len() as u64).sum();
+        Statistics {
+            containers: numbers,
+            open_containers: open.len() as u64,
+            created_containers: counters.created.load(Relaxed),
+            sealed_containers: counters.sealed.load(Relaxed),
+            frames: counters.frames.load(Relaxed),
+            plain_frames: counters.plain_frames.load(Relaxed),
+            raw_bytes: counters.raw_bytes.load(Relaxed),
+            stored_bytes: counters.stored_bytes.load(Relaxed),
+            in_flight_bytes: shared.flow.in_flight_bytes() as u64,
+            open_frame_bytes,
+            unsynced_bytes: counters.unsynced_bytes(),
+            frame_hits: shared.frames.hits(),
+            frame_misses: shared.frames.misses(),
+            frame_cache_bytes: shared.frames.used_bytes() as u64,
+            catalog_hits: shared.caches.catalog_hits(),
+            catalog_misses: shared.caches.catalog_misses(),
+            catalog_cache_bytes: shared.caches.catalog_bytes() as u64,
+        }
+    }
+}
