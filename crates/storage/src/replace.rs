@@ -49,6 +49,8 @@ pub(crate) struct Merging {
     trimmed: Position,
     /// Merges in the log whose files are not replaced yet.
     pending: Vec<Replacement>,
+    /// Merges whose record failed to be written when the log ended there: the log may have it.
+    doubtful: Vec<(Claim, Position)>,
 }
 
 /// What a merge (or whoever else creates a file) holds until its files are as the log says, or it is given up.
@@ -119,6 +121,20 @@ impl ContainerStore {
         self.shared.give_up(merge.claim);
     }
 
+    /// Call when writing the record of the merge failed, so that the log may have it or not. As soon as the log takes
+    /// another batch, it does not ([`Log::commit`](onefold_oplog::Log::commit)), and
+    /// [`finish_merges`](Self::finish_merges) gives the merge up. If it takes none, the next opening finds out.
+    pub fn doubt_merge(&self, merge: Merge) {
+        let end = Position(self.shared.log_end.load(Relaxed));
+        self.shared.merging.lock().doubtful.push((merge.claim, end));
+    }
+
+    /// Returns whether some merges are in doubt until the log takes another batch.
+    pub fn has_doubtful_merges(&self) -> bool {
+        let end = Position(self.shared.log_end.load(Relaxed));
+        self.shared.merging.lock().doubtful.iter().any(|(_, at)| *at >= end)
+    }
+
     /// Replaces the files of merges in the log that could not be replaced before. Does nothing if there are none.
     pub fn finish_merges(&self) -> Result<()> {
         self.shared.finish_merges()
@@ -150,9 +166,11 @@ impl ContainerStore {
         work()
     }
 
-    /// Whether the files of merges in the log wait for [`finish_merges`](Self::finish_merges).
+    /// Whether merges wait for [`finish_merges`](Self::finish_merges).
     pub fn has_pending_merges(&self) -> bool {
-        !self.shared.merging.lock().pending.is_empty()
+        let end = Position(self.shared.log_end.load(Relaxed));
+        let merging = self.shared.merging.lock();
+        !merging.pending.is_empty() || merging.doubtful.iter().any(|(_, at)| *at < end)
     }
 
     /// The start of the oldest batch that is needed to spell an unsealed container, to tell that a file was never committed, or to replace
@@ -179,6 +197,9 @@ impl Shared {
 
     fn finish_merges(&self) -> Result<()> {
         let _one_at_a_time = self.replacing.lock();
+        let end = Position(self.log_end.load(Relaxed));
+        let settled: Vec<_> = self.merging.lock().doubtful.extract_if(.., |(_, at)| *at < end).collect();
+        settled.into_iter().for_each(|(claim, _)| self.set_aside(claim));
         let pending = self.merging.lock().pending.clone();
         let mut result = Ok(());
         // No two of them concern the same files. On a full disk one may give the room that another one needs.
@@ -258,11 +279,16 @@ impl Shared {
 
     /// Gives back what a merge holds that will not be in the log; its file, if there is one, goes first.
     pub(crate) fn give_up(&self, claim: Claim) {
+        self.set_aside(claim);
+        self.finish_or_warn();
+    }
+
+    /// The first half of [`give_up`](Self::give_up), which writes nothing.
+    fn set_aside(&self, claim: Claim) {
         let Some(target) = claim.target.filter(|_| claim.has_file) else { return self.release(claim) };
         let replacement = Replacement { claim, target: None, forwarded: Vec::new(), removed: vec![target] };
         self.switch(&replacement);
         self.merging.lock().pending.push(replacement);
-        self.finish_or_warn();
     }
 
     /// Gives back what a claim holds.
