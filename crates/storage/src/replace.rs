@@ -22,6 +22,11 @@
 //! A killed process may leave names as they are in memory but not on the device. So an opening for writing first syncs the folders that
 //! records name, and then looks which steps are done (`recovery.rs`): what it sees cannot change back when the power fails later.
 //! Two merges in the log never touch the same files at once: the later one took its victims when the files of the earlier one were replaced.
+//!
+//! # Merges in doubt
+//! If writing the record of a merge failed, the log may have it, and the next opening may find it. So its files and its
+//! hold on the log stay. Once the log takes another batch, no opening finds the failed one any more: then the merge is
+//! given up, and its containers may be merged again.
 
 use crate::forward::Forward;
 use crate::merge::Merge;
