@@ -8,8 +8,9 @@ RESTORED ?= restored
 # What `fuzz` runs, and how long.
 TARGET ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 SECONDS_EACH ?= 60
-# Power cuts of `simulate`, on each file system.
+# Power cuts of `simulate`, on each file system, and how many times its usual seeds the crash harness tries there.
 POWER_CUTS ?= 300
+CRASH_SEEDS ?= 10
 # Size of the corpus of `bench` (2130000000: that of the stated aims), and runs of each program.
 BENCH_BYTES ?= 1000000000
 BENCH_RUNS ?= 3
@@ -39,8 +40,9 @@ test: ## All tests; those that need a tool which is missing say so and skip
 	tools/test-packages
 	$(CARGO) test --workspace --no-fail-fast
 
-simulate: ## Many power cuts under a store on ext4, XFS and btrfs (`make test` makes a few): POWER_CUTS=1000, as root
+simulate: ## Crash harness at ten times its seeds, then many power cuts on ext4, XFS and btrfs (as root): CRASH_SEEDS=50 POWER_CUTS=1000
 	tools/test-packages
+	ONEFOLD_CRASH_SEEDS=$(CRASH_SEEDS) $(CARGO) test --no-fail-fast --package onefold-crash-harness --package onefold-upkeep --package onefold-engine --test exact --test defaults --test crash
 	ONEFOLD_POWER_CUTS=$(POWER_CUTS) $(CARGO) test --package onefold-tests --test power_cut -- --nocapture
 
 # `tools/prose` refuses lines of *.md files over 120 characters, and words that are no plain English.

@@ -13,6 +13,7 @@ use onefold_engine::{
     WriteStream, decode_pieces,
 };
 use onefold_fingerprint::Fingerprint;
+use onefold_ground::simulation::seeds::Seeds;
 use onefold_ground::simulation::trials::*;
 use onefold_ground::wire::Reader;
 use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
@@ -319,13 +320,9 @@ fn crash_run(seed: u64, rounds: u64, crash: impl Fn(&SimulatedGround, &mut Rando
     assert_eq!(ground.operations(), before, "seed {seed}: opening for reading wrote");
 }
 
-fn seeds(default: u64) -> u64 {
-    std::env::var("ONEFOLD_CRASH_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
-
 #[test]
 fn m0_18_a_crash_at_every_sync_loses_nothing_that_was_flushed() {
-    for seed in 0..3 {
+    Seeds::of(3).each(|seed| {
         let ground = create(seed);
         let start = ground.syncs();
         let engine = open(&ground, seed).unwrap();
@@ -348,41 +345,37 @@ fn m0_18_a_crash_at_every_sync_loses_nothing_that_was_flushed() {
                 verify(&engine, &mut model, seed);
             }
         }
-    }
+    });
 }
 
 #[test]
 fn m0_18_many_random_crashes_lose_nothing_that_was_flushed() {
-    for seed in 0..seeds(400) {
-        crash_run(seed, 4, |ground, random| ground.crash_after_operations(random.below(400)));
-    }
+    Seeds::of(400).each(|seed| crash_run(seed, 4, |ground, random| ground.crash_after_operations(random.below(400))));
 }
 
 /// Before each opening the log jumps, as after a take-over. Nothing is taken for lost or full, and the positions of the
 /// views stay comparable.
 #[test]
 fn a_log_that_jumps_between_crashes_loses_nothing_that_was_flushed() {
-    for seed in 0..seeds(400) / 4 {
+    Seeds::of(100).each(|seed| {
         crash_run(seed, 6, |ground, random| {
             common::jump(ground, random.below(1 << 30));
             ground.crash_after_operations(random.below(400));
         });
-    }
+    });
 }
 
 /// Everything except the bytes of user data: recipes, metadata chunks, the content lists of containers, counts.
 #[test]
 fn a_store_that_keeps_no_data_loses_nothing_else_in_crashes() {
-    for seed in 0..seeds(200) / 2 {
-        crash_run(seed | DISCARDS, 4, |ground, random| ground.crash_after_operations(random.below(400)));
-    }
+    Seeds::of(100).each(|seed| crash_run(seed | DISCARDS, 4, |ground, random| ground.crash_after_operations(random.below(400))));
 }
 
 #[test]
 fn a_full_disk_at_any_write_is_an_error_and_nothing_is_lost() {
     let mut went_on = 0;
-    let runs = seeds(400) / 4;
-    for seed in 0..runs {
+    let seeds = Seeds::of(100);
+    seeds.each(|seed| {
         let mut random = Random(seed);
         let mut model = Model { states: vec![BTreeMap::new()], durable: 0 };
         let ground = create(seed);
@@ -412,8 +405,9 @@ fn a_full_disk_at_any_write_is_an_error_and_nothing_is_lost() {
         drop(engine);
         let engine = open(&ground.restart(CrashPolicy::DropAll), seed).unwrap();
         verify(&engine, &mut model, seed);
-    }
-    assert!(went_on * 2 > runs, "only {went_on} of {runs} runs went on after a full disk");
+    });
+    let runs = seeds.count();
+    assert!(went_on * 2 > runs || !seeds.are_enough(), "only {went_on} of {runs} runs went on after a full disk");
 }
 
 /// A store of some shape with random transactions, for the tests that all writing code must pass.
@@ -455,22 +449,18 @@ impl Subject for Store {
 
 #[test]
 fn m0_18_a_killed_process_then_another_then_a_power_cut_lose_nothing_that_was_flushed() {
-    for seed in 0..3 {
-        assert!(kills_then_power_cuts(&Store { seed }, 25) > 20);
-    }
+    Seeds::of(3).each(|seed| assert!(kills_then_power_cuts(&Store { seed }, 25) > 20));
 }
 
 #[test]
 fn m0_18_a_failed_operation_then_another_process_then_a_power_cut_lose_nothing_that_was_flushed() {
-    for seed in 0..3 {
-        assert!(failures_then_power_cuts(&Store { seed }, 25) > 20);
-    }
+    Seeds::of(3).each(|seed| assert!(failures_then_power_cuts(&Store { seed }, 25) > 20));
 }
 
 #[test]
 fn m0_18_a_query_that_fails_while_opening_or_writing_loses_nothing_that_was_flushed() {
-    for seed in 0..3 {
+    Seeds::of(3).each(|seed| {
         assert!(failed_queries_of_openings(&Store { seed }, 4, 30) > 40);
         assert!(failed_queries_of_work(&Store { seed }, false, 30) > 5);
-    }
+    });
 }

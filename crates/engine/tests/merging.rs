@@ -15,6 +15,9 @@ use std::sync::Arc;
 
 const SLICE: usize = 16 << 10;
 
+/// Runs of bytes, and where they are.
+type Kept = Vec<(Vec<u8>, Vec<Piece>)>;
+
 /// A log so small that segments end all the time.
 fn tight() -> Settings {
     Settings { log_segment_bytes: 64 << 10, log_limit_bytes: 1 << 20, ..settings(DEFAULT_CHAIN) }
@@ -38,8 +41,13 @@ fn merge(engine: &Engine) -> onefold_engine::Result<bool> {
     Ok(engine.merge_containers(&victims(engine), &|address| address.bits())?.is_some())
 }
 
+/// An object that refers to nothing.
+fn submit(engine: &Engine, value: Vec<u8>) {
+    engine.submit(Transaction { changes: vec![(0, b"z".to_vec(), Some(value))], references: Vec::new() }).unwrap();
+}
+
 /// Writes runs in turn; every second one stays.
-fn written_by_turns(engine: &Arc<Engine>) -> Vec<(Vec<u8>, Vec<Piece>)> {
+fn written_by_turns(engine: &Arc<Engine>) -> Kept {
     let mut stream = engine.stream();
     let runs: Vec<_> = (0..20).map(|seed| bytes(seed, 30_000)).map(|data| (write(&mut stream, &data, SLICE), data)).collect();
     drop(stream);
@@ -64,8 +72,8 @@ fn opened_again(engine: Arc<Engine>, ground: &SimulatedGround) -> Arc<Engine> {
     engine
 }
 
-#[test]
-fn m0_20_a_merge_without_room_for_its_record_is_given_up_and_done_when_there_is_room() {
+/// A store in which the record of a merge needs a new segment of the log, and what was written to it.
+fn before_a_segment_ends() -> (SimulatedGround, Kept) {
     let ground = store(&descriptor());
     let engine = open(&ground, tight());
     let kept = written_by_turns(&engine);
@@ -73,8 +81,7 @@ fn m0_20_a_merge_without_room_for_its_record_is_given_up_and_done_when_there_is_
     // A moment at which the record of the merge needs a new segment of the log.
     let segments = |ground: &SimulatedGround| ground.list("log").unwrap().iter().filter(|entry| entry.name.ends_with(".log")).count();
     let mut base = ground.restart(CrashPolicy::KeepAll);
-    for round in 0u8.. {
-        assert!(round < 200, "no merge opened a segment");
+    for round in 0..200u8 {
         let engine = open(&base, tight());
         engine
             .submit(Transaction { changes: vec![(0, vec![b'y', round], Some(bytes(round.into(), 700)))], references: Vec::new() })
@@ -87,9 +94,15 @@ fn m0_20_a_merge_without_room_for_its_record_is_given_up_and_done_when_there_is_
         let before = segments(&tried);
         assert!(merge(&engine).unwrap());
         if segments(&tried) > before {
-            break;
+            return (base, kept);
         }
     }
+    panic!("no merge opened a segment");
+}
+
+#[test]
+fn m0_20_a_merge_without_room_for_its_record_is_given_up_and_done_when_there_is_room() {
+    let (base, kept) = before_a_segment_ends();
     let mut refused = 0;
     for operation in 0.. {
         let ground = base.snapshot(CrashPolicy::KeepAll);
@@ -130,6 +143,58 @@ fn m0_20_a_merge_without_room_for_its_record_is_given_up_and_done_when_there_is_
         }
     }
     assert!(refused > 8, "the disk was full {refused} times: creating and writing the container, the new segment");
+}
+
+#[test]
+fn m0_20_a_merge_whose_record_could_not_be_written_holds_neither_its_containers_nor_the_log() {
+    let (base, kept) = before_a_segment_ends();
+    let mut went_on = 0;
+    for operation in 0.. {
+        let ground = base.snapshot(CrashPolicy::KeepAll);
+        let engine = open(&ground, tight());
+        ground.fail_operation(operation, ErrorKind::Other);
+        let begun = ground.operations();
+        let failed = merge(&engine);
+        if ground.operations() - begun <= operation {
+            break;
+        }
+        let Err(failed) = failed else { continue };
+        let again = merge(&engine);
+        if again.is_err() {
+            // After a sync that failed nobody knows what is on the disk.
+            submit(&engine, vec![1]);
+            assert!(engine.flush().is_err(), "operation {operation}: {failed}, then {again:?}");
+            drop(engine);
+            for policy in [CrashPolicy::KeepAll, CrashPolicy::DropAll] {
+                let engine = open(&ground.snapshot(policy), tight());
+                for (data, pieces) in &kept {
+                    assert!(read(&engine, pieces).unwrap() == *data, "operation {operation}: {failed}, opened again");
+                }
+            }
+            continue;
+        }
+        assert!(again.unwrap(), "operation {operation}: {failed}");
+        went_on += 1;
+        assert!(victims(&engine).is_empty(), "operation {operation}");
+        // More than the log may have goes through it.
+        for round in 0..40 {
+            submit(&engine, bytes(round, 40_000));
+            engine.flush().unwrap_or_else(|error| panic!("operation {operation}: {failed}, then {error}"));
+        }
+        let log_bytes = engine.statistics().unwrap().log_bytes;
+        assert!(log_bytes <= tight().log_limit_bytes, "operation {operation}: {failed}, then a log of {log_bytes} bytes");
+        for (data, pieces) in &kept {
+            assert!(read(&engine, pieces).unwrap() == *data, "operation {operation}");
+        }
+        drop(engine);
+        let engine = open(&ground.snapshot(CrashPolicy::DropAll), tight());
+        assert!(victims(&engine).is_empty(), "operation {operation}, opened again");
+        for (data, pieces) in &kept {
+            assert!(read(&engine, pieces).unwrap() == *data, "operation {operation}, opened again");
+        }
+    }
+    println!("{went_on} merges were done later");
+    assert!(went_on > 5, "the same process went on {went_on} times");
 }
 
 #[test]

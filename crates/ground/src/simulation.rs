@@ -33,7 +33,7 @@
 //! # Use
 //! A test counts the syncs of a run ([`SimulatedGround::syncs`]). It repeats the run with
 //! [`SimulatedGround::crash_after_syncs`] at each of them, and opens what [`SimulatedGround::restart`] leaves. The
-//! module [`trials`] has the trials that every writer must pass.
+//! module [`trials`] has the trials that every writer must pass; [`seeds`] has the seeds of randomized tests.
 
 mod content;
 mod file;
@@ -42,6 +42,7 @@ mod inode;
 mod names;
 mod random;
 mod ranges;
+pub mod seeds;
 mod state;
 pub mod trials;
 

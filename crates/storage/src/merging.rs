@@ -31,6 +31,8 @@ struct Held {
     trimmed: Position,
     /// Merges in the log whose files are not replaced yet.
     pending: Vec<Replacement>,
+    /// Merges whose record failed to be written when the log ended there: the log may have it.
+    doubtful: Vec<(Claim, Position)>,
 }
 
 /// What a merge (or whoever else creates a file) holds until its files are as the log says, or it is given up.
@@ -173,8 +175,25 @@ impl Merging {
         self.held.lock().pending.clone()
     }
 
-    pub(crate) fn has_pending(&self) -> bool {
-        !self.held.lock().pending.is_empty()
+    /// Notes a merge whose record failed to be written while the log ended at `end`.
+    pub(crate) fn add_doubtful(&self, claim: Claim, end: Position) {
+        self.held.lock().doubtful.push((claim, end));
+    }
+
+    /// Returns whether some merges are in doubt while the log ends at `end`: it has taken no batch since.
+    pub(crate) fn has_doubtful(&self, end: Position) -> bool {
+        self.held.lock().doubtful.iter().any(|(_, at)| *at >= end)
+    }
+
+    /// Removes and returns the merges that are in doubt no more: the log, which ends at `end`, has taken another batch.
+    pub(crate) fn settled(&self, end: Position) -> Vec<Claim> {
+        self.held.lock().doubtful.extract_if(.., |(_, at)| *at < end).map(|(claim, _)| claim).collect()
+    }
+
+    /// Returns whether files wait for being replaced, or given up, while the log ends at `end`.
+    pub(crate) fn has_pending(&self, end: Position) -> bool {
+        let held = self.held.lock();
+        !held.pending.is_empty() || held.doubtful.iter().any(|(_, at)| *at < end)
     }
 
     /// The files of a merge are as the log says: gives back what it held.

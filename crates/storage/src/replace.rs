@@ -21,6 +21,11 @@
 //! A killed process may leave names as they are in memory but not on the device. So an opening for writing first syncs the folders that
 //! records name, and then looks which steps are done (`recovery.rs`): what it sees cannot change back when the power fails later.
 //! Two merges in the log never touch the same files at once: the later one took its victims when the files of the earlier one were replaced.
+//!
+//! # Merges in doubt
+//! If writing the record of a merge failed, the log may have it, and the next opening may find it. So its files and its
+//! hold on the log stay. Once the log takes another batch, no opening finds the failed one any more: then the merge is
+//! given up, and its containers may be merged again.
 
 use crate::forward::Forward;
 use crate::merge::Merge;
@@ -60,6 +65,18 @@ impl ContainerStore {
         self.shared.give_up(merge.claim);
     }
 
+    /// Call when writing the record of the merge failed, so that the log may have it or not. As soon as the log takes
+    /// another batch, it does not ([`Log::commit`](onefold_oplog::Log::commit)), and
+    /// [`finish_merges`](Self::finish_merges) gives the merge up. If it takes none, the next opening finds out.
+    pub fn doubt_merge(&self, merge: Merge) {
+        self.shared.merging.add_doubtful(merge.claim, self.shared.log_end.get());
+    }
+
+    /// Returns whether some merges are in doubt until the log takes another batch.
+    pub fn has_doubtful_merges(&self) -> bool {
+        self.shared.merging.has_doubtful(self.shared.log_end.get())
+    }
+
     /// Replaces the files of merges in the log that could not be replaced before. Does nothing if there are none.
     pub fn finish_merges(&self) -> Result<()> {
         self.shared.finish_merges()
@@ -91,9 +108,9 @@ impl ContainerStore {
         work()
     }
 
-    /// Whether the files of merges in the log wait for [`finish_merges`](Self::finish_merges).
+    /// Whether merges wait for [`finish_merges`](Self::finish_merges).
     pub fn has_pending_merges(&self) -> bool {
-        self.shared.merging.has_pending()
+        self.shared.merging.has_pending(self.shared.log_end.get())
     }
 
     /// The start of the oldest batch that is needed to spell an unsealed container, to tell that a file was never committed, or to replace
@@ -111,6 +128,7 @@ impl ContainerStore {
 impl Shared {
     fn finish_merges(&self) -> Result<()> {
         let _one_at_a_time = self.merging.hold_files();
+        self.merging.settled(self.log_end.get()).into_iter().for_each(|claim| self.set_aside(claim));
         let mut result = Ok(());
         // No two of them concern the same files. On a full disk one may give the room that another one needs.
         for next in self.merging.pending() {
@@ -154,11 +172,16 @@ impl Shared {
 
     /// Gives back what a merge holds that will not be in the log; its file, if there is one, goes first.
     pub(crate) fn give_up(&self, claim: Claim) {
+        self.set_aside(claim);
+        self.finish_or_warn();
+    }
+
+    /// The first half of [`give_up`](Self::give_up), which writes nothing.
+    fn set_aside(&self, claim: Claim) {
         let Some(target) = claim.unlogged_file() else { return self.merging.release(&claim) };
         let replacement = Replacement { claim, target: None, forwarded: Vec::new(), removed: vec![target] };
         self.switch(&replacement);
         self.merging.add_pending(replacement);
-        self.finish_or_warn();
     }
 
     /// Readers find chunks where the log says that they are.

@@ -40,6 +40,7 @@ impl Engine {
         self.writable()?;
         drop(self.permit_deletion("merge containers")?);
         let _one = self.reclaiming.alone();
+        self.settle_merges()?;
         for _ in 0..ATTEMPTS {
             match self.try_merge(victims, rank)? {
                 Attempt::MoreDied => {}
@@ -49,6 +50,30 @@ impl Engine {
         }
         let why = "chunks in them are found damaged and stored anew all the time".into();
         Err(EngineError::Storage(StorageError::Merge { why }))
+    }
+
+    /// Settles what earlier merges left: they hold their containers until then.
+    fn settle_merges(&self) -> Result<()> {
+        if self.storage.has_doubtful_merges() {
+            // Any batch decides that the log does not have their records.
+            self.make_room_in_log();
+            self.with_room_in_the_log(|write| {
+                let _guard = self.commits.alone();
+                self.writable()?;
+                let changes = [self.totals.lock().change()];
+                let records: Vec<_> = crate::commit::records::encode_objects(&changes).collect();
+                let effects = Effects { changes: &changes, ..Effects::default() };
+                self.log_and_apply(write, Prepared::default(), &records, effects)
+            })?;
+        }
+        self.finish_merges();
+        Ok(())
+    }
+
+    fn finish_merges(&self) {
+        if let Err(error) = self.storage.finish_merges() {
+            tracing::warn!(%error, "files of merged containers are not replaced yet; it will be tried again");
+        }
     }
 
     fn try_merge(&self, victims: &[ContainerId], rank: &dyn Fn(Address) -> u64) -> Result<Attempt> {
@@ -127,9 +152,7 @@ impl Engine {
                 self.storage.merge_logged(merge, start, end);
                 drop(merging);
                 drop(guard);
-                if let Err(error) = self.storage.finish_merges() {
-                    tracing::warn!(%error, "files of merged containers are not replaced yet; it will be tried again");
-                }
+                self.finish_merges();
                 Ok(true)
             }
             Ok(None) => {
@@ -137,11 +160,14 @@ impl Engine {
                 Ok(false)
             }
             Err(error) => {
-                // If the log's file fails, it is unknown whether the log has the record. Then the merge stays as it is
-                // until the next opening. If only the space ran out, the log does not have it.
+                // If the log's file fails, it is unknown whether the log has the record, until it takes another batch. If
+                // only the space ran out, the log does not have it. If the engine stopped, the log has it: then the
+                // merge stays as it is until the next opening.
                 let is_unknown = matches!(&error, EngineError::Log(LogError::Ground(_) | LogError::Poisoned) if !error.is_full());
-                if !is_unknown && self.commits.why_stopped().is_none() {
-                    self.storage.abandon_merge(merge);
+                match self.commits.why_stopped() {
+                    Some(_) => {}
+                    None if is_unknown => self.storage.doubt_merge(merge),
+                    None => self.storage.abandon_merge(merge),
                 }
                 Err(error)
             }

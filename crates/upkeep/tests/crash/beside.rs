@@ -1,9 +1,6 @@
 //! Checks beside writers: they find nothing where nothing is wrong, whatever is written, swept, persisted and sealed meanwhile, and they find what is.
 
-use crate::model::Model;
-use crate::seeds;
-use crate::steps::step;
-use crate::world::{Random, World, settings};
+use onefold_crash_harness::{Case, EXACT, Model, Random, World, step};
 use onefold_engine::{Address, Group, Mode, Reference, Settings, Transaction};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::SimulatedGround;
@@ -14,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const OPTIONS: CheckOptions = CheckOptions { read_data: true, memory_bytes: 16 << 10 };
 const WRITERS: u64 = 2;
 
-fn open(ground: &SimulatedGround, seed: u64) -> World {
+fn open(case: Case, ground: &SimulatedGround) -> World {
     // Without parity: what rots here is to be found, not repaired.
-    let settings = Settings { background: true, workers: 2, log_limit_bytes: 2 << 20, parity_group: 0, ..settings(seed) };
-    World::open_with(ground, seed, settings, Mode::ReadWrite).unwrap()
+    let settings = Settings { background: true, workers: 2, log_limit_bytes: 2 << 20, parity_group: 0, ..case.settings() };
+    case.open_with(ground, settings, Mode::ReadWrite).unwrap()
 }
 
 fn checked(world: &World) -> CheckReport {
@@ -27,9 +24,10 @@ fn checked(world: &World) -> CheckReport {
 #[test]
 fn a_check_beside_writers_finds_nothing_that_is_not_there() {
     let (mut checks, mut passes) = (0, 0);
-    for seed in seeds(24) {
-        let ground = World::create(seed);
-        let world = open(&ground, seed);
+    EXACT.each_case(24, |case| {
+        let seed = case.seed;
+        let ground = case.create();
+        let world = open(case, &ground);
         let working = AtomicBool::new(true);
         std::thread::scope(|scope| {
             let writers: Vec<_> = (0..WRITERS)
@@ -38,8 +36,7 @@ fn a_check_beside_writers_finds_nothing_that_is_not_there() {
                     scope.spawn(move || {
                         let mut model = Model::new(&format!("w{number}-"));
                         let mut random = Random(seed * 31 + number);
-                        (0..60)
-                            .for_each(|_| step(&mut own, &mut model, &mut random).unwrap_or_else(|error| panic!("seed {seed}: {error}")));
+                        (0..60).for_each(|_| step(&mut own, &mut model, &mut random).unwrap_or_else(|error| panic!("{case}: {error}")));
                     })
                 })
                 .collect();
@@ -49,7 +46,7 @@ fn a_check_beside_writers_finds_nothing_that_is_not_there() {
                 loop {
                     let is_last = !working.load(Ordering::Relaxed);
                     let report = checked(&world);
-                    assert!(report.is_clean(), "seed {seed}: {:#?}", report.problems);
+                    assert!(report.is_clean(), "{case}: {:#?}", report.problems);
                     found = (found.0 + 1, found.1 + report.passes);
                     if is_last {
                         return found;
@@ -61,7 +58,7 @@ fn a_check_beside_writers_finds_nothing_that_is_not_there() {
             let found = checker.join().unwrap();
             (checks, passes) = (checks + found.0, passes + found.1);
         });
-    }
+    });
     println!("{checks} checks, {passes} passes");
 }
 
@@ -77,9 +74,10 @@ fn sealed(world: &World) -> (Fingerprint, String, u64) {
 
 #[test]
 fn a_check_beside_writers_finds_what_is_wrong() {
-    for seed in seeds(12) {
-        let ground = World::create(seed);
-        let world = open(&ground, seed);
+    EXACT.each_case(12, |case| {
+        let seed = case.seed;
+        let ground = case.create();
+        let world = open(case, &ground);
         let volume = world.volumes.create("old", 4 << 20, 64 << 10, None).unwrap();
         (0..8).for_each(|part| volume.write(part << 18, &Random(seed * 100 + part).fresh(100_000)).unwrap());
         volume.flush().unwrap();
@@ -95,7 +93,7 @@ fn a_check_beside_writers_finds_what_is_wrong() {
                     volume.flush().unwrap();
                 }
             });
-            assert!(checked(&world).is_clean(), "seed {seed}");
+            assert!(checked(&world).is_clean(), "{case}");
             let (group, address) = (Group::new(b'x', 0), Address::from_bits(0));
             let reference = |change| vec![Reference { group, fingerprint: chunk, address, change }];
             // A count that nothing stands for.
@@ -103,23 +101,19 @@ fn a_check_beside_writers_finds_what_is_wrong() {
             world.engine.flush().unwrap();
             for _ in 0..3 {
                 let report = checked(&world);
-                assert_eq!(report.problem_count, 1, "seed {seed}: {:#?}", report.problems);
+                assert_eq!(report.problem_count, 1, "{case}: {:#?}", report.problems);
                 assert!(report.problems[0].kind == ProblemKind::WrongCount && report.problems[0].what.contains(&chunk.to_string()));
             }
             world.engine.submit(Transaction { changes: Vec::new(), references: reference(-1) }).unwrap();
             world.engine.flush().unwrap();
-            assert!(checked(&world).is_clean(), "seed {seed}");
+            assert!(checked(&world).is_clean(), "{case}");
             // A byte that rots.
             ground.corrupt(&path, at, 0x20).unwrap();
             let report = checked(&world);
             let kinds: Vec<_> = report.problems.iter().map(|problem| problem.kind).collect();
-            assert!(
-                kinds.contains(&ProblemKind::Container) && kinds.contains(&ProblemKind::Affected),
-                "seed {seed}: {:#?}",
-                report.problems
-            );
-            assert!(report.problems.iter().all(|problem| !problem.what.contains("\"new\"")), "seed {seed}: {:#?}", report.problems);
+            assert!(kinds.contains(&ProblemKind::Container) && kinds.contains(&ProblemKind::Affected), "{case}: {:#?}", report.problems);
+            assert!(report.problems.iter().all(|problem| !problem.what.contains("\"new\"")), "{case}: {:#?}", report.problems);
             working.store(false, Ordering::Relaxed);
         });
-    }
+    });
 }

@@ -1,10 +1,7 @@
 //! A disk that is full to the last block is emptied with nothing but deleting, discarding and pruning, whatever kind of write found it full
 //! (`docs/decisions/0033-a-reserve-for-freeing-room.md`).
 
-use crate::model::{BLOCK_BYTES, Model, SLOTS, check_clean};
-use crate::steps::{self, step};
-use crate::world::{Random, World, policy, settings};
-use crate::{must, reopen, seeds};
+use onefold_crash_harness::{BLOCK_BYTES, Case, EXACT, Model, Random, SLOTS, World, check_clean, must, policy, step, steps};
 use onefold_engine::{Mode, Settings};
 use onefold_ground::{Ground, SimulatedGround};
 use onefold_upkeep::{NoMonitor, PruneOptions};
@@ -25,8 +22,8 @@ fn take_all_but(ground: &SimulatedGround, room: u64) {
     }
 }
 
-fn with_reserve(seed: u64) -> Settings {
-    Settings { reserve_bytes: RESERVE_BYTES, ..settings(seed) }
+fn with_reserve(case: Case) -> Settings {
+    Settings { reserve_bytes: RESERVE_BYTES, ..case.settings() }
 }
 
 fn fill(world: &mut World, random: &mut Random) {
@@ -39,73 +36,77 @@ fn fill(world: &mut World, random: &mut Random) {
 }
 
 /// Discards and deletes volumes, then prunes. Returns whether this took the reserve.
-fn empty(world: &mut World, model: &mut Model, seed: u64) -> bool {
+fn empty(world: &mut World, model: &mut Model) -> bool {
+    let (case, seed) = (world.case, world.case.seed);
     let volume = world.volumes.get("big").unwrap();
     if seed.is_multiple_of(2) {
-        volume.discard(0, BIG_BYTES).unwrap_or_else(|error| panic!("seed {seed}: discard: {error}"));
-        volume.flush().unwrap_or_else(|error| panic!("seed {seed}: flush of what was discarded: {error}"));
+        volume.discard(0, BIG_BYTES).unwrap_or_else(|error| panic!("{case}: discard: {error}"));
+        volume.flush().unwrap_or_else(|error| panic!("{case}: flush of what was discarded: {error}"));
     } else {
         drop(volume);
-        world.volumes.delete("big").unwrap_or_else(|error| panic!("seed {seed}: delete: {error}"));
+        world.volumes.delete("big").unwrap_or_else(|error| panic!("{case}: delete: {error}"));
     }
     for slot in (0..SLOTS).filter(|slot| (*slot as u64 + seed).is_multiple_of(3)) {
-        steps::delete(world, model, slot).unwrap_or_else(|error| panic!("seed {seed}: delete volume {slot}: {error}"));
+        steps::delete(world, model, slot).unwrap_or_else(|error| panic!("{case}: delete volume {slot}: {error}"));
     }
-    while !world.volumes.resume_deletions(&|| true).unwrap_or_else(|error| panic!("seed {seed}: deletion: {error}")) {}
+    while !world.volumes.resume_deletions(&|| true).unwrap_or_else(|error| panic!("{case}: deletion: {error}")) {}
     let was_used = world.engine.is_reserve_in_use();
     let options = PruneOptions { max_unused: 0.0, ..PruneOptions::default() };
     let report = onefold_upkeep::prune(&world.engine, options, &NoMonitor, &|| true);
-    let report = report.unwrap_or_else(|error| panic!("seed {seed}: prune: {error}"));
-    assert!(report.is_complete && report.freed_bytes > 0, "seed {seed}: {report:?}");
+    let report = report.unwrap_or_else(|error| panic!("{case}: prune: {error}"));
+    assert!(report.is_complete && report.freed_bytes > 0, "{case}: {report:?}");
     was_used
 }
 
 #[test]
 fn a_disk_full_to_the_last_block_is_emptied_whatever_found_it_full() {
     let (mut refused, mut used) = (0, 0);
-    let all = seeds(20);
-    let runs = all.end - all.start;
-    for seed in all {
+    let seeds = EXACT.each_case(20, |case| {
+        let seed = case.seed;
         let mut random = Random(seed ^ 0xf011);
         let mut model = Model::new("m");
-        let ground = World::create(seed);
+        let ground = case.create();
         ground.set_capacity(DISK_BYTES);
-        let mut world = World::open_with(&ground, seed, with_reserve(seed), Mode::ReadWrite).unwrap();
+        let mut world = case.open_with(&ground, with_reserve(case), Mode::ReadWrite).unwrap();
         fill(&mut world, &mut random);
         for _ in 0..20 {
             step(&mut world, &mut model, &mut random).unwrap();
         }
         // With another room each time, another write is the first that finds none: containers, log, pages of the indexes, forwards, copies.
-        take_all_but(&ground, seed * seed * 2700);
+        let turn = seed % 20;
+        take_all_but(&ground, turn * turn * 2700);
         for _ in 0..40 {
             refused += u64::from(step(&mut world, &mut model, &mut random).is_err());
         }
         let mut was_used = world.engine.is_reserve_in_use();
-        must(model.verify(&world, true), seed, "on a full disk");
+        must(model.verify(&world, true), case, "on a full disk");
         take_all_but(&ground, 0);
         if seed % 4 == 3 {
             // It is opened on the full disk, too.
             drop(world);
             let restarted = ground.restart(policy(seed));
-            world = World::open_with(&restarted, seed, with_reserve(seed), Mode::ReadWrite)
-                .unwrap_or_else(|error| panic!("seed {seed}: opening on a full disk: {error}"));
-            must(model.verify(&world, false), seed, "opened on a full disk");
+            world = case
+                .open_with(&restarted, with_reserve(case), Mode::ReadWrite)
+                .unwrap_or_else(|error| panic!("{case}: opening on a full disk: {error}"));
+            must(model.verify(&world, false), case, "opened on a full disk");
         }
-        was_used |= empty(&mut world, &mut model, seed);
+        was_used |= empty(&mut world, &mut model);
         used += u64::from(was_used);
 
-        assert!(!world.engine.is_reserve_in_use(), "seed {seed}: the reserve is whole again");
-        world.volumes.flush().unwrap_or_else(|error| panic!("seed {seed}: there is room, but: {error}"));
+        assert!(!world.engine.is_reserve_in_use(), "{case}: the reserve is whole again");
+        world.volumes.flush().unwrap_or_else(|error| panic!("{case}: there is room, but: {error}"));
         model.all_flushed();
         for _ in 0..20 {
-            step(&mut world, &mut model, &mut random).unwrap_or_else(|error| panic!("seed {seed}: a step with room again: {error}"));
+            step(&mut world, &mut model, &mut random).unwrap_or_else(|error| panic!("{case}: a step with room again: {error}"));
         }
-        must(model.verify(&world, true), seed, "with room again");
-        must(check_clean(&world), seed, "with room again");
+        must(model.verify(&world, true), case, "with room again");
+        must(check_clean(&world), case, "with room again");
         let ground = world.ground.clone();
         drop(world);
-        reopen(&ground.restart(policy(seed)), seed, &mut model, "with room again");
-    }
+        case.reopen(&ground.restart(policy(seed)), &mut model, "with room again");
+    });
+    let runs = seeds.count();
     println!("{refused} steps refused, reserve used in {used} of {runs} runs");
-    assert!(runs == 1 || (refused > runs && used * 2 > runs), "{refused} steps were refused, and the reserve was used in {used} runs");
+    let are_many = refused > runs && used * 2 > runs;
+    assert!(are_many || !seeds.are_enough(), "{refused} steps were refused, and the reserve was used in {used} runs");
 }

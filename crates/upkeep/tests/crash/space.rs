@@ -3,11 +3,8 @@
 //! What is needed is found from the top, without what reclamation and `check` use for it: for each volume the mapping that shows of each block, for each backup
 //! all chunks of its tree. What is stored is found from the bottom: the slots of all containers that are not dead.
 
-use crate::model::{Model, check_clean};
-use crate::steps::step;
-use crate::world::{Fault, Random, World, policy};
-use crate::{must, reopen, seeds};
 use onefold_catalog::TreeWalk;
+use onefold_crash_harness::{Case, EXACT, Fault, Model, Random, World, check_clean, must, policy, step};
 use onefold_engine::{Address, EngineError, Piece, Recipe};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
@@ -44,41 +41,40 @@ struct Seen {
 
 #[test]
 fn m0_19_m0_20_after_thousands_of_steps_a_store_holds_what_is_needed_and_no_more() {
-    for seed in seeds(2) {
-        println!("seed {seed}");
-        let seen = run(seed);
-        println!("seed {seed}: {seen:?}");
-        assert!(seen.accounts >= 5 && seen.crashes >= 2 && seen.pruned_containers > 10, "seed {seed}: little was tried: {seen:?}");
-    }
+    EXACT.each_case(2, |case| {
+        let seen = run(case);
+        println!("{case}: {seen:?}");
+        assert!(seen.accounts >= 5 && seen.crashes >= 2 && seen.pruned_containers > 10, "{case}: little was tried: {seen:?}");
+    });
 }
 
-fn run(seed: u64) -> Seen {
+fn run(case: Case) -> Seen {
+    let seed = case.seed;
     let mut random = Random(seed ^ 0x5bace);
     let mut model = Model::new("m");
-    let mut ground = World::create(seed);
+    let mut ground = case.create();
     let mut seen = Seen::default();
     let mut steps = 0;
     while steps < STEPS {
         if random.one_in(2) {
             ground.crash_after_operations(random.below(6000));
         }
-        if let Ok(mut world) = World::open(&ground, seed) {
-            steps += one_opening(&mut world, &mut model, &mut random, seed, &mut seen);
+        if let Ok(mut world) = case.open(&ground) {
+            steps += one_opening(&mut world, &mut model, &mut random, &mut seen);
             if !ground.is_crashed() && random.one_in(2) {
-                account(&world, &mut model, &mut seen)
-                    .unwrap_or_else(|why| assert!(ground.is_crashed(), "seed {seed}, step {steps}: {why}"));
+                account(&world, &mut model, &mut seen).unwrap_or_else(|why| assert!(ground.is_crashed(), "{case}, step {steps}: {why}"));
             }
         }
         // Whatever came before, this is one.
         seen.crashes += 1;
         ground = ground.restart(policy(seed + steps));
-        let world = reopen(&ground, seed, &mut model, &format!("after step {steps}"));
+        let world = case.reopen(&ground, &mut model, &format!("after step {steps}"));
         if world.engine.append_only_since().unwrap().is_some() {
             world.engine.switch_append_only_off(SECRET).unwrap();
         }
-        account(&world, &mut model, &mut seen).unwrap_or_else(|why| panic!("seed {seed}, after step {steps}: {why}"));
-        must(check_clean(&world), seed, "after all was reclaimed");
-        must(model.verify(&world, true), seed, "after all was reclaimed");
+        account(&world, &mut model, &mut seen).unwrap_or_else(|why| panic!("{case}, after step {steps}: {why}"));
+        must(check_clean(&world), case, "after all was reclaimed");
+        must(model.verify(&world, true), case, "after all was reclaimed");
         drop(world);
         seen.crashes += 1;
         ground = ground.restart(policy(seed + steps + 1));
@@ -87,7 +83,8 @@ fn run(seed: u64) -> Seen {
 }
 
 /// Steps until a crash, or some hundred. Sometimes in append-only mode: then nothing goes.
-fn one_opening(world: &mut World, model: &mut Model, random: &mut Random, seed: u64, seen: &mut Seen) -> u64 {
+fn one_opening(world: &mut World, model: &mut Model, random: &mut Random, seen: &mut Seen) -> u64 {
+    let case = world.case;
     let steps = 1 + random.below(STEPS_OF_AN_OPENING);
     let is_append_only = random.one_in(6) && model.verify(world, false).is_ok() && world.engine.switch_append_only_on(SECRET).is_ok();
     let names = |world: &World| -> Result<BTreeSet<String>, Fault> {
@@ -100,12 +97,12 @@ fn one_opening(world: &mut World, model: &mut Model, random: &mut Random, seed: 
         if world.ground.is_crashed() {
             return taken + 1;
         }
-        result.unwrap_or_else(|error| assert!(is_append_only, "seed {seed}, {}: {error}", world.doing));
+        result.unwrap_or_else(|error| assert!(is_append_only, "{case}, {}: {error}", world.doing));
     }
     if is_append_only {
         seen.append_only += 1;
         let now = names(world).unwrap();
-        assert!(before.is_subset(&now), "seed {seed}: gone in append-only mode: {:?}", before.difference(&now));
+        assert!(before.is_subset(&now), "{case}: gone in append-only mode: {:?}", before.difference(&now));
         assert!(matches!(world.engine.permit_deletion("try"), Err(EngineError::AppendOnly { .. })));
         drop(world.engine.switch_append_only_off(SECRET));
     }

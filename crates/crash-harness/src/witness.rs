@@ -1,6 +1,7 @@
 //! Whether the interesting things happened: a harness that never sweeps proves nothing about sweeps.
 
-use crate::world::{World, descriptor, settings};
+use crate::world::{Case, World};
+use onefold_engine::Descriptor;
 use onefold_ground::{Access, Ground, SimulatedGround};
 use onefold_oplog::{Log, LogOptions, Opening};
 use onefold_storage::{ChunkKind, ContainerId, ContainerRecord, HEADER_BYTES};
@@ -9,68 +10,102 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// How often something was seen.
+/// What a run may meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sight {
+    /// The chunk index swept its changes into its pages.
+    Sweep,
+    /// A partition of the chunk index grew.
+    Growth,
+    /// A container was full.
+    Seal,
+    /// Frames went into a container of an earlier opening.
+    Continued,
+    /// The log has a checkpoint of a container.
+    Checkpoint,
+    /// The log has a segment after the first.
+    Segment,
+    /// The start of the log was freed.
+    Trim,
+    /// Bytes in a container that no record names.
+    TornFrame,
+    /// A container with dead slots.
+    Dead,
+    /// A layer of a volume that a crash left while it was being dropped or taken in.
+    LayerUnderWay,
+    /// An old id of a container that was merged.
+    Forward,
+}
+
+impl Sight {
+    /// Everything.
+    pub const ALL: &[Sight] = &[
+        Sight::Sweep,
+        Sight::Growth,
+        Sight::Seal,
+        Sight::Continued,
+        Sight::Checkpoint,
+        Sight::Segment,
+        Sight::Trim,
+        Sight::TornFrame,
+        Sight::Dead,
+        Sight::LayerUnderWay,
+        Sight::Forward,
+    ];
+}
+
+/// How often each was met.
 #[derive(Debug, Default)]
 pub struct Witness {
-    sweeps: u64,
-    growths: u64,
-    sealed: u64,
-    /// Frames went into a container of an earlier opening.
-    continued: u64,
-    checkpoints: u64,
-    /// Log segments after the first.
-    segments: u64,
-    trims: u64,
-    /// Bytes in a container that no record names.
-    torn_frames: u64,
-    /// Containers with dead slots.
-    dead: u64,
-    /// Layers of volumes that a crash left while they were being dropped or taken in.
-    layers_under_way: u64,
-    /// Old ids of containers that were merged.
-    forwards: u64,
+    met: BTreeMap<Sight, u64>,
+    /// Open containers that the opening found.
     open_before: u64,
 }
 
 impl Witness {
+    fn meet(&mut self, sight: Sight, times: u64) {
+        *self.met.entry(sight).or_default() += times;
+    }
+
+    /// Looks at a store that was just opened.
     pub fn begin(&mut self, world: &World) {
         self.open_before = world.engine.storage().statistics().open_containers;
-        let layers = &mut self.layers_under_way;
         let count = &mut |_: &[u8], value: &[u8]| {
             let layer = Layer::decode(u32::MAX, value).expect("it was read when the volumes were opened");
-            *layers += u64::from(layer.is_dropped || layer.merging.is_some());
+            self.meet(Sight::LayerUnderWay, u64::from(layer.is_dropped || layer.merging.is_some()));
         };
         world.engine.for_each_object(b'l', count).expect("it was read when the volumes were opened");
     }
 
+    /// Looks at a store after its run.
     pub fn end(&mut self, world: &World) {
         let index = world.engine.index().statistics();
-        self.sweeps += index.sweeps;
-        self.growths += index.growths;
+        self.meet(Sight::Sweep, index.sweeps);
+        self.meet(Sight::Growth, index.growths);
         let storage = world.engine.storage().statistics();
-        self.sealed += storage.sealed_containers;
-        let _ = world.engine.for_each_dead(&mut |_, _| self.dead += 1);
-        self.forwards += world.engine.storage().forwards().map_or(0, |forwards| forwards.len() as u64);
-        self.continued += u64::from(self.open_before > 0 && storage.frames > 0);
+        self.meet(Sight::Seal, storage.sealed_containers);
+        let _ = world.engine.for_each_dead(&mut |_, _| self.meet(Sight::Dead, 1));
+        self.meet(Sight::Forward, world.engine.storage().forwards().map_or(0, |forwards| forwards.len() as u64));
+        self.meet(Sight::Continued, u64::from(self.open_before > 0 && storage.frames > 0));
     }
 
     /// Looks at what a crash left.
-    pub fn look(&mut self, ground: &SimulatedGround, seed: u64) {
+    pub fn look(&mut self, ground: &SimulatedGround, case: Case) {
         let shared: Arc<dyn Ground> = Arc::new(ground.clone());
-        let Ok(store) = onefold_engine::Descriptor::read(&*shared) else { return };
-        let (shape, settings) = (descriptor(seed), settings(seed));
+        let Ok(store) = Descriptor::read(&*shared) else { return };
+        let settings = case.settings();
         let options = LogOptions { segment_bytes: settings.log_segment_bytes, limit_bytes: settings.log_limit_bytes };
         let Ok(log) = Log::open(shared.clone(), "log", store.store, options, Opening::ReadOnly) else { return };
-        self.segments += log.segments() as u64 - 1;
-        self.trims += u64::from(log.start().0 > 0);
+        self.meet(Sight::Segment, log.segments() as u64 - 1);
+        self.meet(Sight::Trim, u64::from(log.start().0 > 0));
         let mut ends: BTreeMap<ContainerId, Option<u64>> = BTreeMap::new();
         let _ = log.replay(log.start(), &mut |_, _, records| {
             for record in records {
-                let Ok(record) = ContainerRecord::decode(record, shape.fingerprint.digest_bytes()) else { continue };
+                let Ok(record) = ContainerRecord::decode(record, store.fingerprint.digest_bytes()) else { continue };
                 let end = match &record {
                     ContainerRecord::FrameCommitted { frame, .. } => Some(frame.end_bytes()),
                     ContainerRecord::ContainerCheckpoint { catalog, .. } => {
-                        self.checkpoints += 1;
+                        self.meet(Sight::Checkpoint, 1);
                         Some(catalog.end_bytes())
                     }
                     ContainerRecord::FrameData { .. } => Some(HEADER_BYTES as u64),
@@ -84,35 +119,24 @@ impl Witness {
         for (container, end) in ends {
             let path = format!("containers/{:04x}/{:05x}/{:08x}", container.partition(), container.number() >> 12, container.number());
             if let (Some(end), Ok(file)) = (end, ground.open(&path, Access::Read)) {
-                let length = file.len().unwrap();
+                let length = file.len().unwrap_or(0);
                 let mut rest = vec![0; length.saturating_sub(end) as usize];
-                file.read_at(length - rest.len() as u64, &mut rest).unwrap();
-                self.torn_frames += u64::from(rest.iter().any(|byte| *byte != 0));
+                if file.read_at(length - rest.len() as u64, &mut rest).is_ok() {
+                    self.meet(Sight::TornFrame, u64::from(rest.iter().any(|byte| *byte != 0)));
+                }
             }
         }
     }
 
-    pub fn has_seen_everything(&self) {
-        let seen = [
-            ("sweep", self.sweeps),
-            ("growth", self.growths),
-            ("seal", self.sealed),
-            ("continued container", self.continued),
-            ("checkpoint", self.checkpoints),
-            ("log segment", self.segments),
-            ("trim", self.trims),
-            ("torn frame", self.torn_frames),
-            ("container with dead slots", self.dead),
-            ("layer under way", self.layers_under_way),
-            ("forward", self.forwards),
-        ];
-        for (what, times) in seen {
-            assert!(times >= 3, "{what} was seen {times} times: {self:?}");
-        }
+    /// Panics unless all this was met at least three times.
+    pub fn must_have_met(&self, sights: &[Sight]) {
+        let times = |sight| self.met.get(sight).copied().unwrap_or(0);
+        let rare: Vec<_> = sights.iter().filter(|sight| times(sight) < 3).collect();
+        assert!(rare.is_empty(), "{rare:?} were met less than three times: {:?}", self.met);
     }
 }
 
-/// Without crash and error no chunk is stored a second time while it is stored.
+/// Checks that no chunk is stored a second time while it is stored. Call only when nothing crashed or failed.
 pub fn nothing_twice(world: &World) -> Result<(), String> {
     let storage = world.engine.storage();
     let mut seen = HashSet::new();

@@ -1,8 +1,8 @@
 //! What must be in a store: bytes in memory, and how far they were acknowledged.
 //!
-//! A block of a volume has versions: the first is what the last flush covered, the last is what a reader of the living process sees. After
-//! a crash any one of them may be there. What exists at all (volumes, their sizes, backups) has alternatives in the same
-//! way. [`Model::verify`] compares, and from then on what was found is what is known.
+//! A block of a volume has versions: the first is what the last flush covered, the last is what a reader of the living
+//! process sees. After a crash any one of them may be there. What exists at all (volumes, their sizes, backups) has
+//! alternatives in the same way. [`Model::verify`] compares, and from then on what was found is what is known.
 
 use crate::world::{Fault, World};
 use onefold_catalog::{Backup, Content, PieceReader, TreeWalk};
@@ -12,6 +12,7 @@ use onefold_volume::{Volume, VolumeError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Bytes of a volume's block.
 pub const BLOCK_BYTES: u64 = 64 << 10;
 /// Volumes that a model has at most.
 pub const SLOTS: usize = 5;
@@ -21,8 +22,10 @@ type Bytes = Arc<Vec<u8>>;
 /// A tree of files: path to bytes.
 pub type Tree = BTreeMap<String, Bytes>;
 
+/// What a volume must be.
 #[derive(Clone, Debug)]
 pub struct VolumeModel {
+    /// Bytes.
     pub size: u64,
     /// A snapshot, or a clone that was made so.
     pub is_read_only: bool,
@@ -30,9 +33,12 @@ pub struct VolumeModel {
     pub blocks: Vec<Vec<Bytes>>,
 }
 
+/// What a backup must be.
 #[derive(Clone, Debug)]
 pub struct BackupModel {
+    /// As it was committed.
     pub backup: Backup,
+    /// Its files.
     pub tree: Tree,
     /// Whether it is visible: what may be, the last is what the process sees.
     pub visible: Vec<bool>,
@@ -40,24 +46,28 @@ pub struct BackupModel {
     pub protected: Vec<bool>,
 }
 
+/// What must be in a store, as far as one writer knows.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// Begins all names of this model.
     pub prefix: String,
     /// By slot: the states that a volume may be in, the last is what the process sees.
     pub slots: Vec<Vec<Option<VolumeModel>>>,
+    /// By id.
     pub backups: BTreeMap<[u8; 16], BackupModel>,
-    pub next_backup: u64,
+    /// Numbers the backups.
+    pub(crate) next_backup: u64,
 }
 
 impl VolumeModel {
+    /// Returns a new volume: zeros.
     pub fn new(size: u64) -> VolumeModel {
         let mut volume = VolumeModel { size: 0, is_read_only: false, blocks: Vec::new() };
         volume.resize(size);
         volume
     }
 
-    /// What is cut off is gone, what is added is zeros.
+    /// Changes the size: what is cut off is gone, what is added is zeros.
     pub fn resize(&mut self, size: u64) {
         let zeros = Arc::new(vec![0; BLOCK_BYTES as usize]);
         self.blocks.resize(size.div_ceil(BLOCK_BYTES) as usize, vec![zeros]);
@@ -70,12 +80,13 @@ impl VolumeModel {
         self.size = size;
     }
 
-    /// What the process sees, as another volume.
+    /// Returns what the process sees, as another volume.
     pub fn copy(&self, is_read_only: bool) -> VolumeModel {
         let blocks = (0..self.blocks.len()).map(|block| vec![self.latest(block).clone()]).collect();
         VolumeModel { size: self.size, is_read_only, blocks }
     }
 
+    /// Returns what the process sees of a block.
     pub fn latest(&self, block: usize) -> &Bytes {
         self.blocks[block].last().expect("a block has a version")
     }
@@ -91,7 +102,8 @@ impl VolumeModel {
         }
     }
 
-    /// Whether the volume is in this state; if so, what was found is what is known. `live`: only the latest counts.
+    /// Compares a volume with this state; if it is equal, what was found is what is known. `live`: only the latest
+    /// version of a block counts.
     pub fn matches(&mut self, volume: &Volume, live: bool) -> Result<(), String> {
         if volume.is_read_only() != self.is_read_only {
             return Err(format!("read-only is {}", volume.is_read_only()));
@@ -117,18 +129,22 @@ impl VolumeModel {
 }
 
 impl Model {
+    /// Returns the model of an empty store. All names that it gives begin with `prefix`.
     pub fn new(prefix: &str) -> Model {
         Model { prefix: prefix.into(), slots: vec![vec![None]; SLOTS], backups: BTreeMap::new(), next_backup: 0 }
     }
 
+    /// Returns the name of the volume in a slot.
     pub fn name(&self, slot: usize) -> String {
         format!("{}v{slot}", self.prefix)
     }
 
+    /// Returns the volume in a slot, as the process sees it.
     pub fn volume(&self, slot: usize) -> Option<&VolumeModel> {
         self.slots[slot].last().and_then(Option::as_ref)
     }
 
+    /// Returns the same, to change it.
     pub fn volume_mut(&mut self, slot: usize) -> Option<&mut VolumeModel> {
         self.slots[slot].last_mut().and_then(Option::as_mut)
     }
@@ -145,16 +161,19 @@ impl Model {
         self.backups.retain(|_, backup| backup.visible != [false]);
     }
 
+    /// The volume in a slot was flushed, and with it all objects.
     pub fn slot_flushed(&mut self, slot: usize) {
         self.objects_flushed();
         self.volume_mut(slot).into_iter().for_each(VolumeModel::flushed);
     }
 
+    /// All volumes were flushed, and with them all objects.
     pub fn all_flushed(&mut self) {
         (0..SLOTS).for_each(|slot| self.slot_flushed(slot));
     }
 
-    /// The store must be in one of the states that the model allows; with `live`, in the latest.
+    /// Compares the store: it must be in one of the states that the model allows; with `live`, in the latest. Otherwise
+    /// what was found is what is known from now on.
     pub fn verify(&mut self, world: &World, live: bool) -> Result<(), String> {
         for slot in 0..SLOTS {
             self.verify_slot(world, slot, live)?;
@@ -232,7 +251,7 @@ impl Model {
     }
 }
 
-pub fn read_tree(engine: &Arc<Engine>, backup: &Backup) -> Result<Tree, Fault> {
+pub(crate) fn read_tree(engine: &Arc<Engine>, backup: &Backup) -> Result<Tree, Fault> {
     let mut tree = Tree::new();
     for item in TreeWalk::new(engine, b"", &backup.root) {
         if let Content::File { size_bytes, recipe } = item.entry?.content {
@@ -245,7 +264,7 @@ pub fn read_tree(engine: &Arc<Engine>, backup: &Backup) -> Result<Tree, Fault> {
     Ok(tree)
 }
 
-/// Every reference resolves, every count is right, every byte is what its fingerprint says.
+/// Checks the store: every reference resolves, every count is right, every byte is what its fingerprint says.
 pub fn check_clean(world: &World) -> Result<(), String> {
     let options = CheckOptions { read_data: true, ..CheckOptions::default() };
     let report = check(&world.engine, options, &NoMonitor).map_err(|error| error.to_string())?;

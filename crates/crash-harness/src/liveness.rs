@@ -1,26 +1,26 @@
-//! Liveness against a model: references as sets in memory, by group, fed by the same facts as the liveness of the store, through a wrapper around it.
-//! After every step of random histories both must call the same chunks unneeded, and the facts must be what the objects say.
+//! Liveness against a model: references as sets in memory, by group, fed by the same facts as the liveness of the
+//! store, through a wrapper around it. After every step of random histories both must call the same chunks unneeded,
+//! and the facts must be what the objects say.
 //!
 //! Why each comparison:
-//! * *Facts and objects.* What was stated for a group is exactly what its objects refer to. A reference in a wrong group would make no difference to
-//!   counts; marks of the one group would miss it, and a live chunk would go.
+//! * *Facts and objects.* What was stated for a group is exactly what its objects refer to. A reference in a wrong
+//!   group would make no difference to counts; marks of the one group would miss it, and a live chunk would go.
 //! * *Unneeded now.* Chunk by chunk, and as a list: no group and no stored metadata chunk refers to it.
-//! * *Unneeded in the end.* What would go, level by level, is what cannot be reached from any group: so counting from below and marking from above
-//!   come to the same.
+//! * *Unneeded in the end.* What would go, level by level, is what cannot be reached from any group: so counting from
+//!   below and marking from above come to the same.
 //!
-//! A crash may take the batch that was under way, or leave it. So the model keeps the facts of batches that were not answered yet, and takes what
-//! the objects show after the next opening: nothing, or one of these, and all of it.
+//! A crash may take the batch that was under way, or leave it. So the model keeps the facts of batches that were not
+//! answered yet, and takes what the objects show after the next opening: nothing, or one of these, and all of it.
 
 use crate::model::{Model, check_clean};
+use crate::profile::Profile;
 use crate::steps::step;
-use crate::world::{Fault, Random, World, policy, settings, volumes_options};
-use crate::{must, seeds};
+use crate::world::{Case, Fault, Random, World, must, policy};
 use onefold_catalog::Backup;
-use onefold_engine::{Address, Candidate, Cursor, Engine, Facts, Group, Liveness, Mode, Noted, Piece, Recipe, Reference, Stored};
+use onefold_engine::{Address, Candidate, Cursor, Facts, Group, Liveness, Mode, Noted, Piece, Recipe, Reference, Stored};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
 use onefold_ground::{SimulatedGround, checksum};
-use onefold_volume::Volumes;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 
@@ -154,11 +154,9 @@ impl Liveness for Beside {
     }
 }
 
-fn open(ground: &SimulatedGround, seed: u64, sets: &Arc<Mutex<Sets>>) -> Result<World, Fault> {
+fn open(case: Case, ground: &SimulatedGround, sets: &Arc<Mutex<Sets>>) -> Result<World, Fault> {
     let around = |inner| -> Box<dyn Liveness> { Box::new(Beside { inner, sets: sets.clone() }) };
-    let engine = Engine::open_with(Arc::new(ground.clone()), settings(seed), Mode::ReadWrite, "test", around)?;
-    let volumes = Arc::new(Volumes::open(engine.clone(), volumes_options(seed))?);
-    World::on(engine, volumes, ground)
+    case.open_on(Arc::new(ground.clone()), ground, case.settings(), Mode::ReadWrite, around)
 }
 
 /// What the objects of all groups refer to.
@@ -302,18 +300,18 @@ fn compare(world: &World, sets: &Mutex<Sets>, seen: &mut Seen) -> Result<(), Fau
     Ok(())
 }
 
-#[test]
-fn m0_19_counts_and_sets_of_references_call_the_same_chunks_unneeded_after_any_history() {
-    let (mut seen, all) = (Seen::default(), seeds(6));
-    let are_enough = all.end - all.start >= 6;
-    for seed in all {
+/// Runs random steps with crashes among them, and compares after every step.
+pub fn agree_with_sets(profile: &'static Profile, usual_seeds: u64) {
+    let mut seen = Seen::default();
+    let seeds = profile.each_case(usual_seeds, |case| {
+        let seed = case.seed;
         let (mut random, sets) = (Random(seed ^ 0x11fe), Arc::<Mutex<Sets>>::default());
         let mut model = Model::new("m");
-        let mut ground = World::create(seed);
+        let mut ground = case.create();
         for round in 0..4u64 {
             ground.crash_after_operations(400 + random.below(20_000));
             let mut run = || -> Result<(), Fault> {
-                let mut world = open(&ground, seed, &sets)?;
+                let mut world = open(case, &ground, &sets)?;
                 settle(&world, &sets)?;
                 for _ in 0..STEPS {
                     step(&mut world, &mut model, &mut random)?;
@@ -328,20 +326,20 @@ fn m0_19_counts_and_sets_of_references_call_the_same_chunks_unneeded_after_any_h
             };
             // The crash ends it, nothing else may.
             let result = run();
-            assert!(result.is_ok() || ground.is_crashed(), "seed {seed}, round {round}: {}", result.unwrap_err());
-            assert_eq!(sets.lock().unwrap().wrong, None, "seed {seed}, round {round}");
+            assert!(result.is_ok() || ground.is_crashed(), "{case}, round {round}: {}", result.unwrap_err());
+            assert_eq!(sets.lock().unwrap().wrong, None, "{case}, round {round}");
             ground = ground.restart(policy(seed + round));
-            let world = open(&ground, seed, &sets).unwrap();
-            must(settle(&world, &sets).map_err(|error| error.to_string()), seed, "after a crash");
-            must(compare(&world, &sets, &mut seen).map_err(|error| error.to_string()), seed, "after a crash");
-            must(model.verify(&world, false), seed, "after a crash");
-            must(check_clean(&world), seed, "after a crash");
+            let world = open(case, &ground, &sets).unwrap();
+            must(settle(&world, &sets).map_err(|error| error.to_string()), case, "after a crash");
+            must(compare(&world, &sets, &mut seen).map_err(|error| error.to_string()), case, "after a crash");
+            must(model.verify(&world, false), case, "after a crash");
+            must(check_clean(&world), case, "after a crash");
             drop(world);
             ground = ground.restart(policy(seed + round + 1));
         }
         seen.moved += sets.lock().unwrap().moved;
-    }
+    });
     println!("{seen:?}");
     let is_much = seen.comparisons > 100 && seen.groups > 3 && seen.unneeded > 100 && seen.hanging > 10 && seen.moved > 0;
-    assert!(is_much || !are_enough, "little was tried: {seen:?}");
+    assert!(is_much || !seeds.are_enough(), "little was tried: {seen:?}");
 }

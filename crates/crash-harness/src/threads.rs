@@ -1,10 +1,12 @@
-//! The same with threads: several writers with volumes and backups of their own, flush storms, maintenance and checks of the counters at the same
-//! time, with the threads of the engine in the background. Which steps meet which differs from run to run; what must hold does not.
+//! Trials with threads: several writers with volumes and backups of their own, flush storms, maintenance and pruning at
+//! the same time, with the threads of the engine in the background. Which steps meet which differs from run to run; what
+//! must hold does not.
 
 use crate::model::{Model, check_clean};
+use crate::profile::Profile;
 use crate::steps::step;
-use crate::world::{Fault, Random, World, policy, settings};
-use crate::{must, reopen, seeds};
+use crate::witness::nothing_twice;
+use crate::world::{Case, Fault, Random, World, must, policy};
 use onefold_engine::{Engine, Mode, Settings};
 use onefold_ground::SimulatedGround;
 use onefold_upkeep::{NoMonitor, PruneOptions};
@@ -14,10 +16,11 @@ use std::time::{Duration, Instant};
 
 const WRITERS: u64 = 3;
 
-fn open(ground: &SimulatedGround, seed: u64) -> Result<World, Fault> {
+fn open(case: Case, ground: &SimulatedGround) -> Result<World, Fault> {
     // All open containers are written anew at the head of the log when it is trimmed: there are many of them here.
-    let settings = Settings { background: true, workers: 2, log_limit_bytes: 2 << 20, ..settings(seed) };
-    World::open_with(ground, seed, settings, Mode::ReadWrite)
+    let settings = case.settings();
+    let settings = Settings { background: true, workers: 2, log_limit_bytes: settings.log_limit_bytes.max(2 << 20), ..settings };
+    case.open_with(ground, settings, Mode::ReadWrite)
 }
 
 /// Runs writers until each has taken its steps or has met the crash; every writer's first wrong answer is a panic.
@@ -47,7 +50,7 @@ fn run(world: World, models: &mut [Model], seed: u64, steps: u64) -> World {
                         match step(&mut own, model, &mut random) {
                             Ok(()) => {}
                             Err(_) if own.ground.is_crashed() => break,
-                            Err(error) => panic!("seed {seed}: {error}"),
+                            Err(error) => panic!("{}: {error}", own.case),
                         }
                     }
                 })
@@ -71,54 +74,53 @@ fn models() -> Vec<Model> {
     (0..WRITERS).map(|number| Model::new(&format!("w{number}-"))).collect()
 }
 
-#[test]
-fn m0_18_crashes_in_the_middle_of_many_threads_lose_nothing() {
-    for seed in seeds(60) {
+/// Crashes in the middle of all that.
+pub fn crash(profile: &'static Profile, usual_seeds: u64) {
+    profile.each_case(usual_seeds, |case| {
+        let seed = case.seed;
         let mut random = Random(seed);
         let mut models = models();
-        let mut ground = World::create(seed);
+        let mut ground = case.create();
         for round in 0..3 {
             ground.crash_after_operations(100 + random.below(2500));
-            if let Ok(world) = open(&ground, seed) {
+            if let Ok(world) = open(case, &ground) {
                 drop(run(world, &mut models, seed * 3 + round, 40));
             }
             ground = ground.restart(policy(seed + round));
-            verify_all(&ground, seed, &mut models);
+            verify_all(case, &ground, &mut models, "threads");
         }
-    }
+    });
 }
 
-fn verify_all(ground: &SimulatedGround, seed: u64, models: &mut [Model]) {
+fn verify_all(case: Case, ground: &SimulatedGround, models: &mut [Model], what: &str) {
     for model in models {
-        drop(reopen(ground, seed, model, "threads"));
+        drop(case.reopen(ground, model, what));
     }
 }
 
-#[test]
-fn threads_without_a_crash_read_what_they_wrote_and_leave_a_clean_store() {
-    for seed in seeds(40) {
-        let ground = World::create(seed);
+/// The same without a crash: what was written is read, and nothing is stored twice.
+pub fn leave_a_clean_store(profile: &'static Profile, usual_seeds: u64) {
+    profile.each_case(usual_seeds, |case| {
+        let ground = case.create();
         let mut models = models();
-        let mut world = open(&ground, seed).unwrap();
+        let mut world = open(case, &ground).unwrap();
         for round in 0..2 {
-            world = run(world, &mut models, seed * 5 + round, 40);
+            world = run(world, &mut models, case.seed * 5 + round, 40);
             for model in &mut models {
-                must(model.verify(&world, true), seed, "after the threads");
+                must(model.verify(&world, true), case, "after the threads");
             }
-            must(world.engine.flush().map_err(|error| error.to_string()), seed, "after the threads");
-            must(check_clean(&world), seed, "after the threads");
+            must(world.engine.flush().map_err(|error| error.to_string()), case, "after the threads");
+            must(check_clean(&world), case, "after the threads");
         }
-        must(crate::witness::nothing_twice(&world), seed, "after the threads");
+        must(nothing_twice(&world), case, "after the threads");
         world.volumes.flush().unwrap();
         models.iter_mut().for_each(Model::all_flushed);
         let engine = world.engine.clone();
         drop(world);
         engine.close().unwrap();
         wait_until_alone(engine);
-        for model in &mut models {
-            drop(reopen(&ground, seed, model, "after a clean stop"));
-        }
-    }
+        verify_all(case, &ground, &mut models, "after a clean stop");
+    });
 }
 
 /// A thread in the background may hold the engine for a moment longer.

@@ -1,7 +1,8 @@
-//! One random step of a run, and what it means for the model.
+//! The random steps of a run, and what each means for the model.
 //!
-//! After an error the process may go on (a full disk): then the step finds out by reading whether what it wanted was taken, and the rule is that
-//! each block has the old or the new bytes. After a crash nothing can be read, and both are possible.
+//! After an error the process may go on (a full disk): then the step finds out by reading whether what it wanted was
+//! taken, and the rule is that each block has the old or the new bytes. After a crash nothing can be read, and both are
+//! possible.
 
 use crate::forget;
 use crate::model::{BLOCK_BYTES, BackupModel, Model, SLOTS, Tree, VolumeModel};
@@ -17,55 +18,94 @@ use std::sync::Arc;
 /// Largest volume, blocks.
 const MAX_BLOCKS: u64 = 4;
 
-/// Takes a random step. An error is what the disk did; a wrong answer of the store is a panic.
+/// A step, at random where it leaves a choice. The last argument is the slot of the volume that it is about, if it is
+/// about one. An error is what the disk did; a wrong answer of the store is a panic.
+pub type Step = fn(&mut World, &mut Model, &mut Random, usize) -> Result<(), Fault>;
+
+/// All steps, each with how often it is taken compared with the others.
+pub(crate) const STEPS: &[(u64, Step)] = &[
+    (9, write),
+    (1, zero),
+    (2, flush_volume),
+    (1, flush_all),
+    (2, create_or_resize),
+    (1, delete_or_drop_layers),
+    (1, drop_layers),
+    (4, backup),
+    (1, |world, model, random, _| forget::by_id(world, model, random)),
+    (2, maintain),
+    (1, flush_engine),
+    (2, remove_unused),
+    (2, prune),
+    (1, verify_one),
+    (4, derive),
+    (2, rollback),
+    (1, |world, model, random, _| forget::by_policy(world, model, random)),
+    (2, forget::protect),
+    (2, copy),
+];
+
+/// Takes a random step of those that the profile supports.
 pub fn step(world: &mut World, model: &mut Model, random: &mut Random) -> Result<(), Fault> {
     let slot = random.below(SLOTS as u64) as usize;
+    let steps = world.case.profile.steps;
+    let mut chosen = random.below(steps.iter().map(|(times, _)| times).sum());
+    let taken = steps.iter().find(|(times, _)| {
+        let is_it = chosen < *times;
+        chosen = chosen.saturating_sub(*times);
+        is_it
+    });
     world.doing = "something else";
-    match random.below(41) {
-        0..=8 => write(world, model, random, slot),
-        9 => zero(world, model, random, slot),
-        10 | 11 => flush_volume(world, model, slot),
-        12 => {
-            let result = world.volumes.flush();
-            if result.is_ok() {
-                model.all_flushed();
-            }
-            Ok(result?)
+    taken.expect("a number below the sum chooses one").1(world, model, random, slot)
+}
+
+/// Takes random steps until one meets the crash.
+pub fn run(world: &mut World, model: &mut Model, random: &mut Random, steps: u64) {
+    for _ in 0..steps {
+        // The crash may have met something that is tried again later, so that the step succeeded.
+        drop(step(world, model, random));
+        if world.ground.is_crashed() {
+            return;
         }
-        13 | 14 => create_or_resize(world, model, random, slot),
-        15 if random.one_in(2) => delete(world, model, slot),
-        15 | 16 => {
-            world.doing = "drop layers";
-            let steps = std::cell::Cell::new(random.below(4));
-            world.volumes.resume_deletions(&|| {
-                steps.set(steps.get().saturating_sub(1));
-                steps.get() > 0
-            })?;
-            Ok(())
-        }
-        17..=20 => backup(world, model, random),
-        21 => forget::by_id(world, model, random),
-        22 | 23 => Ok(world.engine.maintain(random.one_in(2))?),
-        24 => {
-            let result = world.engine.flush();
-            if result.is_ok() {
-                model.objects_flushed();
-            }
-            Ok(result?)
-        }
-        25 | 26 => remove_unused(world, random),
-        27 | 28 => prune(world, random),
-        29 => verify_one(world, model, slot),
-        30..=33 => derive(world, model, random, slot),
-        34 | 35 => rollback(world, model, random, slot),
-        36 => forget::by_policy(world, model, random),
-        39 | 40 => copy(world, model, random, slot),
-        _ => forget::protect(world, model, random),
     }
 }
 
+fn flush_all(world: &mut World, model: &mut Model, _: &mut Random, _: usize) -> Result<(), Fault> {
+    let result = world.volumes.flush();
+    if result.is_ok() {
+        model.all_flushed();
+    }
+    Ok(result?)
+}
+
+fn flush_engine(world: &mut World, model: &mut Model, _: &mut Random, _: usize) -> Result<(), Fault> {
+    let result = world.engine.flush();
+    if result.is_ok() {
+        model.objects_flushed();
+    }
+    Ok(result?)
+}
+
+fn maintain(world: &mut World, _: &mut Model, random: &mut Random, _: usize) -> Result<(), Fault> {
+    Ok(world.engine.maintain(random.one_in(2))?)
+}
+
+fn delete_or_drop_layers(world: &mut World, model: &mut Model, random: &mut Random, slot: usize) -> Result<(), Fault> {
+    if random.one_in(2) { delete(world, model, slot) } else { drop_layers(world, model, random, slot) }
+}
+
+fn drop_layers(world: &mut World, _: &mut Model, random: &mut Random, _: usize) -> Result<(), Fault> {
+    world.doing = "drop layers";
+    let steps = std::cell::Cell::new(random.below(4));
+    world.volumes.resume_deletions(&|| {
+        steps.set(steps.get().saturating_sub(1));
+        steps.get() > 0
+    })?;
+    Ok(())
+}
+
 /// Merges containers, sometimes cut short in the middle.
-fn prune(world: &mut World, random: &mut Random) -> Result<(), Fault> {
+fn prune(world: &mut World, _: &mut Model, random: &mut Random, _: usize) -> Result<(), Fault> {
     world.doing = "prune";
     let max_unused = [0.0, 0.0, 0.2][random.below(3) as usize];
     let looks = std::cell::Cell::new(if random.one_in(3) { random.below(8) } else { 1 << 20 });
@@ -112,7 +152,7 @@ fn lose_a_container(world: &World, random: &mut Random) -> Result<(), Fault> {
 }
 
 /// Removes what nothing refers to; sometimes with a stream in the way.
-fn remove_unused(world: &mut World, random: &mut Random) -> Result<(), Fault> {
+fn remove_unused(world: &mut World, _: &mut Model, random: &mut Random, _: usize) -> Result<(), Fault> {
     world.doing = "remove";
     let is_alone = Arc::strong_count(&world.volumes) == 1;
     let in_the_way = random.one_in(8).then(|| world.engine.in_flight());
@@ -191,6 +231,7 @@ fn range(random: &mut Random, size: u64) -> (u64, u64) {
     (offset, length.min(size - offset))
 }
 
+/// Writes a range of a volume, or makes the volume.
 pub fn write(world: &mut World, model: &mut Model, random: &mut Random, slot: usize) -> Result<(), Fault> {
     let Some(known) = model.volume(slot).filter(|known| !known.is_read_only) else { return create_or_resize(world, model, random, slot) };
     let (offset, length) = range(random, known.size);
@@ -243,7 +284,7 @@ fn copy(world: &mut World, model: &mut Model, random: &mut Random, slot: usize) 
     settle(world, model, slot, &volume, changed, result)
 }
 
-fn flush_volume(world: &mut World, model: &mut Model, slot: usize) -> Result<(), Fault> {
+fn flush_volume(world: &mut World, model: &mut Model, _: &mut Random, slot: usize) -> Result<(), Fault> {
     if model.volume(slot).is_some() {
         world.volumes.get(&model.name(slot))?.flush()?;
         model.slot_flushed(slot);
@@ -290,7 +331,7 @@ fn create_or_resize(world: &mut World, model: &mut Model, random: &mut Random, s
     }
 }
 
-/// A snapshot or a clone of a volume, in a slot that is empty.
+/// Makes a snapshot or a clone of a volume, in a slot that is empty.
 pub fn derive(world: &mut World, model: &mut Model, random: &mut Random, slot: usize) -> Result<(), Fault> {
     let Some(known) = model.volume(slot) else { return Ok(()) };
     let Some(target) = (0..SLOTS).find(|target| model.volume(*target).is_none()) else { return Ok(()) };
@@ -308,7 +349,7 @@ pub fn derive(world: &mut World, model: &mut Model, random: &mut Random, slot: u
     Ok(())
 }
 
-/// A volume becomes what a snapshot is, if it is one of its own.
+/// Rolls a volume back to a snapshot, if it has one.
 pub fn rollback(world: &mut World, model: &mut Model, random: &mut Random, slot: usize) -> Result<(), Fault> {
     if model.volume(slot).is_none_or(|known| known.is_read_only) {
         return Ok(());
@@ -337,6 +378,7 @@ pub fn rollback(world: &mut World, model: &mut Model, random: &mut Random, slot:
     Ok(())
 }
 
+/// Deletes the volume in a slot, if there is one.
 pub fn delete(world: &mut World, model: &mut Model, slot: usize) -> Result<(), Fault> {
     if model.volume(slot).is_none() {
         return Ok(());
@@ -346,7 +388,7 @@ pub fn delete(world: &mut World, model: &mut Model, slot: usize) -> Result<(), F
     restructure(world, model, slot, None, result)
 }
 
-fn verify_one(world: &mut World, model: &mut Model, slot: usize) -> Result<(), Fault> {
+fn verify_one(world: &mut World, model: &mut Model, _: &mut Random, slot: usize) -> Result<(), Fault> {
     let Some(known) = model.volume(slot) else { return Ok(()) };
     let volume = world.volumes.get(&model.name(slot))?;
     let mut found = vec![1; known.size as usize];
@@ -381,7 +423,7 @@ fn next_tree(model: &Model, random: &mut Random) -> Tree {
     tree
 }
 
-fn backup(world: &mut World, model: &mut Model, random: &mut Random) -> Result<(), Fault> {
+fn backup(world: &mut World, model: &mut Model, random: &mut Random, _: usize) -> Result<(), Fault> {
     let result = backup_in_flight(world, model, random);
     world.streams.iter_mut().for_each(onefold_engine::WriteStream::rest);
     result
@@ -424,7 +466,7 @@ fn backup_in_flight(world: &mut World, model: &mut Model, random: &mut Random) -
     settle_visible(world, model, &[id], true, result)
 }
 
-pub fn settle_visible(
+pub(crate) fn settle_visible(
     world: &World,
     model: &mut Model,
     ids: &[[u8; 16]],

@@ -15,7 +15,7 @@ fn visible(model: &Model) -> impl Iterator<Item = &BackupModel> {
 }
 
 /// Forgets one or two backups, whatever they are.
-pub fn by_id(world: &mut World, model: &mut Model, random: &mut Random) -> Result<(), Fault> {
+pub(crate) fn by_id(world: &mut World, model: &mut Model, random: &mut Random) -> Result<(), Fault> {
     let backups: Vec<Backup> = visible(model).map(|known| known.backup.clone()).collect();
     if backups.is_empty() {
         return Ok(());
@@ -25,7 +25,7 @@ pub fn by_id(world: &mut World, model: &mut Model, random: &mut Random) -> Resul
 }
 
 /// Forgets what a policy does not keep.
-pub fn by_policy(world: &mut World, model: &mut Model, random: &mut Random) -> Result<(), Fault> {
+pub(crate) fn by_policy(world: &mut World, model: &mut Model, random: &mut Random) -> Result<(), Fault> {
     let mut backups: Vec<Backup> = visible(model).map(|known| known.backup.clone()).collect();
     backups.sort_by_key(|backup| backup.started_ns);
     let newest = backups.last().map(|backup| backup.id);
@@ -59,7 +59,7 @@ fn forget(world: &mut World, model: &mut Model, backups: Vec<Backup>) -> Result<
 }
 
 /// Protects a backup, or ends its protection.
-pub fn protect(world: &mut World, model: &mut Model, random: &mut Random) -> Result<(), Fault> {
+pub(crate) fn protect(world: &mut World, model: &mut Model, random: &mut Random, _: usize) -> Result<(), Fault> {
     world.doing = "protect";
     let backups: Vec<Backup> = visible(model).map(|known| known.backup.clone()).collect();
     if backups.is_empty() {

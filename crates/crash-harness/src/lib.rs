@@ -1,0 +1,33 @@
+//! The crash harness of whole stores: volumes and backups on a simulated disk that crashes, tears, fills up and fails.
+//! What they hold is compared with bytes in memory and judged by `check` after every opening (design rule 1, M0.18).
+//!
+//! * A [`Profile`] says what is tried: how a store is made and opened, the liveness in it, the steps that it supports,
+//!   and what its runs must meet. A new composition needs one value, and a test file that lists its [`trials`].
+//! * A [`Case`] is one store of a profile: everything in it follows from the seed.
+//! * A [`World`] is that store, open. Random [`steps`] change it; a [`Model`] knows what must be there.
+//! * The [`trials`] choose the moments of crashes and failures. [`threads`], [`readers`] and [`liveness`] are trials of
+//!   their own. A [`Witness`] counts whether the interesting things happened.
+//! * [`scenes`] are stores and fixed runs for tests that crash at every operation.
+//!
+//! `ONEFOLD_CRASH_SEEDS=10` tries ten times as many seeds, `ONEFOLD_CRASH_SEED=17` repeats one of them.
+//!
+//! This crate is for tests only. It must never know what a single test is about.
+
+mod contract;
+mod forget;
+pub mod liveness;
+mod model;
+mod profile;
+pub mod readers;
+pub mod scenes;
+pub mod steps;
+pub mod threads;
+pub mod trials;
+mod witness;
+mod world;
+
+pub use model::{BLOCK_BYTES, BackupModel, Model, SLOTS, Tree, VolumeModel, check_clean};
+pub use profile::{DEFAULTS, EXACT, Profile};
+pub use steps::{Step, run, step};
+pub use witness::{Sight, Witness, nothing_twice};
+pub use world::{Case, Fault, Random, World, must, policy};

@@ -1,0 +1,106 @@
+//! What is tried: the compositions of lookup, chunk store and liveness.
+
+use crate::contract::watched;
+use crate::steps::{STEPS, Step};
+use crate::witness::Sight;
+use onefold_chunking::{Kind, Sizes};
+use onefold_engine::{Descriptor, Liveness, Settings};
+use onefold_storage::Compression;
+use onefold_volume::VolumesOptions;
+
+/// One composition, with the sizes of its stores. Shapes and settings may differ by seed.
+#[derive(Debug)]
+pub struct Profile {
+    /// Names the profile in messages.
+    pub name: &'static str,
+    /// How a store of this seed is made.
+    pub descriptor: fn(u64) -> Descriptor,
+    /// How a store of this seed is opened.
+    pub settings: fn(u64) -> Settings,
+    /// How the volumes of a store of this seed are opened.
+    pub volumes: fn(u64) -> VolumesOptions,
+    /// What stands around the liveness of every store that is opened for writing.
+    pub liveness: fn(Box<dyn Liveness>) -> Box<dyn Liveness>,
+    /// The steps that a store of this profile supports, each with how often it is taken compared with the others.
+    pub steps: &'static [(u64, Step)],
+    /// What random crashes must meet: a harness that never sweeps proves nothing about sweeps.
+    pub meets: &'static [Sight],
+}
+
+/// Profile `exact` in many shapes, with bounds so small that everything happens within a run: the chunk index grows,
+/// the log is trimmed, containers are merged, half of the stores have parity.
+pub const EXACT: Profile = Profile {
+    name: "exact",
+    descriptor: small_descriptor,
+    settings: small_settings,
+    volumes: small_volumes,
+    liveness: watched,
+    steps: STEPS,
+    meets: Sight::ALL,
+};
+
+/// Profile `exact` as `init` makes stores and `serve` opens them. No container is ever full, and the chunk index does
+/// not grow: this is what small stores are like.
+pub const DEFAULTS: Profile = Profile {
+    name: "exact with defaults",
+    descriptor: |_| Descriptor::new().expect("the system has random numbers"),
+    settings: |_| Settings { background: false, ..Settings::default() },
+    volumes: |_| VolumesOptions::default(),
+    liveness: watched,
+    steps: STEPS,
+    meets: &[Sight::Sweep, Sight::Continued, Sight::Checkpoint, Sight::Dead, Sight::LayerUnderWay],
+};
+
+fn small_descriptor(seed: u64) -> Descriptor {
+    Descriptor {
+        chunker: [Kind::FastCdc, Kind::Fixed, Kind::FastCdc][seed as usize % 3],
+        chunk_sizes: [Sizes { min: 256, target: 1024, max: 4096 }, Sizes { min: 1024, target: 4096, max: 16384 }][seed as usize % 2],
+        container_bytes: [64 << 10, 160 << 10][(seed / 2) as usize % 2],
+        frame_bytes: [4 << 10, 16 << 10][(seed / 3) as usize % 2],
+        compression: [Compression::Lz4, Compression::None, Compression::Zstd(1)][(seed / 5) as usize % 3],
+        sequential_frame_bytes: [32 << 10, 8 << 10][(seed / 7) as usize % 2],
+        sequential_compression: [Compression::Zstd(2), Compression::None][(seed / 2) as usize % 2],
+        index_partitions: [1, 2, 4][(seed / 2) as usize % 3],
+        object_partitions: 1 + (seed % 3) as u16,
+        container_partitions: 1 + (seed / 3 % 2) as u16,
+        ..Descriptor::new().expect("the system has random numbers")
+    }
+}
+
+fn small_settings(seed: u64) -> Settings {
+    let chain = match seed % 4 {
+        0 | 1 => "zero-chunk,block-index,container-cache,chunk-index",
+        2 => "bloom,zero-chunk,chunk-index,byte-compare",
+        _ => "chunk-index",
+    };
+    Settings {
+        auxiliary_index_bytes: [8 << 10, 32 << 10][(seed / 3) as usize % 2],
+        frame_cache_bytes: 32 << 10,
+        catalog_cache_bytes: 4 << 10,
+        in_flight_bytes: 32 << 10,
+        object_index_cache_bytes: 64 << 10,
+        object_index_pending_bytes: [4 << 10, 16 << 10][(seed / 5) as usize % 2],
+        container_cache_entries: 64,
+        bloom_bytes: 1 << 10,
+        chain: chain.split(',').map(String::from).collect(),
+        log_segment_bytes: 64 << 10,
+        log_limit_bytes: 256 << 10,
+        // Some stores commit full frames in the middle of everything.
+        commit_bytes: [4 << 10, 1 << 20][(seed / 2) as usize % 2],
+        commit_interval_ms: 2,
+        workers: 1,
+        // Half of the stores have parity.
+        parity_group: [0, 3][(seed / 2) as usize % 2],
+        background: false,
+        ..Settings::default()
+    }
+}
+
+fn small_volumes(seed: u64) -> VolumesOptions {
+    VolumesOptions {
+        dirty_bytes: [80 << 10, 1 << 20][(seed / 2) as usize % 2],
+        mapping_cache_bytes: [2 << 10, 1 << 20][(seed / 3) as usize % 2],
+        streams: 1 + (seed % 2) as usize,
+        verify: true,
+    }
+}
