@@ -14,7 +14,7 @@ const LEAST_BYTES: u64 = 64 << 20;
 
 /// The first of some directories that has room for all experiments, each with some of its variants (none named: all); else the last one, in which the run will say what
 /// it lacks.
-pub fn choose_directory(candidates: &[PathBuf], specs: &[(Spec, Vec<String>)], size: Size, program: &dyn Program) -> PathBuf {
+pub(super) fn choose_directory(candidates: &[PathBuf], specs: &[(Spec, Vec<String>)], size: Size, program: &dyn Program) -> PathBuf {
     let fits = |directory: &PathBuf, spec: &Spec, variants: &Vec<String>| {
         let plan = Plan { size, repetitions: None, variants: variants.clone(), directory: directory.clone() };
         super::check(spec, &plan, program).is_ok()
