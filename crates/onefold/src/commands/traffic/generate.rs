@@ -7,11 +7,10 @@ use crate::interrupt::Interrupt;
 use crate::output::note;
 use crate::progress::bar;
 use crate::talk::Talk;
-use crate::units::{duration, printable, rate, size};
+use crate::units::{duration, rate, size};
 use indicatif::ProgressBar;
 use onefold_traffic::write::{Watcher, WriteError, write, write_file};
 use std::io::IsTerminal;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Instant;
 
@@ -58,22 +57,19 @@ impl Watcher for Watch {
 
 impl From<WriteError> for Failure {
     fn from(error: WriteError) -> Failure {
-        let cannot = |operation: &str, path: &Path, why: &dyn std::fmt::Display| {
-            Failure::failed(format!("cannot {operation} {}: {why}", printable(path.as_os_str().as_bytes())))
-        };
         match error {
-            WriteError::Directory { path } => cannot("write", &path, &"it is a directory").advise("give the name of a file in it"),
+            WriteError::Directory { path } => Failure::of_file("write", &path, "it is a directory").advise("give the name of a file in it"),
             WriteError::Exists { path } => {
-                cannot("write", &path, &"it exists already").advise("give a new name, or --force to overwrite it")
+                Failure::of_file("write", &path, "it exists already").advise("give a new name, or --force to overwrite it")
             }
             WriteError::Device { path } => {
-                cannot("write", &path, &"it is a block device, whose content would be lost").advise("give --force to overwrite it")
+                Failure::of_file("write", &path, "it is a block device, whose content would be lost").advise("give --force to overwrite it")
             }
             WriteError::TooLong { path, length_bytes, room_bytes } => {
                 let why = format!("the stream has {}, the device {}", size(length_bytes), size(room_bytes));
-                cannot("write", &path, &why).advise("give a smaller --size")
+                Failure::of_file("write", &path, why).advise("give a smaller --size")
             }
-            WriteError::Io { operation, path, source } => cannot(operation, &path, &source),
+            WriteError::Io { operation, path, source } => Failure::of_file(operation, &path, source),
             WriteError::Output(error) => Failure::output(&error),
             WriteError::Cancelled { written_bytes } => {
                 Failure::interrupted(format!("stopped after {}: the stream is not complete", size(written_bytes)))

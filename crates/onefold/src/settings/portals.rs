@@ -4,7 +4,7 @@ use onefold_iscsi::PortalConfig;
 use std::net::ToSocketAddrs;
 
 /// The port of iSCSI (RFC 7143 section 14).
-pub const DEFAULT_PORT: u16 = 3260;
+const DEFAULT_PORT: u16 = 3260;
 
 /// Reads `ADDRESS[:PORT]`, perhaps with `=ADVERTISED[:PORT]` behind it: what initiators are told, where that is another address. A name may have several
 /// addresses.
