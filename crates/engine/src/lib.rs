@@ -17,6 +17,7 @@
 //! This crate must never know what a volume, a backup or a client is: objects are keys and values, their references facts in numbered groups.
 
 mod commit;
+pub mod components;
 mod error;
 mod lifecycle;
 mod liveness;

@@ -32,6 +32,7 @@ mod answering;
 mod cache;
 mod catalog;
 mod checkpoint;
+pub mod components;
 mod compression;
 mod container_salvage;
 mod error;

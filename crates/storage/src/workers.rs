@@ -1,11 +1,11 @@
 //! The threads that compress frames and write them, and the bound on what waits for them.
 
+use crate::components::STORAGE_WRITE;
 use crate::compression::Compressors;
 use crate::open::{FrameJob, OpenContainer, Progress};
 use crate::store::Shared;
 use crate::{Codec, Frame, Result, StorageError};
 use crossbeam_channel::Receiver;
-use onefold_ground::profile::Component;
 use onefold_ground::{GroundError, checksum};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
@@ -95,7 +95,7 @@ impl Shared {
         };
         self.count_frame(&frame);
         let file = file.expect("a writer's container has its file open");
-        let result = self.profile.time(Component::StorageWrite, stored.len() as u64, || match keeps {
+        let result = self.profile.time(&STORAGE_WRITE, stored.len() as u64, || match keeps {
             true => file.write_at(offset, stored),
             false => file.pretend_write(offset, stored.len() as u64),
         });

@@ -181,7 +181,7 @@ impl Engine {
     }
 
     /// Steps as long as a view is under such pressure. Nothing is held between two steps: readers and writers come in.
-    fn step_while(&self, component: Component, view: &dyn View<EngineError>, least: Pressure) -> Result<()> {
+    fn step_while(&self, component: &'static Component, view: &dyn View<EngineError>, least: Pressure) -> Result<()> {
         while view.pressure() >= least {
             let _guard = self.background.maintaining.lock();
             let _views = self.change_views()?;
