@@ -14,6 +14,7 @@ pub mod commands;
 pub mod console;
 pub mod control;
 pub mod daemon;
+mod erasure;
 pub mod export;
 pub mod failure;
 pub mod interrupt;

@@ -11,8 +11,6 @@ mod kept;
 #[cfg(test)]
 mod tests;
 
-pub use kept::check_not_being_erased;
-
 use crate::failure::{Failure, Result};
 use crate::settings::{FileTarget, FileUnit};
 use crate::units::{counted, printable, size};

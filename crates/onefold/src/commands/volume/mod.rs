@@ -7,8 +7,8 @@ mod snapshots;
 
 use super::chosen::chosen_volume;
 use crate::cli::{VolumeCreate, VolumeDelete, VolumeList, VolumeResize, Wait};
+use crate::erasure::check_not_being_erased;
 use crate::failure::{Exit, Failure, Result};
-use crate::iscsi::check_not_being_erased;
 use crate::output::Table;
 use crate::session::{Session, StoreCommand};
 use crate::units::{counted, local_time, printable, size, utc_time};

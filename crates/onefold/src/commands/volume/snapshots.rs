@@ -3,8 +3,8 @@
 use super::{check_still_meant, clean_up};
 use crate::cli::{VolumeClone, VolumeDiff, VolumeRollback, VolumeSnapshot, Wait};
 use crate::commands::chosen::chosen_volume;
+use crate::erasure::check_not_being_erased;
 use crate::failure::{Exit, Result};
-use crate::iscsi::check_not_being_erased;
 use crate::session::{Session, StoreCommand};
 use crate::units::{counted, local_time, printable, size};
 use onefold_engine::Mode;
