@@ -42,7 +42,7 @@ pub use liveness::{Candidate, Cursor, Liveness, Noted};
 pub use lost::quarantine::Quarantined;
 pub use lost::rebuild::Rebuild;
 pub use lost::scrubbing::ScrubListing;
-pub use lost::store_salvage::{SalvageOptions, Salvaged, salvage};
+pub use lost::store_salvage::{Meaning, SalvageOptions, Salvaged, salvage};
 pub use lost::{LostChunk, Readable};
 pub use onefold_index::Change;
 pub use onefold_storage::{Address, ContainerId, MergeStatistics, ParityStatistics, Repair};
@@ -99,7 +99,7 @@ pub struct Engine {
     rehearsal: lost::rehearsal::Rehearsal,
     /// Held by those who delete; alone by who switches append-only mode.
     deletions: RwLock<()>,
-    keeps_layers: bool,
+    keeps_unused: bool,
     /// What was read and written on behalf of others, bytes: whoever works beside them looks at it.
     served_bytes: AtomicU64,
     totals: Mutex<statistics::Totals>,
@@ -121,9 +121,9 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Whether layers that no volume uses are to be kept: a repair found that a part of the log was lost, and nobody has looked at them since.
-    pub fn keeps_unused_layers(&self) -> bool {
-        self.keeps_layers
+    /// Whether objects that nobody uses are to be kept: a repair found that a part of the log was lost, and nobody has looked at them since.
+    pub fn keeps_unused(&self) -> bool {
+        self.keeps_unused
     }
 
     /// A new writing stream; its chunks lie together.

@@ -229,7 +229,7 @@ impl Engine {
             let failed_before = self.background.copy_fails.swap(copied.is_err(), Ordering::Relaxed);
             if let Err(error) = copied {
                 if !failed_before {
-                    tracing::warn!(%error, "the second copy of volumes and backups is not written; it will be tried again");
+                    tracing::warn!(%error, "the second copy of objects is not written; it will be tried again");
                 }
                 if !self.log.is_over_limit() {
                     return Ok(());

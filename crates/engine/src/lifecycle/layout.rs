@@ -14,8 +14,8 @@ pub(crate) const CONTAINERS: &str = "containers";
 pub(crate) const LOG: &str = "log";
 pub(crate) const LOCK: &str = "lock";
 pub(crate) const OWNER: &str = "owner";
-/// While this file is there, layers stay that no volume uses: a part of the log was lost, and they may have what was written behind it.
-pub(crate) const LAYERS_KEPT: &str = "objects/layers-kept";
+/// While this file is there, objects stay that nobody uses: a part of the log was lost, and they may have what was written behind it.
+pub(crate) const UNUSED_KEPT: &str = "objects/layers-kept";
 
 pub(crate) fn storage_options(descriptor: &Descriptor, settings: &Settings) -> StorageOptions {
     StorageOptions {

@@ -5,6 +5,7 @@
 
 mod aside;
 mod log;
+mod meaning;
 mod objects;
 mod overlay;
 
@@ -22,6 +23,7 @@ use onefold_oplog::{Ownership, Position, Remnants};
 use std::sync::Arc;
 
 pub(crate) use log::MARKER;
+pub use meaning::Meaning;
 
 /// How to salvage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +53,13 @@ pub struct Salvaged {
 /// sentences tell what would be done. An error is what cannot be repaired, or a device that fails; it may be run again.
 ///
 /// Whether something would be lost is found out under the lock under which it is done, and a sound store is read once for both.
-pub fn salvage(ground: &Arc<dyn Ground>, settings: &Settings, options: SalvageOptions, command: &str) -> Result<Salvaged> {
+pub fn salvage(
+    ground: &Arc<dyn Ground>,
+    settings: &Settings,
+    options: SalvageOptions,
+    meaning: &dyn Meaning,
+    command: &str,
+) -> Result<Salvaged> {
     // A place that is no store is said to be none, and no lock file is left in it. What was found counts under the lock only.
     look_at_descriptor(&**ground)?.0.check_settings(settings, &**ground)?;
     let holder = Holder::this_process(command);
@@ -59,7 +67,7 @@ pub fn salvage(ground: &Arc<dyn Ground>, settings: &Settings, options: SalvageOp
     let _views = lock_views_within(&**ground, true, &holder, OPENING_LIMIT)?;
     nobody_reads(&**ground, &holder)?;
     if options.dry_run || !options.may_lose {
-        let found = repair_parts(ground, settings, Way::DryRun)?;
+        let found = repair_parts(ground, settings, meaning, Way::DryRun)?;
         let is_refused = !options.dry_run && !found.losses.is_empty();
         if options.dry_run || is_refused {
             return Ok(Salvaged { is_refused, ..found });
@@ -69,7 +77,7 @@ pub fn salvage(ground: &Arc<dyn Ground>, settings: &Settings, options: SalvageOp
             return Ok(found);
         }
     }
-    repair_parts(ground, settings, Way::Repair)
+    repair_parts(ground, settings, meaning, Way::Repair)
 }
 
 /// What is done about damage.
@@ -81,7 +89,7 @@ enum Way {
     WithoutIndex,
 }
 
-fn repair_parts(ground: &Arc<dyn Ground>, settings: &Settings, way: Way) -> Result<Salvaged> {
+fn repair_parts(ground: &Arc<dyn Ground>, settings: &Settings, meaning: &dyn Meaning, way: Way) -> Result<Salvaged> {
     let dry_run = way == Way::DryRun;
     let mut done = Salvaged { needs_index: way == Way::WithoutIndex, ..Salvaged::default() };
     match copied::refuse_a_copy(&**ground) {
@@ -92,6 +100,7 @@ fn repair_parts(ground: &Arc<dyn Ground>, settings: &Settings, way: Way) -> Resu
     let mut work = Work {
         ground,
         settings,
+        meaning,
         descriptor,
         dry_run,
         sets_aside: way == Way::Repair,
@@ -119,6 +128,7 @@ fn repair_parts(ground: &Arc<dyn Ground>, settings: &Settings, way: Way) -> Resu
 struct Work<'a> {
     ground: &'a Arc<dyn Ground>,
     settings: &'a Settings,
+    meaning: &'a dyn Meaning,
     descriptor: Descriptor,
     dry_run: bool,
     /// Whether what is changed is kept as it was.
@@ -186,11 +196,16 @@ fn look_at_descriptor(ground: &dyn Ground) -> Result<(Descriptor, Spelled)> {
 impl Engine {
     /// Opens a damaged store for reading what is sound of it: what opening needs is repaired in memory, and nothing is changed. Returns what was found too. The chunk
     /// index is not used, so a chunk that cannot be read where its recipe says is lost here. Nobody can write meanwhile.
-    pub fn open_sound(ground: Arc<dyn Ground>, settings: Settings, command: &str) -> Result<(Arc<Engine>, Salvaged)> {
+    pub fn open_sound(
+        ground: Arc<dyn Ground>,
+        settings: Settings,
+        meaning: &dyn Meaning,
+        command: &str,
+    ) -> Result<(Arc<Engine>, Salvaged)> {
         look_at_descriptor(&*ground)?.0.check_settings(&settings, &*ground)?;
         let lock = ground.lock(LOCK, false, &Holder::this_process(command))?;
         let overlay: Arc<dyn Ground> = Arc::new(overlay::Overlay::new(ground, lock));
-        let done = repair_parts(&overlay, &settings, Way::WithoutIndex)?;
+        let done = repair_parts(&overlay, &settings, meaning, Way::WithoutIndex)?;
         let engine = Engine::open(overlay, settings, Mode::Rebuild, command)?;
         // What parity gives back is not written down: it would stay in memory.
         engine.storage.rehearse();
