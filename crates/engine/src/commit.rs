@@ -19,6 +19,7 @@ pub(crate) mod records;
 pub(crate) mod superseded;
 
 use crate::commit::records::{encode_objects, encode_removals};
+use crate::components::{CHUNK_INDEX, LOG, OBJECT_INDEX};
 use crate::liveness::dead::Marks;
 use crate::liveness::reference::{Facts, Reference, Stored};
 use crate::statistics::Totals;
@@ -26,6 +27,7 @@ use crate::{Change, Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_oplog::{Effects, Log, LogError, Position, Record, View};
+use onefold_storage::components::STORAGE_WRITE;
 use onefold_storage::{ChunkKind, Prepared, Scope};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashSet;
@@ -342,13 +344,13 @@ impl Engine {
 
     /// Returns the views that learn from the log about containers and transactions, in the order in which a batch is
     /// applied.
-    pub(crate) fn indexes(&self) -> [(Component, &dyn View<EngineError>); 2] {
-        [(Component::ChunkIndex, &*self.index), (Component::ObjectIndex, &*self.objects)]
+    pub(crate) fn indexes(&self) -> [(&'static Component, &dyn View<EngineError>); 2] {
+        [(&CHUNK_INDEX, &*self.index), (&OBJECT_INDEX, &*self.objects)]
     }
 
     /// Returns all views.
-    pub(crate) fn views(&self) -> impl Iterator<Item = (Component, &dyn View<EngineError>)> {
-        let containers: (Component, &dyn View<EngineError>) = (Component::StorageWrite, &*self.storage);
+    pub(crate) fn views(&self) -> impl Iterator<Item = (&'static Component, &dyn View<EngineError>)> {
+        let containers: (&'static Component, &dyn View<EngineError>) = (&STORAGE_WRITE, &*self.storage);
         std::iter::once(containers).chain(self.indexes())
     }
 
@@ -362,7 +364,7 @@ impl Engine {
         effects: Effects<'_>,
     ) -> Result<(Position, Position)> {
         let bytes = records.iter().map(|record| record.payload.len() as u64).sum();
-        let logged = self.check_lock().and_then(|()| Ok(self.profile.time(Component::Log, bytes, || write(&self.log, records))?));
+        let logged = self.check_lock().and_then(|()| Ok(self.profile.time(&LOG, bytes, || write(&self.log, records))?));
         let (start, end) = match logged {
             Ok(range) => range,
             Err(error) => {

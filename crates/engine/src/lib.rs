@@ -22,6 +22,7 @@
 //! facts in numbered groups.
 
 mod commit;
+pub mod components;
 mod error;
 mod lifecycle;
 mod liveness;
@@ -46,7 +47,7 @@ pub use liveness::{Candidate, Cursor, Liveness, Noted};
 pub use lost::quarantine::Quarantined;
 pub use lost::rebuild::Rebuild;
 pub use lost::scrubbing::ScrubListing;
-pub use lost::store_salvage::{SalvageOptions, Salvaged, salvage};
+pub use lost::store_salvage::{Meaning, SalvageOptions, Salvaged, salvage};
 pub use lost::{LostChunk, Readable};
 pub use onefold_index::Change;
 pub use onefold_storage::{Address, ContainerId, MergeStatistics, ParityStatistics, Repair};
@@ -103,7 +104,7 @@ pub struct Engine {
     rehearsal: lost::rehearsal::Rehearsal,
     /// Shared by deleters; exclusive while switching append-only mode.
     deletions: RwLock<()>,
-    keeps_layers: bool,
+    keeps_unused: bool,
     /// Bytes read and written on behalf of others. Background work watches it to stay out of their way.
     served_bytes: AtomicU64,
     totals: Mutex<statistics::Totals>,
@@ -125,10 +126,10 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Returns whether layers that no volume uses must be kept: a repair found that a part of the log was lost, and
-    /// nobody has looked at these layers since.
-    pub fn keeps_unused_layers(&self) -> bool {
-        self.keeps_layers
+    /// Returns whether objects that nobody uses must be kept: a repair found that a part of the log was lost, and
+    /// nobody has looked at these objects since.
+    pub fn keeps_unused(&self) -> bool {
+        self.keeps_unused
     }
 
     /// Returns a new writing stream. Its chunks lie together.

@@ -5,9 +5,9 @@ pub(crate) mod recipe;
 pub(crate) mod snapshot;
 pub(crate) mod views;
 
+use crate::components::FINGERPRINT;
 use crate::{Engine, EngineError, Piece, Recipe, Result, decode_pieces};
 use onefold_fingerprint::Fingerprint;
-use onefold_ground::profile::Component;
 use onefold_ground::wire::Reader;
 use onefold_index::IndexEntry;
 use onefold_storage::{Address, ChunkKind, Slice, StorageError};
@@ -157,7 +157,7 @@ impl Engine {
     fn verify(&self, wanted: &[(Address, Fingerprint)], slices: &[Slice], kind: ChunkKind) -> Result<()> {
         let bytes = slices.iter().map(|slice| slice.len() as u64).sum();
         let algorithm = self.descriptor.fingerprint;
-        let found: Vec<Fingerprint> = self.profile.time(Component::Fingerprint, bytes, || {
+        let found: Vec<Fingerprint> = self.profile.time(&FINGERPRINT, bytes, || {
             if kind == ChunkKind::Data {
                 let chunks: Vec<&[u8]> = slices.iter().map(|slice| &slice[..]).collect();
                 let mut found = Vec::with_capacity(chunks.len());

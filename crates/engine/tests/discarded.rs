@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{DEFAULT_CHAIN, bytes, descriptor, open, read, refer, settings, store, try_open, unused, write};
+use common::{DEFAULT_CHAIN, Meaningless, bytes, descriptor, open, read, refer, settings, store, try_open, unused, write};
 use onefold_engine::{Descriptor, Engine, EngineError, MetadataKind, Mode, Piece, Rebuild, SalvageOptions, Settings, salvage};
 use onefold_ground::{Ground, LocalGround, ModelledGround, ModelledPart, SimulatedGround};
 use onefold_storage::StorageError;
@@ -95,7 +95,9 @@ fn only_who_knows_that_it_keeps_no_data_opens_it_and_nothing_is_changed() {
     for mode in [Mode::ReadWrite, Mode::ReadOnly] {
         refused(try_open(&ground, settings(DEFAULT_CHAIN), mode).unwrap_err());
     }
-    refused(salvage(&shared, &settings(DEFAULT_CHAIN), SalvageOptions { dry_run: false, may_lose: true }, "test").unwrap_err());
+    refused(
+        salvage(&shared, &settings(DEFAULT_CHAIN), SalvageOptions { dry_run: false, may_lose: true }, &Meaningless, "test").unwrap_err(),
+    );
     refused(Rebuild::start(shared.clone(), settings(DEFAULT_CHAIN), "test", &mut |_| ()).unwrap_err());
     let invalid = |settings: Settings, expected: &str| {
         let error = try_open(&ground, settings, Mode::ReadWrite).unwrap_err();

@@ -66,7 +66,8 @@ fn what_the_log_jumped_over_counts_for_no_limit() {
 fn a_salvage_finds_nothing_to_do_beside_a_jump_and_a_lost_segment_where_there_is_one() {
     let (ground, written) = jumping(5);
     let shared = |ground: &SimulatedGround| -> Arc<dyn Ground> { Arc::new(ground.clone()) };
-    let run = |ground, may_lose| salvage(&shared(ground), &small(), SalvageOptions { dry_run: false, may_lose }, "test").unwrap();
+    let run =
+        |ground, may_lose| salvage(&shared(ground), &small(), SalvageOptions { dry_run: false, may_lose }, &Meaningless, "test").unwrap();
     assert_eq!(run(&ground, false).sentences, Vec::<String>::new());
     check(&ground, Mode::ReadWrite, &written);
     let (ground, _) = jumping(5);

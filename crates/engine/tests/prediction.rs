@@ -4,8 +4,8 @@ mod common;
 
 use common::*;
 use onefold_chunking::Kind;
+use onefold_engine::components::PREDICTION;
 use onefold_engine::{Descriptor, Engine, Piece};
-use onefold_ground::profile::Component;
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ fn engines(kind: Kind) -> [Arc<Engine>; 2] {
 }
 
 fn predicted_bytes(engine: &Engine) -> u64 {
-    engine.profile().usage(Component::Prediction).bytes
+    engine.profile().usage(&PREDICTION).bytes
 }
 
 proptest! {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 fn repair(ground: &SimulatedGround, dry_run: bool) -> Result<Vec<String>, EngineError> {
     let shared: Arc<dyn Ground> = Arc::new(ground.clone());
-    salvage(&shared, &settings(DEFAULT_CHAIN), SalvageOptions { dry_run, may_lose: false }, "test").map(|done| done.sentences)
+    salvage(&shared, &settings(DEFAULT_CHAIN), SalvageOptions { dry_run, may_lose: false }, &Meaningless, "test").map(|done| done.sentences)
 }
 
 #[test]

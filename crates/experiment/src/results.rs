@@ -250,7 +250,7 @@ pub fn group(component: &str) -> &'static str {
         "chunking" | "prediction" => "chunking",
         "fingerprint" => "fingerprint",
         "filter_chunk_index" | "chunk_index" => "chunk-index",
-        "filter_block_index" | "block_index" => "block-index",
+        "filter_block_index" | "object_index" => "block-index",
         "storage_write" | "storage_read" | "compress" | "decompress" | "filter_container_cache" | "filter_byte_compare" => "storage",
         "log" => "log",
         "lock" | "reservation" => "lock",

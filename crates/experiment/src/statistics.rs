@@ -56,6 +56,13 @@ pub fn judge(results: &Results, expectation: &Expectation) -> Outcome {
     if holds { Outcome::Holds(ratio) } else { Outcome::Fails(ratio) }
 }
 
+/// Returns the expected orders that should show at this size and do not. Variants that failed are left out.
+pub fn unmet(results: &Results) -> Vec<&Expectation> {
+    let is_whole = results.size_bytes >= results.full_size_bytes;
+    let fails = |expectation: &&Expectation| matches!(judge(results, expectation), Outcome::Fails(_));
+    results.about.expectations.iter().filter(|expectation| is_whole || expectation.quick).filter(fails).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

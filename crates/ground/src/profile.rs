@@ -1,102 +1,49 @@
 //! Time and bytes by component (M0.22): where the wall time of the data path goes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-/// What time is spent on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Component {
-    /// Reading what is backed up.
-    Source,
-    /// Finding chunk boundaries.
-    Chunking,
-    /// Hashing.
-    Fingerprint,
-    /// Hashing chunks that were expected, and were right: nothing was scanned for them.
-    Prediction,
-    /// Waiting for another stream that stores the same chunk.
-    Reservation,
-    /// Zero-chunk filter.
-    FilterZero,
-    /// Block-index filter.
-    FilterBlockIndex,
-    /// Bloom filter.
-    FilterBloom,
-    /// Container-cache filter.
-    FilterContainerCache,
-    /// Chunk-index filter.
-    FilterChunkIndex,
-    /// Byte-compare filter.
-    FilterByteCompare,
-    /// Chunk index: applying and sweeping, in the background.
-    ChunkIndex,
-    /// Object index: looking up and persisting.
-    ObjectIndex,
-    /// Compressing frames.
-    Compress,
-    /// Writing and syncing containers.
-    StorageWrite,
-    /// Reading containers.
-    StorageRead,
-    /// Decompressing frames.
-    Decompress,
-    /// Writing and syncing the operations log.
-    Log,
-    /// Waiting for locks of blocks.
-    Lock,
-    /// Making damaged containers anew from parity: a call for each.
-    Repair,
+/// Something that time is spent on. The crate that does it names it, in a `static`:
+/// `pub static LOG: Component = Component::new("log");`. Two with one name are one.
+#[derive(Debug)]
+pub struct Component {
+    name: &'static str,
+    /// Its place in all profiles, from its first use on.
+    place: OnceLock<usize>,
+}
+
+/// The most components of a process.
+const MAX_COMPONENTS: usize = 32;
+
+/// The names of all components that were used, by place.
+static NAMES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+
+fn names() -> MutexGuard<'static, Vec<&'static str>> {
+    // A name is there or not: the list is whole at any time.
+    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Component {
-    /// All of them, in the order of the data path.
-    pub const ALL: [Component; 20] = [
-        Component::Source,
-        Component::Chunking,
-        Component::Fingerprint,
-        Component::Prediction,
-        Component::Reservation,
-        Component::FilterZero,
-        Component::FilterBlockIndex,
-        Component::FilterBloom,
-        Component::FilterContainerCache,
-        Component::FilterChunkIndex,
-        Component::FilterByteCompare,
-        Component::ChunkIndex,
-        Component::ObjectIndex,
-        Component::Compress,
-        Component::StorageWrite,
-        Component::StorageRead,
-        Component::Decompress,
-        Component::Log,
-        Component::Lock,
-        Component::Repair,
-    ];
+    /// Names a component.
+    pub const fn new(name: &'static str) -> Component {
+        Component { name, place: OnceLock::new() }
+    }
 
-    /// The name in `stats`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Component::Source => "source",
-            Component::Chunking => "chunking",
-            Component::Fingerprint => "fingerprint",
-            Component::Prediction => "prediction",
-            Component::Reservation => "reservation",
-            Component::FilterZero => "filter_zero_chunk",
-            Component::FilterBlockIndex => "filter_block_index",
-            Component::FilterBloom => "filter_bloom",
-            Component::FilterContainerCache => "filter_container_cache",
-            Component::FilterChunkIndex => "filter_chunk_index",
-            Component::FilterByteCompare => "filter_byte_compare",
-            Component::ChunkIndex => "chunk_index",
-            Component::ObjectIndex => "object_index",
-            Component::Compress => "compress",
-            Component::StorageWrite => "storage_write",
-            Component::StorageRead => "storage_read",
-            Component::Decompress => "decompress",
-            Component::Log => "log",
-            Component::Lock => "lock",
-            Component::Repair => "repair",
-        }
+    /// Returns its name in reports.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn place(&self) -> usize {
+        *self.place.get_or_init(|| {
+            let mut names = names();
+            names.iter().position(|name| *name == self.name).unwrap_or_else(|| {
+                assert!(names.len() < MAX_COMPONENTS, "components are statics, and there are fewer of them");
+                names.push(self.name);
+                names.len() - 1
+            })
+        })
     }
 }
 
@@ -118,15 +65,26 @@ struct Cell {
     bytes: AtomicU64,
 }
 
+impl Cell {
+    fn usage(&self) -> Usage {
+        Usage {
+            calls: self.calls.load(Ordering::Relaxed),
+            time_ns: self.time_ns.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+        }
+    }
+}
+
 /// Sums for all components of one store. Cheap enough to stay on: two clock reads per batch.
 #[derive(Debug, Default)]
 pub struct Profile {
-    cells: [Cell; Component::ALL.len()],
+    /// By place.
+    cells: [Cell; MAX_COMPONENTS],
 }
 
 impl Profile {
     /// Runs `work` and adds its time and `bytes` to `component`.
-    pub fn time<T>(&self, component: Component, bytes: u64, work: impl FnOnce() -> T) -> T {
+    pub fn time<T>(&self, component: &Component, bytes: u64, work: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let result = work();
         self.add(component, start.elapsed().as_nanos() as u64, bytes);
@@ -134,26 +92,25 @@ impl Profile {
     }
 
     /// Adds one call.
-    pub fn add(&self, component: Component, time_ns: u64, bytes: u64) {
-        let cell = &self.cells[component as usize];
+    pub fn add(&self, component: &Component, time_ns: u64, bytes: u64) {
+        let cell = &self.cells[component.place()];
         cell.calls.fetch_add(1, Ordering::Relaxed);
         cell.time_ns.fetch_add(time_ns, Ordering::Relaxed);
         cell.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// The sums so far.
-    pub fn usage(&self, component: Component) -> Usage {
-        let cell = &self.cells[component as usize];
-        Usage {
-            calls: cell.calls.load(Ordering::Relaxed),
-            time_ns: cell.time_ns.load(Ordering::Relaxed),
-            bytes: cell.bytes.load(Ordering::Relaxed),
-        }
+    pub fn usage(&self, component: &Component) -> Usage {
+        self.cells[component.place()].usage()
     }
 
-    /// All components with at least one call.
+    /// All components with at least one call, by name.
     pub fn report(&self) -> Vec<(&'static str, Usage)> {
-        Component::ALL.iter().map(|component| (component.name(), self.usage(*component))).filter(|(_, usage)| usage.calls > 0).collect()
+        let names = names().clone();
+        let all = names.into_iter().zip(&self.cells).map(|(name, cell)| (name, cell.usage()));
+        let mut report: Vec<_> = all.filter(|(_, usage)| usage.calls > 0).collect();
+        report.sort_unstable_by_key(|(name, _)| *name);
+        report
     }
 }
 
@@ -161,21 +118,30 @@ impl Profile {
 mod tests {
     use super::*;
 
+    static CUTTING: Component = Component::new("cutting");
+    static HASHING: Component = Component::new("hashing");
+    static CUTTING_ELSEWHERE: Component = Component::new("cutting");
+
     #[test]
     fn m0_22_time_and_bytes_are_summed_by_component() {
         let profile = Profile::default();
-        assert_eq!(profile.time(Component::Chunking, 100, || 7), 7);
-        profile.add(Component::Chunking, 5, 50);
-        let usage = profile.usage(Component::Chunking);
+        assert_eq!(profile.time(&CUTTING, 100, || 7), 7);
+        profile.add(&CUTTING, 5, 50);
+        let usage = profile.usage(&CUTTING);
         assert_eq!((usage.calls, usage.bytes), (2, 150));
         assert!(usage.time_ns >= 5);
-        assert_eq!(profile.report().len(), 1);
+        assert_eq!(profile.report(), [("cutting", usage)]);
     }
 
     #[test]
-    fn every_component_stands_at_its_own_place() {
-        for (place, component) in Component::ALL.iter().enumerate() {
-            assert_eq!(*component as usize, place);
-        }
+    fn components_of_one_name_are_one_and_others_are_apart() {
+        let profile = Profile::default();
+        profile.add(&HASHING, 1, 10);
+        profile.add(&CUTTING, 2, 20);
+        profile.add(&CUTTING_ELSEWHERE, 3, 30);
+        let cutting = Usage { calls: 2, time_ns: 5, bytes: 50 };
+        assert_eq!(profile.usage(&CUTTING), cutting);
+        assert_eq!(profile.report(), [("cutting", cutting), ("hashing", Usage { calls: 1, time_ns: 1, bytes: 10 })]);
+        assert!(Profile::default().report().is_empty());
     }
 }

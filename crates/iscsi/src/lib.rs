@@ -18,17 +18,19 @@
 pub mod chap;
 mod denials;
 pub mod initiator;
+mod limits;
 pub mod login;
+mod memory;
 pub mod negotiation;
 pub mod pdu;
 pub mod scsi;
 mod server;
 mod session;
+mod shared;
 mod target;
 pub mod text;
 mod transport;
 
-pub(crate) use server::Shared;
+pub use limits::Limits;
 pub use server::{Handle, PortalConfig, Server};
-pub use session::Limits;
 pub use target::{SessionInfo, Target, Targets, lun_number};

@@ -1,24 +1,22 @@
 //! Accepts connections, and logs each one in.
 
-use crate::denials::Denials;
+use crate::limits::Limits;
 use crate::login::{Login, Refused};
 use crate::negotiation::Parameters;
 use crate::pdu::{Header, Incoming, Outgoing, StatusNumber, opcode};
-use crate::scsi::{Buffers, MAX_TRANSFER_BYTES, Nexus, Port, Tokens};
-use crate::session::{Begun, Limits, SharedMemory, serve};
+use crate::scsi::{Nexus, Port};
+use crate::session::{Begun, serve};
+use crate::shared::{Portal, Shared};
 use crate::target::{Newcomer, NoPlace, SessionInfo, Sessions, Targets};
 use crate::transport::{LOGIN_SEGMENT_BYTES, read, spell, write};
-use onefold_pool::Pool;
-use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,53 +25,6 @@ pub struct PortalConfig {
     pub listen: SocketAddr,
     /// The address that initiators are told, if it differs: `HOST:PORT`.
     pub advertised: Option<String>,
-}
-
-/// Commands executed at a time, of all sessions.
-const WORKERS: usize = 64;
-/// Threads for commands that work, and for commands that only wait and have given their place among the workers to
-/// others. So every command with a place has a thread.
-const THREADS: usize = 512;
-
-/// State shared by all sessions.
-pub(crate) struct Shared {
-    pub(crate) targets: Arc<dyn Targets>,
-    pub(crate) limits: Limits,
-    pub(crate) sessions: Arc<Sessions>,
-    pub(crate) workers: Arc<Semaphore>,
-    /// Places for commands that only wait.
-    pub(crate) waiters: Arc<Semaphore>,
-    pub(crate) memory: Arc<SharedMemory>,
-    pub(crate) pool: Pool,
-    /// Commands under way, of all sessions.
-    pub(crate) commands: AtomicUsize,
-    pub(crate) tokens: Tokens,
-    pub(crate) buffers: Arc<Buffers>,
-    portals: Vec<Portal>,
-    next_handle: AtomicU16,
-    /// Connections in their login, by address.
-    half_open: Mutex<HashMap<IpAddr, usize>>,
-    denials: Mutex<Denials>,
-}
-
-struct Portal {
-    /// Portal group. Each portal has its own, so that each is a path of its own.
-    group: u16,
-    address: SocketAddr,
-    advertised: Option<String>,
-}
-
-impl Shared {
-    /// Returns the addresses of all portals with their groups, for an initiator that has connected to `own`. If a
-    /// portal listens on all addresses of the machine, returns the address that this initiator can reach.
-    pub(crate) fn portals(&self, own: SocketAddr) -> Vec<String> {
-        let address = |portal: &Portal| match &portal.advertised {
-            Some(advertised) => advertised.clone(),
-            None if portal.address.ip().is_unspecified() => SocketAddr::new(own.ip(), portal.address.port()).to_string(),
-            None => portal.address.to_string(),
-        };
-        self.portals.iter().map(|portal| format!("{},{}", address(portal), portal.group)).collect()
-    }
 }
 
 /// A view and a control of a running server.
@@ -130,23 +81,8 @@ impl Server {
             bound.push(Portal { group: number as u16 + 1, address: listener.local_addr()?, advertised: portal.advertised.clone() });
             listeners.push(listener);
         }
-        let shared = Shared {
-            targets,
-            limits,
-            sessions: Arc::default(),
-            workers: Arc::new(Semaphore::new(WORKERS)),
-            waiters: Arc::new(Semaphore::new(THREADS - WORKERS)),
-            memory: Arc::new(SharedMemory::new(limits.bytes.max(MAX_TRANSFER_BYTES.into()))),
-            pool: Pool::new("iscsi", THREADS),
-            commands: AtomicUsize::new(0),
-            tokens: Tokens::default(),
-            buffers: Arc::default(),
-            portals: bound,
-            next_handle: AtomicU16::new(1),
-            half_open: Mutex::default(),
-            denials: Mutex::default(),
-        };
-        Ok(Server { shared: Arc::new(shared), listeners })
+        let shared = Arc::new(Shared::new(targets, limits, bound));
+        Ok(Server { shared, listeners })
     }
 
     /// Returns the addresses, with the ports that the system chose.

@@ -1,9 +1,9 @@
 //! Targets: names with logical units, and the sessions logged in to them.
 
+use crate::limits::Limits;
 use crate::login::{Doors, Visitor};
 use crate::negotiation::Parameters;
 use crate::scsi::{LogicalUnit, Nexus};
-use crate::session::Limits;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

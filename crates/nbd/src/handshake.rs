@@ -1,10 +1,9 @@
 //! The negotiation of a connection: transfers the bytes that [`crate::haggling`] decides about.
 
+use crate::context::{Context, LINGER, stopped};
 use crate::haggling::{Haggling, Next, Session, TlsState, greeting};
 use crate::options::{self, MAX_DATA_BYTES, MAX_SKIPPED_BYTES, OptionHeader};
-use crate::server::Context;
 use crate::tls::Wire;
-use crate::transmission::{LINGER, stopped};
 use crate::wire::option;
 use std::io;
 use std::sync::Arc;

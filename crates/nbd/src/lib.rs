@@ -24,6 +24,7 @@
 
 pub mod client;
 mod config;
+mod context;
 mod execute;
 mod export;
 mod handshake;

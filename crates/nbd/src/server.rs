@@ -1,19 +1,17 @@
 //! The server: listens, limits connections, and stops in order.
 
+use crate::context::{Context, Using};
 use crate::haggling::TlsState;
 use crate::listener::{Accepted, Listener};
 use crate::tls::{self, Wire};
-use crate::{Config, Export, ExportError, Exports, Limits, Listen, LocalAddress, Metrics, NbdError, Result, Tls, handshake, transmission};
-use onefold_pool::Pool;
-use std::collections::HashMap;
+use crate::{Config, Export, ExportError, Exports, Listen, LocalAddress, Metrics, NbdError, Result, Tls, handshake, transmission};
 use std::future::Future;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
 
 /// How long to wait after a failure to accept (usually no file descriptors are left), so that the loop does not use a
 /// whole core.
@@ -25,27 +23,6 @@ pub struct Server {
     listeners: Vec<Listener>,
     context: Arc<Context>,
 }
-
-/// State shared by all connections.
-pub(crate) struct Context {
-    pub exports: Arc<dyn Exports>,
-    pub limits: Limits,
-    pub acceptor: Option<TlsAcceptor>,
-    pub metrics: Arc<Metrics>,
-    /// The threads for exports, ...
-    pub pool: Pool,
-    /// ... and one permit per thread, which connections take in turn.
-    pub workers: Arc<Semaphore>,
-    /// Bytes for payloads.
-    pub shared_bytes: Arc<Semaphore>,
-    /// Becomes true when the server stops.
-    pub stop: watch::Sender<bool>,
-    in_use: Mutex<InUse>,
-}
-
-/// Exports with connections. The key is the address of the object; the value is the object and the number of its
-/// connections.
-type InUse = HashMap<usize, (Arc<dyn Export>, usize)>;
 
 impl Server {
     /// Binds the addresses and reads the certificates. From now on clients can connect, and [`Server::run`] serves
@@ -69,17 +46,7 @@ impl Server {
             }
         }
         let listeners = config.listen.iter().map(|listen| Listener::bind(listen, config.socket_mode)).collect::<Result<Vec<_>>>()?;
-        let context = Arc::new(Context {
-            exports,
-            acceptor,
-            metrics: Arc::default(),
-            pool: Pool::new("nbd", config.limits.parallel_requests),
-            workers: Arc::new(Semaphore::new(config.limits.parallel_requests)),
-            shared_bytes: Arc::new(Semaphore::new(config.limits.bytes)),
-            stop: watch::Sender::new(false),
-            in_use: Mutex::default(),
-            limits: config.limits.clone(),
-        });
+        let context = Context::new(exports, acceptor, &config.limits);
         Ok(Server { config, listeners, context })
     }
 
@@ -133,7 +100,7 @@ impl Server {
         }
         // Closes the sockets and removes their files.
         self.listeners.clear();
-        let in_use: Vec<_> = self.context.in_use().values().map(|(export, _)| Arc::clone(export)).collect();
+        let in_use = self.context.exports_in_use();
         self.context.stop.send_replace(true);
         let finished = timeout(self.config.limits.shutdown_timeout, async { while connections.join_next().await.is_some() {} }).await;
         if finished.is_err() {
@@ -141,39 +108,6 @@ impl Server {
             connections.shutdown().await;
         }
         flush(in_use, self.config.limits.shutdown_timeout).await
-    }
-}
-
-impl Context {
-    fn in_use(&self) -> MutexGuard<'_, InUse> {
-        // No code panics while it is held.
-        self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// An export in use by a connection.
-struct Using {
-    context: Arc<Context>,
-    key: usize,
-}
-
-impl Using {
-    fn new(context: &Arc<Context>, export: &Arc<dyn Export>) -> Using {
-        let key = Arc::as_ptr(export).cast::<()>() as usize;
-        context.in_use().entry(key).or_insert_with(|| (Arc::clone(export), 0)).1 += 1;
-        Using { context: Arc::clone(context), key }
-    }
-}
-
-impl Drop for Using {
-    fn drop(&mut self) {
-        let mut in_use = self.context.in_use();
-        if let Some((_, connections)) = in_use.get_mut(&self.key) {
-            *connections -= 1;
-            if *connections == 0 {
-                in_use.remove(&self.key);
-            }
-        }
     }
 }
 

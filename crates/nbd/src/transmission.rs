@@ -5,13 +5,13 @@
 //! waits for the client. So no client keeps a worker. A request only ever waits for others that make progress or are
 //! closed by a timeout.
 
+use crate::context::{Context, LINGER, stopped};
 use crate::execute::{STATUS_EXTENTS, execute};
 use crate::haggling::Session;
 use crate::limits::{Hold, Shares};
 use crate::metrics::Command;
 use crate::reply::Reply;
 use crate::request::{self, Facts, Judged, Operation, Request};
-use crate::server::Context;
 use crate::tls::Wire;
 use crate::wire::command;
 use crate::{Errno, Extent};
@@ -29,9 +29,6 @@ const BUFFER_BYTES: usize = 16 << 10;
 
 /// Replies written with one system call.
 const REPLIES_AT_ONCE: usize = 64;
-
-/// How long a stopping server waits for further requests of a client that has none in flight.
-pub(crate) const LINGER: Duration = Duration::from_millis(250);
 
 /// Memory for building a status reply: extents as the export returns them, and as bytes.
 const STATUS_BYTES: u32 = (STATUS_EXTENTS * (size_of::<Extent>() + 16)) as u32;
@@ -255,12 +252,6 @@ async fn write_batch(writer: &mut (impl AsyncWrite + Unpin), batch: &[Outgoing],
         IoSlice::advance_slices(&mut left, written);
     }
     writer.flush().await
-}
-
-/// Waits until the server stops.
-pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
-    // An error means that the sender is gone, and with it the server.
-    let _ = stop.wait_for(|stop| *stop).await;
 }
 
 async fn within<T>(limit: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {

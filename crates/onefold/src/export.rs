@@ -1,7 +1,7 @@
 //! Volumes as exports of the NBD server.
 
+use crate::erasure::check_not_being_erased;
 use crate::failure::{Failure, Result};
-use crate::iscsi::check_not_being_erased;
 use crate::units::{counted, printable, size};
 use onefold_engine::{Engine, EngineError};
 use onefold_nbd::{Export, ExportError, ExportInfo, Exports, Extent};

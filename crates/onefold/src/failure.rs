@@ -1,7 +1,10 @@
 //! How a failed command ends, for people and scripts: one message with what happened and the values, one line of
 //! advice, one exit code.
 
+use crate::units::printable;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// How a command ended. The numbers are part of the interface (`docs/cli.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +59,11 @@ impl Failure {
     /// Returns the end by a signal. `message` says what that means for the store.
     pub fn interrupted(message: impl fmt::Display) -> Failure {
         Failure { exit: Exit::Interrupted, message: message.to_string(), advice: None }
+    }
+
+    /// Something could not be done with a file: `operation` is a verb.
+    pub fn of_file(operation: &str, path: &Path, why: impl fmt::Display) -> Failure {
+        Failure::failed(format!("cannot {operation} {}: {why}", printable(path.as_os_str().as_bytes())))
     }
 
     /// Adds what to do next.

@@ -15,6 +15,7 @@ pub mod commands;
 pub mod console;
 pub mod control;
 pub mod daemon;
+mod erasure;
 pub mod export;
 pub mod failure;
 pub mod interrupt;

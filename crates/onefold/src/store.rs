@@ -6,6 +6,7 @@ use crate::settings::{MAX_SETTINGS_BYTES, Settings, parse_settings};
 use crate::waiting::Waiting;
 use onefold_engine::{Engine, EngineError, Mode};
 use onefold_ground::{Ground, LocalGround};
+use onefold_upkeep::ObjectMeaning;
 use onefold_volume::VolumesOptions;
 use std::fs::File;
 use std::io::Read;
@@ -56,7 +57,7 @@ impl Store {
         });
         match opened {
             Ok(engine) => Ok(Store { engine, settings }),
-            Err(error) if error.is_damage() => match Engine::open_sound(ground, settings.engine.clone(), command) {
+            Err(error) if error.is_damage() => match Engine::open_sound(ground, settings.engine.clone(), &ObjectMeaning, command) {
                 Ok((engine, found)) => {
                     note(&format!("the store is damaged: {error}"));
                     found.losses.iter().for_each(|loss| note(&format!("  {loss}")));

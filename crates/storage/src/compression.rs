@@ -5,7 +5,8 @@
 //! * [`decompress`] allocates what the catalog says the frame has, and refuses a frame that spells more or less.
 
 use crate::StorageOptions;
-use onefold_ground::profile::{Component, Profile};
+use crate::components::COMPRESS;
+use onefold_ground::profile::Profile;
 use std::cell::RefCell;
 use std::fmt;
 use std::io::{Read, Write};
@@ -109,7 +110,7 @@ impl Compressors {
         let compressor = if is_sequential { &mut self.sequential } else { &mut self.random };
         match compressor.compression {
             Compression::None => (Codec::Plain, raw),
-            _ => profile.time(Component::Compress, raw.len() as u64, || compressor.compress(raw)),
+            _ => profile.time(&COMPRESS, raw.len() as u64, || compressor.compress(raw)),
         }
     }
 }

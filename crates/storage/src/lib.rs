@@ -34,6 +34,7 @@ mod cache;
 mod caches;
 mod catalog;
 mod checkpoint;
+pub mod components;
 mod compression;
 mod container_salvage;
 mod error;

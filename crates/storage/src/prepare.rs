@@ -3,13 +3,13 @@
 //! Every [`Prepared`] starts from what the log is *known* to hold, never from what another one is about to log. So one that is abandoned
 //! needs no undoing, and two at the same time only say some things twice, which replay allows.
 
+use crate::components::STORAGE_WRITE;
 use crate::open::{Cursor, OpenContainer, Seal, State};
 use crate::records::{ContainerRecord, frame_committed, frame_data};
 use crate::store::{ContainerStore, Shared};
 use crate::workers::Job;
 use crate::{Address, ChunkKind, ContainerId, Result, Slot, StorageError};
 use onefold_fingerprint::Fingerprint;
-use onefold_ground::profile::Component;
 use onefold_ground::{File, parent};
 use onefold_oplog::{Position, Record};
 use parking_lot::Mutex;
@@ -232,7 +232,7 @@ impl Shared {
             let complete = state.full && state.pending.is_empty() && state.catalog.frames.len() == target.frames;
             if complete && state.seal == Seal::None {
                 self.profile
-                    .time(Component::StorageWrite, 0, || state.write_footer(self.options.digest_bytes))
+                    .time(&STORAGE_WRITE, 0, || state.write_footer(self.options.digest_bytes))
                     .map_err(StorageError::cannot_write)?;
             }
             if state.synced_frames < target.frames || state.seal == Seal::Written {
@@ -249,7 +249,7 @@ impl Shared {
             }
         }
         self.profile
-            .time(Component::StorageWrite, 0, || {
+            .time(&STORAGE_WRITE, 0, || {
                 sync_all(&unsynced).and_then(|()| folders.iter().try_for_each(|folder| self.ground.sync_directory(folder)))
             })
             .map_err(|error| {

@@ -4,13 +4,13 @@
 //! Others that want the same frame at the same time wait for it (`frame_cache.rs`). What is given out was checked: catalog, frame checksum, raw length, and
 //! that the slot has the fingerprint that is wanted.
 
+use crate::components::DECOMPRESS;
 use crate::compression::decompress;
 use crate::frame_cache::{Needed, Share};
 use crate::open::{Found, OpenContainer};
 use crate::store::{ContainerStore, Shared};
 use crate::{Address, Catalog, Codec, ContainerId, Frame, Origin, Result, Slot, StorageError, file};
 use onefold_fingerprint::Fingerprint;
-use onefold_ground::profile::Component;
 use onefold_ground::{Access, File, GroundError, checksum};
 use std::borrow::Cow;
 use std::fmt;
@@ -241,7 +241,7 @@ impl Shared {
 
     /// Checks and decompresses a frame.
     pub(crate) fn unpack(&self, container: ContainerId, frame: &Frame, stored: &[u8]) -> Result<Vec<u8>> {
-        self.profile.time(Component::Decompress, u64::from(frame.raw_bytes), || {
+        self.profile.time(&DECOMPRESS, u64::from(frame.raw_bytes), || {
             self.check_stored(container, frame, stored)?;
             decompress(frame.codec, stored, frame.raw_bytes as usize)
                 .map_err(|why| self.damaged(container, Some(frame.number), None, format!("it cannot be decompressed: {why}")))
@@ -253,7 +253,7 @@ impl Shared {
         if frame.codec != Codec::Plain || stored.len() != frame.raw_bytes as usize {
             return self.unpack(container, frame, &stored);
         }
-        self.profile.time(Component::Decompress, u64::from(frame.raw_bytes), || self.check_stored(container, frame, &stored))?;
+        self.profile.time(&DECOMPRESS, u64::from(frame.raw_bytes), || self.check_stored(container, frame, &stored))?;
         Ok(stored.into_owned())
     }
 

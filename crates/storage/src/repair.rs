@@ -4,12 +4,12 @@
 //! all be right, and must itself have the checksum that the parity file knows. The file is written beside, synced, verified as a container, and renamed
 //! into its place: at any moment there is the old file or the right one. Nothing is ever guessed: what cannot be made right stays as it is.
 
+use crate::components::REPAIR;
 use crate::parity::{BLOCK_BYTES, Member, ParityHeader, add, block_length, blocks, data_offset, parity_directory, parity_path};
 use crate::scrub::Window;
 use crate::sealed::Bytes;
 use crate::store::{ContainerStore, Shared};
 use crate::{ContainerId, FOOTER_BYTES, Footer, HEADER_BYTES, Header, Result, StorageError, file};
-use onefold_ground::profile::Component;
 use onefold_ground::{File, Ground, GroundError, ReadBuffer, checksum, parent};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ impl Shared {
         let repaired = self.make_anew(group, container)?;
         match repaired {
             Repair::Repaired => {
-                self.profile.add(Component::Repair, begun.elapsed().as_nanos() as u64, self.file_bytes(container));
+                self.profile.add(&REPAIR, begun.elapsed().as_nanos() as u64, self.file_bytes(container));
                 self.note_groups(|groups| groups.repaired(container))?;
             }
             Repair::Whole => {}

@@ -1,8 +1,8 @@
 //! What a sealed container's file must hold besides its frames: header, catalog and footer, read from the file or from its bytes in memory.
 
+use crate::components::STORAGE_READ;
 use crate::store::{ContainerStore, Shared};
 use crate::{Catalog, ContainerId, FOOTER_BYTES, Footer, HEADER_BYTES, Header, Result, StorageError, file};
-use onefold_ground::profile::Component;
 use onefold_ground::wire::Reader;
 use onefold_ground::{Access, File, GroundError, ReadBuffer, checksum};
 use std::borrow::Cow;
@@ -253,7 +253,7 @@ impl Shared {
         length: usize,
     ) -> Result<Cow<'a, [u8]>> {
         self.profile
-            .time(Component::StorageRead, length as u64, || file.range(offset, length))
+            .time(&STORAGE_READ, length as u64, || file.range(offset, length))
             .map_err(|error| self.read_error(container, frame, error))
     }
 }

@@ -1,12 +1,12 @@
 //! Checking one container: every checksum, every frame decompressed, every chunk passed on.
 
+use crate::components::STORAGE_READ;
 use crate::scrub::{WHOLE_BYTES, Window};
 use crate::sealed::Bytes;
 use crate::store::{ContainerStore, Shared};
 use crate::{Address, Catalog, ChunkKind, ContainerId, Result, Slot, StorageError};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::ReadBuffer;
-use onefold_ground::profile::Component;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -172,7 +172,7 @@ impl Shared {
         if length > WHOLE_BYTES {
             return Ok(Some(Window::of(file)));
         }
-        let read = self.profile.time(Component::StorageRead, length, || buffer.read(&*file, 0, length as usize).map(drop));
+        let read = self.profile.time(&STORAGE_READ, length, || buffer.read(&*file, 0, length as usize).map(drop));
         read.map_err(|error| self.read_error(container, None, error)).map(|()| None)
     }
 

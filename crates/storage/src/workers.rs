@@ -1,12 +1,12 @@
 //! The threads that compress frames and write them.
 
 use crate::Frame;
+use crate::components::STORAGE_WRITE;
 use crate::compression::Compressors;
 use crate::open::{FrameJob, OpenContainer, Progress};
 use crate::store::Shared;
 use crossbeam_channel::Receiver;
 use onefold_ground::checksum;
-use onefold_ground::profile::Component;
 use std::sync::Arc;
 
 /// One frame to be compressed and written.
@@ -72,7 +72,7 @@ impl Shared {
         self.counters.compressed(&frame);
         self.flow.note_compressed(frame.raw_bytes, frame.stored_bytes);
         let file = file.expect("a writer's container has its file open");
-        let result = self.profile.time(Component::StorageWrite, stored.len() as u64, || match keeps {
+        let result = self.profile.time(&STORAGE_WRITE, stored.len() as u64, || match keeps {
             true => file.write_at(offset, stored),
             false => file.pretend_write(offset, stored.len() as u64),
         });

@@ -27,7 +27,9 @@
 //! # Ok::<(), onefold_traffic::TrafficError>(())
 //! ```
 //!
-//! This crate must never know stores, chunks or files.
+//! [`write`] is the only module that knows files: it writes a stream to one, to a block device or to a pipe.
+//!
+//! This crate must never know stores or chunks. It prints nothing.
 
 mod description;
 mod lengths;
@@ -40,6 +42,7 @@ mod sets;
 mod statistics;
 mod stream;
 mod workload;
+pub mod write;
 
 pub use description::{Description, LengthQuantiles, StateDescription};
 pub use model::{Model, Placement, State, Trace, Variant};

@@ -19,11 +19,13 @@
 //! Only salvage and rebuilding the chunk index are left out.
 
 mod containers;
+mod meaning;
 mod opening;
 mod rebuild;
 mod restore;
 mod suspects;
 
+pub use meaning::ObjectMeaning;
 pub use opening::{Losses, salvage};
 pub use rebuild::rebuild_chunk_index;
 

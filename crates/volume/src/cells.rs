@@ -15,6 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
+/// Waiting for locks of blocks.
+static LOCK: Component = Component::new("lock");
+
 /// A block's mapping.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mapping {
@@ -43,7 +46,7 @@ impl Cell {
         self.buffer.try_read().unwrap_or_else(|| {
             let start = Instant::now();
             let guard = self.buffer.read();
-            profile.add(Component::Lock, start.elapsed().as_nanos() as u64, 0);
+            profile.add(&LOCK, start.elapsed().as_nanos() as u64, 0);
             guard
         })
     }
@@ -53,7 +56,7 @@ impl Cell {
         self.buffer.try_write().unwrap_or_else(|| {
             let start = Instant::now();
             let guard = self.buffer.write();
-            profile.add(Component::Lock, start.elapsed().as_nanos() as u64, 0);
+            profile.add(&LOCK, start.elapsed().as_nanos() as u64, 0);
             guard
         })
     }

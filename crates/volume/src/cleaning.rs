@@ -153,7 +153,7 @@ impl Volumes {
             return Some(Work::Merge(node, merging));
         }
         let users = self.users();
-        let is_unused = |node: &&Arc<Node>| !users.contains_key(&node.number) && !self.shared.engine.keeps_unused_layers();
+        let is_unused = |node: &&Arc<Node>| !users.contains_key(&node.number) && !self.shared.engine.keeps_unused();
         if let Some(node) = nodes.iter().find(is_unused) {
             return Some(Work::Abandon(node.clone()));
         }

@@ -10,8 +10,8 @@
 use crate::error::{Result, VolumeError};
 use crate::layer::{LAYERS_FROM, LAYERS_TO, Layer, damaged, layer_key, layer_number};
 use crate::mapping::{encode_zeros, first_mapping_block, mapping_block, mapping_key, mappings_end};
+use onefold_engine::components::OBJECT_INDEX;
 use onefold_engine::{Change, Engine};
-use onefold_ground::profile::Component;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -206,7 +206,7 @@ impl Layers {
             to = gap;
         }
         let range = || self.engine.range(partition, &from, &to, STEP_OBJECTS);
-        let objects = self.engine.profile().time(Component::ObjectIndex, 0, range)?;
+        let objects = self.engine.profile().time(&OBJECT_INDEX, 0, range)?;
         let mut next = last;
         if let Some((key, _)) = objects.get(STEP_OBJECTS - 1) {
             next = next.min(mapping_block(key)? + 1);

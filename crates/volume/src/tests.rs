@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::testing::TestStore;
+use onefold_engine::components::CHUNKING;
 use onefold_ground::CrashPolicy;
-use onefold_ground::profile::Component;
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -378,7 +378,7 @@ fn a_discard_on_a_full_disk_tries_once_to_write_out_other_blocks() {
             written.push(length);
         }
     }
-    let cut_bytes = |store: &mut TestStore| store.engine().unwrap().profile().usage(Component::Chunking).bytes;
+    let cut_bytes = |store: &mut TestStore| store.engine().unwrap().profile().usage(&CHUNKING).bytes;
     let before = cut_bytes(&mut store);
     volume.discard(u64::from(BLOCK), 38 * u64::from(BLOCK)).unwrap();
     let more = cut_bytes(&mut store) - before;

@@ -22,9 +22,9 @@ use crate::shared::Shared;
 use crate::volumes::VolumeInfo;
 use crate::write_out::{Streams, batch_blocks};
 use onefold_engine::chain::Chain;
+use onefold_engine::components::OBJECT_INDEX;
 use onefold_engine::{Change, Piece};
 use onefold_ground::Space;
-use onefold_ground::profile::Component;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::sync::Arc;
 
@@ -412,7 +412,7 @@ impl Volume {
         if let Some(mapping) = cell.mapping() {
             return Ok(mapping);
         }
-        let found = self.shared.profile().time(Component::ObjectIndex, 0, || self.shared.layers.find(gate.record.layer, block))?;
+        let found = self.shared.profile().time(&OBJECT_INDEX, 0, || self.shared.layers.find(gate.record.layer, block))?;
         let mapping = match found {
             Some((layer, value)) => Mapping { pieces: Arc::new(self.decode(block, &value)?), layer },
             None => Mapping::default(),

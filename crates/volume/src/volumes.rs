@@ -231,7 +231,7 @@ impl Volumes {
     /// A layer with a writer must have no other user.
     fn leave_out_shared_layers(&mut self) {
         let mut users = self.users();
-        if self.damaged.is_empty() && !self.shared.engine.keeps_unused_layers() {
+        if self.damaged.is_empty() && !self.shared.engine.keeps_unused() {
             // Layers without a user go. They belong to a snapshot or a clone of which a repair found nothing else, and
             // a user gave it up.
             let is_used: HashSet<u32> = users.keys().copied().collect();

@@ -5,9 +5,10 @@
 
 use crate::write::chain::{FilterStatistics, Verdict};
 use crate::{Engine, EngineError, Result, Transaction};
-use onefold_ground::profile::{Component, Usage};
+use onefold_ground::profile::Usage;
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_varint};
 use onefold_oplog::Position;
+use onefold_storage::components::REPAIR;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -120,7 +121,7 @@ impl Engine {
     /// Submits the sums and the clock, if they are old enough and something else was written since. With `now`, at a
     /// close, submits them if anything was written since the opening. Returns whether it did.
     pub(crate) fn note_activity(&self, now: bool) -> Result<bool> {
-        let repairs = self.profile.usage(Component::Repair).calls;
+        let repairs = self.profile.usage(&REPAIR).calls;
         {
             let mut earlier = self.earlier.lock();
             let (upto, known_repairs) = if now { (self.opened_at, 0) } else { (earlier.written_upto, earlier.written_repairs) };

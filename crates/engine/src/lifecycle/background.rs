@@ -182,7 +182,7 @@ impl Engine {
 
     /// Steps a view while its pressure is at least `least`. Holds nothing between two steps, so readers and writers get
     /// in.
-    fn step_while(&self, component: Component, view: &dyn View<EngineError>, least: Pressure) -> Result<()> {
+    fn step_while(&self, component: &'static Component, view: &dyn View<EngineError>, least: Pressure) -> Result<()> {
         while view.pressure() >= least {
             let _guard = self.background.maintaining.lock();
             let _views = self.change_views()?;
@@ -234,7 +234,7 @@ impl Engine {
             let failed_before = self.background.copy_fails.swap(copied.is_err(), Ordering::Relaxed);
             if let Err(error) = copied {
                 if !failed_before {
-                    tracing::warn!(%error, "the second copy of volumes and backups is not written; it will be tried again");
+                    tracing::warn!(%error, "the second copy of objects is not written; it will be tried again");
                 }
                 if !self.log.is_over_limit() {
                     return Ok(());

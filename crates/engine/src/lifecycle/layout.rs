@@ -15,9 +15,9 @@ pub(crate) const CONTAINERS: &str = "containers";
 pub(crate) const LOG: &str = "log";
 pub(crate) const LOCK: &str = "lock";
 pub(crate) const OWNER: &str = "owner";
-/// While this file exists, layers that no volume uses are kept: a part of the log was lost, and they may hold data
+/// While this file exists, objects that nobody uses are kept: a part of the log was lost, and they may hold data
 /// written after that part.
-pub(crate) const LAYERS_KEPT: &str = "objects/layers-kept";
+pub(crate) const UNUSED_KEPT: &str = "objects/layers-kept";
 
 pub(crate) fn storage_options(descriptor: &Descriptor, settings: &Settings) -> StorageOptions {
     StorageOptions {

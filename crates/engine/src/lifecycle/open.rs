@@ -11,7 +11,7 @@ use crate::commit::records::Decoded;
 use crate::lifecycle::activity::Earlier;
 use crate::lifecycle::clock::Clock;
 use crate::lifecycle::descriptor::{DESCRIPTOR_COPY, Descriptor};
-use crate::lifecycle::layout::{CONTAINERS, INDEX, LAYERS_KEPT, LOCK, LOG, OBJECTS, log_options, read_epoch, storage_options, write_epoch};
+use crate::lifecycle::layout::{CONTAINERS, INDEX, LOCK, LOG, OBJECTS, UNUSED_KEPT, log_options, read_epoch, storage_options, write_epoch};
 use crate::lifecycle::settings::Settings;
 use crate::liveness::counted::Counted;
 use crate::liveness::recount::RECOUNTED;
@@ -154,7 +154,7 @@ impl Engine {
         let earlier = Earlier::read(objects.get(partition, key)?, log.end())?;
         let (partition, key) = Clock::PLACE;
         let clock = Clock::open(settings.time.clone(), objects.get(partition, key)?);
-        let keeps_layers = ground.exists(LAYERS_KEPT)?;
+        let keeps_unused = ground.exists(UNUSED_KEPT)?;
         // From here on, other openings take the lock of the views again for each change. A rebuild changes them all the
         // time.
         let (opening_views, rebuild_views) = if mode == Mode::Rebuild { (None, views) } else { (views, None) };
@@ -181,7 +181,7 @@ impl Engine {
             scrubs: Scrubs::default(),
             rehearsal: Rehearsal::default(),
             deletions: RwLock::new(()),
-            keeps_layers,
+            keeps_unused,
             served_bytes: AtomicU64::new(0),
             profile,
             mode,

@@ -1,7 +1,7 @@
 //! Parity of containers: made in the background, used when something cannot be read.
 
 use crate::{Engine, EngineError, Mode, Result};
-use onefold_ground::profile::Component;
+use onefold_storage::components::REPAIR;
 use onefold_storage::{Address, ContainerId, Repair, StorageError};
 use std::cell::Cell;
 
@@ -93,6 +93,6 @@ impl Engine {
 
     /// Returns how many containers were rebuilt from parity since the store was made.
     pub fn repaired_containers(&self) -> u64 {
-        self.activity().profile.get(Component::Repair.name()).map_or(0, |usage| usage.calls)
+        self.activity().profile.get(REPAIR.name()).map_or(0, |usage| usage.calls)
     }
 }

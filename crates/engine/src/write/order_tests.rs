@@ -152,8 +152,9 @@ impl<F: Fn() + Send + Sync> Filter for Cache<F> {
     fn max(&self) -> Verdict {
         Verdict::StrongMaybe
     }
-    fn component(&self) -> Component {
-        Component::FilterContainerCache
+    fn component(&self) -> &'static Component {
+        static COMPONENT: Component = Component::new("test");
+        &COMPONENT
     }
     fn check(&self, _: &Request<'_>, lookups: &mut [Lookup<'_>], active: &[usize]) -> crate::Result<()> {
         (self.2)();

@@ -1,12 +1,12 @@
 //! The way of a write: cut, fingerprint, filter chain, claim, place; pieces come back (design: engine, write).
 
+use crate::components::{CHUNKING, FINGERPRINT, PREDICTION, RESERVATION};
 use crate::write::chain::{Chain, Lookup, Request, Verdict, is_zero};
 use crate::write::claims::{Claim, Held, Search, Wanted};
 use crate::write::prediction::Prediction;
 use crate::write::reservation::FingerprintMap;
 use crate::{Engine, EngineError, InFlight, Piece, Result};
 use onefold_fingerprint::Fingerprint;
-use onefold_ground::profile::Component;
 use onefold_storage::{Address, ChunkKind, NewChunk, Writer};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -192,7 +192,7 @@ impl WriteStream {
             if consumed > 0 {
                 // The end of a container, or of what is known: a few chunks tell where it goes on.
                 self.step_bytes = least_bytes;
-                engine.profile.add(Component::Prediction, begun.elapsed().as_nanos() as u64, consumed as u64);
+                engine.profile.add(&PREDICTION, begun.elapsed().as_nanos() as u64, consumed as u64);
                 return consumed;
             }
         }
@@ -202,7 +202,7 @@ impl WriteStream {
         self.step_bytes *= 2;
         let last = last && data.len() == all.len();
         let mut cuts = Vec::new();
-        let consumed = engine.profile.time(Component::Chunking, data.len() as u64, || engine.chunker.cut(data, last, &mut cuts));
+        let consumed = engine.profile.time(&CHUNKING, data.len() as u64, || engine.chunker.cut(data, last, &mut cuts));
         push_chunks(&mut step.chunks, data, &cuts);
         engine.name(&step.chunks, chain, &mut step.fingerprints);
         consumed
@@ -230,7 +230,7 @@ impl WriteStream {
                     break;
                 }
             }
-            engine.profile.add(Component::Chunking, begun.elapsed().as_nanos() as u64, step.bytes as u64);
+            engine.profile.add(&CHUNKING, begun.elapsed().as_nanos() as u64, step.bytes as u64);
             engine.name(&step.chunks, chain, &mut step.fingerprints);
             !step.counts.is_empty()
         };
@@ -334,7 +334,7 @@ impl WriteStream {
             MetadataKind::Directory => ChunkKind::Directory,
         };
         let bytes = content.len() as u64;
-        let fingerprint = engine.profile.time(Component::Fingerprint, bytes, || engine.descriptor.fingerprint.metadata(content));
+        let fingerprint = engine.profile.time(&FINGERPRINT, bytes, || engine.descriptor.fingerprint.metadata(content));
         let mut places = [Place::Unknown];
         let chain = engine.filters.metadata();
         let batch = Batch { chunks: &[content], fingerprints: &[fingerprint], kind, references, chain, overwritten: &[] };
@@ -405,7 +405,7 @@ impl WriteStream {
             // All that this stream claimed is placed or released: it holds no claim while it waits.
             let names: Vec<_> = taken.iter().map(|at| fingerprints[*at]).collect();
             let mut found = Vec::with_capacity(names.len());
-            engine.profile.time(Component::Reservation, 0, || engine.claims.wait(&names, Instant::now() + PATIENCE, &mut found));
+            engine.profile.time(&RESERVATION, 0, || engine.claims.wait(&names, Instant::now() + PATIENCE, &mut found));
             for (at, found) in taken.into_iter().zip(found) {
                 match found {
                     Some(address) => places[at] = Place::At(address),
@@ -526,7 +526,7 @@ impl Engine {
     fn name(&self, chunks: &[&[u8]], chain: &Chain, out: &mut Vec<Fingerprint>) {
         let algorithm = self.descriptor.fingerprint;
         let bytes = chunks.iter().map(|chunk| chunk.len() as u64).sum();
-        self.profile.time(Component::Fingerprint, bytes, || {
+        self.profile.time(&FINGERPRINT, bytes, || {
             let is_unnamed: Vec<bool> = chunks.iter().map(|chunk| chain.zero_first() && is_zero(chunk)).collect();
             if !is_unnamed.contains(&true) {
                 return algorithm.fingerprint_many(chunks, out);

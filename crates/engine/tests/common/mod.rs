@@ -141,3 +141,36 @@ pub fn files(ground: &dyn Ground, directory: &str) -> BTreeMap<String, Vec<u8>> 
     }
     found
 }
+
+/// Objects that mean nothing to anybody.
+pub struct Meaningless;
+
+impl onefold_engine::Meaning for Meaningless {
+    fn is_needed(&self, _kind: u8) -> bool {
+        false
+    }
+
+    fn copied(&self) -> String {
+        "objects are from a second copy".to_owned()
+    }
+
+    fn older(&self, position: u64) -> String {
+        format!("objects are of position {position}")
+    }
+
+    fn lost_ranges(&self, ranges: usize) -> String {
+        format!("{ranges} key ranges are lost")
+    }
+
+    fn applied(&self, lost: &str) -> String {
+        format!("{lost}: it was applied before")
+    }
+
+    fn lost_changes(&self, kept: &str) -> Vec<String> {
+        vec![format!("changes of objects are lost; while {kept} is there, unused ones stay")]
+    }
+
+    fn kept_text(&self) -> &'static str {
+        "a part of the log was lost\n"
+    }
+}

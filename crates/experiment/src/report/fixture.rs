@@ -88,7 +88,7 @@ fn measured(generation: u32, devices: u32, mb_s: f64) -> Measured {
         ("chunking", 2.0),
         ("fingerprint", 1.5),
         ("filter_chunk_index", 12.0),
-        ("block_index", 0.7),
+        ("object_index", 0.7),
         ("storage_write", 2.0),
     ];
     Measured {

@@ -9,13 +9,14 @@ mod describe;
 mod face;
 mod measure;
 mod room;
+mod series;
 mod store;
 
 #[cfg(test)]
 mod tests;
 
 pub use face::{Service, Way, WayError};
-pub use room::choose_directory;
+pub use series::{Series, SeriesError, SeriesOutcome, Wanted};
 
 use crate::results::{Machine, Measured, Results, VERSION, Variant};
 use crate::spec::{Face, Scaled, SettingsReader, Spec, SpecError, VariantSpec};
@@ -23,6 +24,7 @@ use onefold_engine::{Engine, EngineError};
 use onefold_ground::GroundError;
 use onefold_ground::words::nearest;
 use onefold_volume::{VolumeError, Volumes};
+use room::choose_directory;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};

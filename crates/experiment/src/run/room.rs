@@ -14,7 +14,7 @@ const LEAST_BYTES: u64 = 64 << 20;
 
 /// Returns the first directory with space for all experiments, each with its named variants (none named: all). If none
 /// has, returns the last one, in which the run will report what it lacks.
-pub fn choose_directory(candidates: &[PathBuf], specs: &[(Spec, Vec<String>)], size: Size, program: &dyn Program) -> PathBuf {
+pub(super) fn choose_directory(candidates: &[PathBuf], specs: &[(Spec, Vec<String>)], size: Size, program: &dyn Program) -> PathBuf {
     let fits = |directory: &PathBuf, spec: &Spec, variants: &Vec<String>| {
         let plan = Plan { size, repetitions: None, variants: variants.clone(), directory: directory.clone() };
         super::check(spec, &plan, program).is_ok()

@@ -1,28 +1,18 @@
 //! EXTENDED COPY (LID1) (SPC-4 section 6.5): copies segments of blocks between units that the initiator may use. It
 //! copies what [`Disk::capture`] returns, so disks of one store move no data.
 
+use super::caller::Caller;
 use super::inquiry::Identity;
 use super::opcodes::Access;
-use super::reservation::{Nexus, Refusal};
+use super::reservation::Refusal;
 use super::sense::{Code, Key, Sense};
 use super::third_party::{
     BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_BYTES, IDENTIFICATION, ListId, MAX_DESCRIPTOR_BYTES, MAX_SEGMENT_BYTES, MAX_SEGMENTS, MAX_TARGETS,
     Outcome, TARGET_BYTES,
 };
-use super::unit::{Caller, LogicalUnit};
+use super::unit::LogicalUnit;
 use super::{block, u16_at, u32_at, u64_at};
 use std::sync::Arc;
-
-/// The surroundings of a unit: other units, and commands of other sessions.
-pub trait Peers: Send + Sync {
-    /// Returns the unit with this number ([`Identity::number`]), if it is in a target that the initiator may use with
-    /// the proofs it has given.
-    fn unit(&self, number: u64) -> Option<Arc<LogicalUnit>>;
-
-    /// Ends these nexuses' commands on a unit. Returns when they are over, or when `is_over` says that nobody waits for
-    /// that any more.
-    fn abort(&self, number: u64, nexuses: &[Nexus], is_over: &dyn Fn() -> bool);
-}
 
 /// Bytes captured at a time.
 const STEP_BYTES: u64 = 16 << 20;

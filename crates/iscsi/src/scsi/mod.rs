@@ -1,6 +1,7 @@
 //! SCSI: how a logical unit executes commands (SPC-4, SBC-3). The only I/O is that of the [`Disk`]. No transport.
 //!
-//! - `unit` checks commands in order, and has the state of a unit.
+//! - `unit` checks commands in order, and has the state of a unit; `execute` executes them.
+//! - `caller` is who sends a command, and what is around the unit.
 //! - `block` has the commands that read and change the medium.
 //! - `sanitize` erases all of it; `removable` ejects and loads it.
 //! - `extended_copy` and `token` copy between disks; `third_party` has what both share.
@@ -11,13 +12,17 @@
 
 mod block;
 mod buffers;
+mod caller;
 mod disk;
+mod execute;
 mod extended_copy;
 mod inquiry;
+mod keep;
 mod mode;
 #[cfg(test)]
 mod model_tests;
 pub mod opcodes;
+mod patience;
 mod persistent;
 mod provisioning;
 mod removable;
@@ -32,17 +37,21 @@ mod succession;
 mod testing;
 mod third_party;
 mod token;
+mod tokens;
+mod tray;
 mod unit;
 
 pub use buffers::Buffers;
+pub use caller::{Caller, Peers};
 pub use disk::{Content, Disk, DiskError, Extent, Space, place_bytes};
-pub use extended_copy::Peers;
 pub use inquiry::{Identity, Port};
+pub use keep::{Keep, NotKept};
+pub use patience::Patience;
 pub use reply::{Reply, Status, bidirectional, failed, lost_data, without_unit};
 pub use reservation::Nexus;
 pub use sanitize::{KeepSanitize, Sanitize};
-pub use token::Tokens;
-pub use unit::{Caller, Keep, LogicalUnit, NotKept, Patience, UnitOptions};
+pub use tokens::Tokens;
+pub use unit::{LogicalUnit, UnitOptions};
 
 /// The most bytes that one command moves. Limits the memory of a command.
 pub const MAX_TRANSFER_BYTES: u32 = 32 << 20;

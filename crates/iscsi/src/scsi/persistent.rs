@@ -1,21 +1,15 @@
 //! PERSISTENT RESERVE IN and OUT of a logical unit (SPC-4 sections 6.15 and 6.16): their data formats.
 //! [`reservation`](super::reservation) has their meaning.
 
+use super::caller::Caller;
+use super::keep::NotKept;
 use super::reservation::{MAX_REGISTRATIONS, Nexus, Refusal, Request, TYPE_MASK};
 use super::sense::{Code, Key, Sense};
-use super::unit::{Caller, LogicalUnit, NotKept};
+use super::unit::LogicalUnit;
 use super::{u32_at, u64_at};
 
 /// A service action of PERSISTENT RESERVE OUT.
 const PREEMPT_AND_ABORT: u8 = 0x05;
-
-/// Serialises changes of reservations: one is made at a time. Locked before the state of the unit.
-#[derive(Debug, Default)]
-pub(super) struct Changing {
-    /// Whether a restart may bring back something else than the current state. Then the next change is stored, whatever
-    /// it is.
-    is_uncertain: bool,
-}
 
 impl LogicalUnit {
     /// RESERVE, which excludes persistent reservations.

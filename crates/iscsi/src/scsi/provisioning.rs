@@ -5,9 +5,7 @@
 //! initiators of a unit that is being written get a unit attention once, and again after there was more space
 //! meanwhile. Space is counted in *threshold sets* of 1 MiB. It is the space of all disks of the store together.
 
-use super::opcodes::Definition;
-use super::sense::{Code, Sense};
-use super::unit::LogicalUnit;
+use super::sense::Sense;
 use super::{Disk, Geometry, Space};
 use std::time::{Duration, Instant};
 
@@ -24,8 +22,17 @@ pub(super) struct Watched {
 }
 
 impl Watched {
+    /// Returns whether to ask the disk again, and notes that it is asked now.
+    pub(super) fn is_due(&mut self) -> bool {
+        let is_due = self.asked.is_none_or(|asked| asked.elapsed() >= INTERVAL);
+        if is_due {
+            self.asked = Some(Instant::now());
+        }
+        is_due
+    }
+
     /// Notes the free space. Returns whether initiators must be told.
-    fn note(&mut self, space: Space) -> bool {
+    pub(super) fn note(&mut self, space: Space) -> bool {
         let was_low = std::mem::replace(&mut self.is_low, space.available_bytes < space.low_bytes);
         self.is_low && !was_low
     }
@@ -76,31 +83,6 @@ pub(super) fn log_sense(cdb: &[u8], disk: &dyn Disk) -> Result<Vec<u8>, Sense> {
         }
         (0x00, ..) | (0x0c, _, Some(_)) => Err(Sense::invalid_field(3, None)),
         _ => Err(Sense::invalid_field(2, Some(5))),
-    }
-}
-
-impl LogicalUnit {
-    /// Checks the space after a command that may have used some.
-    pub(super) fn watch_space(&self, definition: &Definition) {
-        if !definition.changes_medium() {
-            return;
-        }
-        {
-            let mut watched = self.watched.lock();
-            if watched.asked.is_some_and(|asked| asked.elapsed() < INTERVAL) {
-                return;
-            }
-            watched.asked = Some(Instant::now());
-        }
-        self.look_at_space();
-    }
-
-    fn look_at_space(&self) {
-        if let Some(space) = self.disk().space()
-            && self.watched.lock().note(space)
-        {
-            self.tell_all(Code::THIN_PROVISIONING_SOFT_THRESHOLD_REACHED);
-        }
     }
 }
 

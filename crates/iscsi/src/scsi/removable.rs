@@ -9,39 +9,15 @@
 //! * It is back in after a restart.
 
 use super::block;
+use super::caller::Caller;
 use super::opcodes::{Access, Definition};
 use super::reservation::{Nexus, Refusal};
 use super::sense::{Code, Key, Sense};
-use super::unit::{Caller, LogicalUnit};
-use std::collections::BTreeSet;
+use super::unit::LogicalUnit;
 
 /// In byte 4 of START STOP UNIT: LOEJ and START.
 const LOAD_OR_EJECT: u8 = 0x02;
 const START: u8 = 0x01;
-
-/// Where the medium is.
-#[derive(Debug, Default)]
-pub(super) struct Tray {
-    is_out: bool,
-    prevented_by: BTreeSet<Nexus>,
-}
-
-impl Tray {
-    /// Checks whether a command may use the medium. Errors: the sense data to return.
-    pub(super) fn check(&self) -> Result<(), Sense> {
-        if self.is_out { Err(Sense::new(Key::NotReady, Code::MEDIUM_NOT_PRESENT)) } else { Ok(()) }
-    }
-
-    /// Removes the prevention of a nexus that is gone, or that was preempted.
-    pub(super) fn lose_nexus(&mut self, nexus: &Nexus) {
-        self.prevented_by.remove(nexus);
-    }
-
-    /// Resets the unit.
-    pub(super) fn reset(&mut self) {
-        self.prevented_by.clear();
-    }
-}
 
 impl LogicalUnit {
     /// Returns whether a START STOP UNIT moves the medium, in or out.
@@ -52,9 +28,9 @@ impl LogicalUnit {
     /// Executes a START STOP UNIT that moves the medium.
     pub(super) fn move_medium(&self, caller: Caller<'_>, definition: &'static Definition, cdb: &[u8]) -> Result<Vec<u8>, Refusal> {
         // An initiator that may not do this must not delay others.
-        self.judge(caller, Ok(definition))?;
-        let _medium = self.use_medium_alone(caller)?;
-        self.judge(caller, Ok(definition))?;
+        self.judge(caller.nexus, Ok(definition))?;
+        let _medium = self.use_medium_alone(caller.patience)?;
+        self.judge(caller.nexus, Ok(definition))?;
         block::go_on(&|| caller.patience.is_over())?;
         let mut state = self.state.lock();
         if !state.tray.prevented_by.is_empty() {

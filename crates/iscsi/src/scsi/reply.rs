@@ -1,10 +1,10 @@
 //! The result of a command: status, data and sense data. Also the answers that need no unit.
 
+use super::caller::Caller;
 use super::inquiry;
 use super::opcodes::{Definition, Operation};
 use super::report::report_luns;
 use super::sense::{Code, Key, Sense};
-use super::unit::Caller;
 use super::{u16_at, u32_at};
 
 /// Status of a command (SAM-5 table 31).

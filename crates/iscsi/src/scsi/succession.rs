@@ -8,18 +8,10 @@
 //!   waits for that: commands are BUSY meanwhile.
 
 use super::sense::{Code, Key, Sense};
-use super::unit::LogicalUnit;
+use super::unit::{Former, LogicalUnit};
 use parking_lot::Mutex;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// The units that used the disk before.
-#[derive(Debug, Default)]
-pub(super) struct Former {
-    units: Mutex<Vec<Weak<LogicalUnit>>>,
-    /// Whether there are any, so that commands need not check.
-    is_any: AtomicBool,
-}
 
 impl LogicalUnit {
     /// Returns the unit as the replacement of these units, which were [stopped](Self::stop).

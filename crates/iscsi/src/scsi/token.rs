@@ -8,15 +8,15 @@
 //! its disk is sanitized, and with the process.
 
 use super::block::{self, Range};
+use super::caller::Caller;
 use super::opcodes::Operation;
 use super::reservation::Refusal;
 use super::sense::{Code, Key, Sense};
 use super::third_party::{DEFAULT_INACTIVITY, ListId, MAX_INACTIVITY, MAX_RANGES, MAX_TOKEN_BYTES, Outcome, max_range_blocks};
-use super::unit::{Caller, LogicalUnit};
-use super::{Content, Geometry, u16_at, u32_at, u64_at};
+use super::tokens::Held;
+use super::unit::LogicalUnit;
+use super::{Geometry, u16_at, u32_at, u64_at};
 use onefold_ground::fill_random;
-use parking_lot::{Condvar, Mutex};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Bytes of a token.
@@ -29,121 +29,8 @@ const ANY_POINT_IN_TIME: u32 = 0x0080_ffff;
 const ZEROS: u32 = 0xffff_0001;
 /// The place of the secret bytes in a token.
 const SECRET: std::ops::Range<usize> = 128..160;
-/// The most tokens of a server.
-const MAX_TOKENS: usize = 256;
 /// The longest life of a token. While there are tokens, no unused space is reclaimed.
 const MAX_LIFETIME: Duration = Duration::from_secs(600);
-/// The most memory of all tokens of a server, in bytes.
-const MAX_MEMORY_BYTES: usize = 64 << 20;
-
-/// The tokens of a server.
-#[derive(Debug, Default)]
-pub struct Tokens(Arc<Shared>);
-
-#[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    held: Vec<Held>,
-    next: u64,
-    /// Whether a thread looks for unused tokens.
-    is_watched: bool,
-}
-
-#[derive(Clone, Debug)]
-struct Held {
-    token: Vec<u8>,
-    creator: u64,
-    contents: Vec<Arc<dyn Content>>,
-    timeout: Duration,
-    expires: Instant,
-    /// When it expires, however much it is used.
-    ends: Instant,
-}
-
-impl Held {
-    fn memory_bytes(&self) -> usize {
-        self.contents.iter().map(|content| content.memory_bytes()).sum()
-    }
-
-    fn length(&self) -> u64 {
-        self.contents.iter().map(|content| content.length()).sum()
-    }
-}
-
-impl State {
-    fn expire(&mut self, now: Instant) {
-        self.held.retain(|held| held.expires > now);
-    }
-}
-
-impl Tokens {
-    fn add(&self, mut held: Held) -> Result<Vec<u8>, Sense> {
-        let mut state = self.0.state.lock();
-        state.expire(Instant::now());
-        let memory: usize = state.held.iter().map(Held::memory_bytes).sum();
-        if state.held.len() >= MAX_TOKENS || memory + held.memory_bytes() > MAX_MEMORY_BYTES {
-            return Err(Sense::new(Key::IllegalRequest, Code::INSUFFICIENT_RESOURCES_TO_CREATE_ROD_TOKEN));
-        }
-        state.next += 1;
-        held.token[8..16].copy_from_slice(&state.next.to_be_bytes());
-        let token = held.token.clone();
-        state.held.push(held);
-        self.0.changed.notify_all();
-        if !state.is_watched {
-            let shared = self.0.clone();
-            state.is_watched = std::thread::Builder::new().name("tokens".into()).spawn(move || shared.watch()).is_ok();
-        }
-        Ok(token)
-    }
-
-    /// Returns the token's content, and restarts its timeout.
-    fn find(&self, token: &[u8], is_last_use: bool) -> Option<Held> {
-        let mut state = self.0.state.lock();
-        let now = Instant::now();
-        state.expire(now);
-        let at = state.held.iter().position(|held| held.token == token)?;
-        if is_last_use {
-            return Some(state.held.swap_remove(at));
-        }
-        let held = &mut state.held[at];
-        held.expires = (now + held.timeout).min(held.ends);
-        Some(held.clone())
-    }
-
-    /// Drops all tokens of a unit.
-    pub(super) fn cancel(&self, creator: u64) {
-        self.0.state.lock().held.retain(|held| held.creator != creator);
-        self.0.changed.notify_all();
-    }
-}
-
-impl Drop for Tokens {
-    fn drop(&mut self) {
-        self.0.state.lock().held.clear();
-        self.0.changed.notify_all();
-    }
-}
-
-impl Shared {
-    /// Drops unused tokens, because they hold back reclamation. Ends when there are no tokens.
-    fn watch(&self) {
-        let mut state = self.state.lock();
-        loop {
-            state.expire(Instant::now());
-            let Some(next) = state.held.iter().map(|held| held.expires).min() else {
-                state.is_watched = false;
-                return;
-            };
-            self.changed.wait_until(&mut state, next);
-        }
-    }
-}
-
 /// Reads the ranges of a parameter list, whose length is at byte `at`.
 fn ranges(list: &[u8], at: usize, geometry: &Geometry) -> Result<Vec<Range>, Sense> {
     let short = Sense::new(Key::IllegalRequest, Code::PARAMETER_LIST_LENGTH_ERROR);
@@ -294,8 +181,9 @@ impl LogicalUnit {
 #[cfg(test)]
 mod tests {
     use super::super::testing::{MAPPED_BYTES, MemoryDisk, options, send_among, sense_of, unit};
-    use super::super::{Disk, Identity, Reply, Status, UnitOptions};
+    use super::super::{Disk, Identity, Reply, Status, Tokens, UnitOptions};
     use super::*;
+    use std::sync::Arc;
 
     const SIZE: u64 = 4 * MAPPED_BYTES;
 
@@ -400,7 +288,7 @@ mod tests {
         unknown(&token);
         let token = scene.token(&[(0, 8)]);
         let late = Instant::now() + Duration::from_secs(u64::from(DEFAULT_INACTIVITY) + 60);
-        scene.tokens.0.state.lock().expire(late);
+        scene.tokens.expire(late);
         unknown(&token);
         let token = scene.token(&[(0, 8)]);
         let erase = [0x48, 2, 0, 0, 0, 0, 0, 0, 0, 0];

@@ -1,5 +1,5 @@
-//! A logical unit: checks commands in the order of the standards, stores what initiators set, and executes the
-//! remaining commands.
+//! A logical unit: has the state that commands share, stores what initiators set, and checks commands in the order of
+//! the standards. `execute` and the files of the commands do what the commands ask for.
 //!
 //! # Order of checks (SAM-5 section 5.14, SPC-4 section 5.13)
 //! The CDB; unit attentions; whether the unit was stopped; reservations; a running sanitize; an ejected medium; write
@@ -7,56 +7,24 @@
 //! initiators use them to find out what happened.
 
 use super::block::{self, Medium};
-use super::extended_copy::Peers;
-use super::inquiry::{self, Identity, Port};
+use super::inquiry::Identity;
+use super::keep::{Changing, Keep, NotKept};
 use super::mode::Parameters;
 use super::opcodes::{Access, Definition, Operation};
-use super::persistent::Changing;
-use super::provisioning::{self, Watched};
-use super::removable::Tray;
-use super::reply::{Reply, Status, truncated};
-use super::report::{port_groups, report_luns, report_opcodes};
+use super::patience::Patience;
+use super::provisioning::Watched;
 use super::reservation::{Nexus, Refusal, Reservations};
 use super::sanitize::{KeepSanitize, Sanitize, Sanitizer};
 use super::sense::{Code, Key, Sense};
 use super::steps::Steps;
-use super::succession::Former;
-use super::third_party::{self, Copies, ListId};
-use super::token::Tokens;
-use super::{Buffers, Disk, Geometry, u16_at, u32_at};
+use super::third_party::Copies;
+use super::tray::Tray;
+use super::{Disk, Geometry};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
-
-/// The sender of a command, and the port it uses.
-#[derive(Clone, Copy)]
-#[allow(missing_debug_implementations)] // It is made for one command and has nothing of its own.
-pub struct Caller<'a> {
-    /// Initiator port and target port.
-    pub nexus: &'a Nexus,
-    /// The target port.
-    pub port: &'a Port,
-    /// The LUNs that this initiator sees, ascending.
-    pub luns: &'a [u16],
-    /// How a long command waits.
-    pub patience: &'a dyn Patience,
-    /// Other units.
-    pub peers: &'a dyn Peers,
-    /// The tokens of the server.
-    pub tokens: &'a Tokens,
-    /// Buffers for data that is read.
-    pub buffers: &'a Buffers,
-}
-
-/// How a command waits, and for whom.
-pub trait Patience: Send + Sync {
-    /// From now on the command only waits, perhaps for hours. Its working resources can be given to others.
-    fn begin_to_wait(&self);
-
-    /// Returns whether nobody waits for its answer any more.
-    fn is_over(&self) -> bool;
-}
 
 /// The options of a new unit.
 #[derive(Clone, Debug)]
@@ -73,20 +41,6 @@ pub struct UnitOptions {
     pub reservations: Reservations,
 }
 
-/// Stores reservations over restarts. Called with each change, before it is answered.
-pub type Keep = Box<dyn Fn(&Reservations) -> Result<(), NotKept> + Send + Sync>;
-
-/// Something could not be stored over restarts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotKept {
-    /// The previous state is stored, and nothing else.
-    Unchanged,
-    /// The change could not be undone either: it may be there after a restart.
-    Uncertain,
-}
-
-/// The longest parameter list of copies, in bytes.
-const MAX_LIST_BYTES: u32 = 8 << 10;
 /// How often a command that waits for the medium checks whether its own answer is still wanted.
 const LOOK: Duration = Duration::from_millis(50);
 /// The most unit attentions of one nexus. Further ones would say nothing new.
@@ -98,7 +52,7 @@ pub struct LogicalUnit {
     pub(super) identity: Identity,
     logical: u32,
     pub(super) is_removable: bool,
-    ports: Vec<u16>,
+    pub(super) ports: Vec<u16>,
     pub(super) keep: Keep,
     pub(super) changing: Mutex<Changing>,
     pub(super) state: Mutex<State>,
@@ -115,14 +69,22 @@ pub struct LogicalUnit {
     pub(super) watched: Mutex<Watched>,
 }
 
+/// The units that used the disk before.
+#[derive(Debug, Default)]
+pub(super) struct Former {
+    pub(super) units: Mutex<Vec<Weak<LogicalUnit>>>,
+    /// Whether there are any, so that commands need not check.
+    pub(super) is_any: AtomicBool,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct State {
-    parameters: Parameters,
+    pub(super) parameters: Parameters,
     pub(super) reservations: Reservations,
     pub(super) tray: Tray,
     /// The nexuses that exist.
     nexuses: BTreeSet<Nexus>,
-    attentions: HashMap<Nexus, VecDeque<Code>>,
+    pub(super) attentions: HashMap<Nexus, VecDeque<Code>>,
 }
 
 impl State {
@@ -237,120 +199,12 @@ impl LogicalUnit {
         all.iter().for_each(|nexus| state.attend(nexus, code));
     }
 
-    /// Returns the bytes that a command receives from the initiator, according to its CDB.
-    pub fn data_out_bytes(&self, cdb: &[u8]) -> usize {
-        let Ok(definition) = Definition::of(cdb) else { return 0 };
-        let cdb = &cdb[..definition.usage.len()];
-        match definition.operation {
-            Operation::ModeSelect => {
-                if cdb[0] == 0x15 {
-                    cdb[4].into()
-                } else {
-                    u16_at(cdb, 7).into()
-                }
-            }
-            Operation::PersistentReserveOut => u32_at(cdb, 5).min(1 << 16) as usize,
-            Operation::SendDiagnostic => u16_at(cdb, 3).into(),
-            // Only overwrite has parameters.
-            Operation::Sanitize if cdb[1] & 0x1f == 0x01 => u16_at(cdb, 7).into(),
-            Operation::ExtendedCopy | Operation::PopulateToken | Operation::WriteUsingToken => u32_at(cdb, 10).min(MAX_LIST_BYTES) as usize,
-            operation => block::data_out_bytes(operation, cdb, &self.geometry()),
-        }
-    }
-
-    /// Returns the bytes that a command reads from the medium to send them, according to its CDB. They take memory even
-    /// if the initiator wants fewer.
-    pub fn data_in_bytes(&self, cdb: &[u8]) -> usize {
-        let Ok(definition) = Definition::of(cdb) else { return 0 };
-        block::data_in_bytes(definition.operation, &cdb[..definition.usage.len()], &self.geometry())
-    }
-
-    /// Returns whether a command only reads, and at most `limit` bytes.
-    pub fn is_short_read(&self, cdb: &[u8], limit: usize) -> bool {
-        Definition::of(cdb).is_ok_and(|definition| {
-            let cdb = &cdb[..definition.usage.len()];
-            block::is_plain_read(definition.operation, cdb) && block::data_in_bytes(definition.operation, cdb, &self.geometry()) <= limit
-        })
-    }
-
-    /// Executes a command. `data` is what the initiator sent, perhaps only the first part of what the CDB announced.
-    /// `announced` is how much it would send.
-    pub fn execute(&self, caller: Caller<'_>, cdb: &[u8], data: &[u8], announced: u32) -> Reply {
-        let definition = Definition::of(cdb);
-        let perform = |definition: &Definition| {
-            // Transports may pad CDBs.
-            let cdb = &cdb[..definition.usage.len()];
-            // Data to compare, or to write many times, must be exactly as intended.
-            let is_exact = matches!(definition.operation, Operation::CompareAndWrite | Operation::WriteSame);
-            if is_exact && self.data_out_bytes(cdb) as u32 != announced {
-                return Err(Sense::new(Key::IllegalRequest, Code::INVALID_FIELD_IN_CDB).into());
-            }
-            let done = self.perform(definition, caller, cdb, data);
-            self.watch_space(definition);
-            done
-        };
-        let asks_only = definition.as_ref().is_ok_and(|definition| definition.is_allowed_in_sanitize());
-        let done = match definition {
-            _ if !asks_only && self.waits_for_former() => Err(Refusal::Busy),
-            Ok(definition) if definition.operation == Operation::Sanitize => self.sanitize(caller, definition, cdb, data),
-            Ok(definition) if definition.operation == Operation::StartStopUnit && self.moves_medium(cdb) => {
-                self.move_medium(caller, definition, cdb)
-            }
-            // A PERSISTENT RESERVE OUT does not use the medium, and may have to wait for commands that do.
-            Ok(definition) if asks_only || definition.operation == Operation::PersistentReserveOut => {
-                self.judge(caller, Ok(definition)).and_then(perform)
-            }
-            definition => {
-                // A sanitize, or a command that moves the medium, may wait long for earlier commands. Later commands
-                // must not use up threads by waiting behind it.
-                let medium = if self.is_medium_wanted() { None } else { self.medium.try_read() };
-                medium.ok_or(Refusal::Busy).and_then(|_medium| self.judge(caller, definition).and_then(perform))
-            }
-        };
-        match done {
-            Ok(data) => Reply::with(data),
-            Err(Refusal::Conflict) => Reply { status: Status::ReservationConflict, data: Vec::new(), sense: Vec::new() },
-            Err(Refusal::Check(sense)) => self.check_condition(sense),
-            Err(Refusal::Busy) => Reply { status: Status::Busy, data: Vec::new(), sense: Vec::new() },
-        }
-    }
-
-    fn sanitize(&self, caller: Caller<'_>, definition: &'static Definition, cdb: &[u8], data: &[u8]) -> Result<Vec<u8>, Refusal> {
-        // A command without permission, or with errors, must not delay others.
-        self.judge(caller, Ok(definition))?;
-        if definition.action != Some(0x1f) {
-            self.sanitizer.parse(cdb, data, &self.geometry())?;
-        }
-        let medium = self.use_medium_alone(caller)?;
-        self.judge(caller, Ok(definition))?;
-        if definition.action == Some(0x1f) {
-            self.sanitizer.leave_failure(cdb)?;
-            return Ok(Vec::new());
-        }
-        let sanitize = self.sanitizer.parse(cdb, data, &self.geometry())?;
-        // A command that was aborted before it began must not begin.
-        block::go_on(&|| caller.patience.is_over())?;
-        self.sanitizer.begin(sanitize)?;
-        caller.tokens.cancel(self.identity.number);
-        drop(medium);
-        let is_immediate = cdb[1] & 0x80 != 0;
-        if !is_immediate {
-            self.sanitizer.wait(&|| caller.patience.is_over())?;
-        }
-        Ok(Vec::new())
-    }
-
-    /// Returns CHECK CONDITION with this sense data, in the selected format.
-    pub fn check_condition(&self, sense: Sense) -> Reply {
-        let descriptors = self.state.lock().parameters.descriptor_sense;
-        Reply { status: Status::CheckCondition, data: Vec::new(), sense: sense.encode(descriptors) }
-    }
-
-    pub(super) fn judge(&self, caller: Caller<'_>, definition: Result<&'static Definition, Sense>) -> Result<&'static Definition, Refusal> {
+    /// Checks whether an initiator may have a command executed now. A unit attention is told only once.
+    pub(super) fn judge(&self, nexus: &Nexus, definition: Result<&'static Definition, Sense>) -> Result<&'static Definition, Refusal> {
         let operation = definition.as_ref().map(|definition| definition.operation);
         let mut state = self.state.lock();
         if !matches!(operation, Ok(Operation::Inquiry | Operation::ReportLuns | Operation::RequestSense))
-            && let Some(code) = state.attentions.get_mut(caller.nexus).and_then(VecDeque::pop_front)
+            && let Some(code) = state.attentions.get_mut(nexus).and_then(VecDeque::pop_front)
         {
             return Err(Sense::new(Key::UnitAttention, code).into());
         }
@@ -358,7 +212,7 @@ impl LogicalUnit {
         if !definition.is_allowed_in_sanitize() {
             self.check_unstopped()?;
         }
-        if !state.reservations.allows(caller.nexus, definition.access) {
+        if !state.reservations.allows(nexus, definition.access) {
             return Err(Refusal::Conflict);
         }
         let may_begin = definition.operation == Operation::Sanitize && self.sanitizer.has_failed();
@@ -372,88 +226,6 @@ impl LogicalUnit {
             return Err(Sense::new(Key::DataProtect, Code::WRITE_PROTECTED).into());
         }
         Ok(definition)
-    }
-
-    fn perform(&self, definition: &Definition, caller: Caller<'_>, cdb: &[u8], data: &[u8]) -> Result<Vec<u8>, Refusal> {
-        let geometry = self.geometry();
-        let medium = self.medium_of(geometry);
-        let nothing = |done: Result<(), Sense>| done.map(|()| Vec::new()).map_err(Refusal::from);
-        let is_over = || caller.patience.is_over() || self.has_stopped();
-        let some = |out: Vec<u8>, room: usize| Ok(truncated(out, room));
-        match definition.operation {
-            Operation::TestUnitReady => Ok(Vec::new()),
-            Operation::PreventAllow => self.prevent_or_allow(caller.nexus, cdb).map(|()| Vec::new()),
-            Operation::RequestSense => some(self.request_sense(caller.nexus, cdb), cdb[4].into()),
-            Operation::Inquiry => some(self.inquiry(cdb, caller.port)?, u16_at(cdb, 3).into()),
-            Operation::ModeSense => {
-                let out = self.state.lock().parameters.sense(cdb, &geometry, self.disk.read_only(), self.low_bytes())?;
-                some(out, if cdb[0] == 0x1a { cdb[4].into() } else { u16_at(cdb, 7).into() })
-            }
-            Operation::ModeSelect => {
-                let mut state = self.state.lock();
-                let next = state.parameters.select(cdb, data, &geometry, self.low_bytes())?;
-                if next != state.parameters {
-                    state.parameters = next;
-                    state.attend_others(caller.nexus, Code::MODE_PARAMETERS_CHANGED);
-                }
-                Ok(Vec::new())
-            }
-            Operation::StartStopUnit => nothing(self.start_or_stop(cdb)),
-            Operation::SendDiagnostic => {
-                // The default self-test: a unit that answers is in order.
-                let is_self_test = cdb[1] & 0xe7 == 0x04;
-                nothing(if is_self_test || cdb[1] == 0 { Ok(()) } else { Err(Sense::invalid_field(1, Some(7))) })
-            }
-            Operation::LogSense => some(provisioning::log_sense(cdb, &*self.disk)?, u16_at(cdb, 7).into()),
-            Operation::ReportLuns => some(report_luns(cdb, caller.luns)?, u32_at(cdb, 6) as usize),
-            Operation::ReportTargetPortGroups => some(port_groups(&self.ports, cdb)?, u32_at(cdb, 6) as usize),
-            Operation::ReportOpcodes => some(report_opcodes(cdb)?, u32_at(cdb, 6) as usize),
-            Operation::ReportTaskManagement => {
-                // Abort task, abort and clear task set, logical unit reset; target resets.
-                let out = if cdb[2] & 0x80 == 0 { vec![0xda, 0x01, 0, 0] } else { [&[0xda, 0x01, 0, 12][..], &[0; 12]].concat() };
-                some(out, u32_at(cdb, 6) as usize)
-            }
-            Operation::PersistentReserveIn => some(self.persistent_in(cdb)?, u16_at(cdb, 7).into()),
-            Operation::PersistentReserveOut => self.persistent_out(caller, cdb, data),
-            Operation::Reserve => self.reserve(caller.nexus).map(|()| Vec::new()),
-            Operation::Release => self.state.lock().reservations.release(caller.nexus).map(|()| Vec::new()),
-            Operation::ReadCapacity10 => Ok(block::read_capacity_10(cdb, &geometry)?),
-            Operation::ReadCapacity16 => some(block::read_capacity_16(&geometry), u32_at(cdb, 10) as usize),
-            Operation::GetLbaStatus => some(medium.lba_status(cdb)?, u32_at(cdb, 10) as usize),
-            Operation::ReadDefectData => {
-                // There are no defects, in the requested format.
-                let asked = if cdb[0] == 0x37 { cdb[2] } else { cdb[1] };
-                let (out, room) = if cdb[0] == 0x37 {
-                    (vec![0, asked & 0x1f, 0, 0], u16_at(cdb, 7) as usize)
-                } else {
-                    (vec![0, asked & 0x1f, 0, 0, 0, 0, 0, 0], u32_at(cdb, 6) as usize)
-                };
-                some(out, room)
-            }
-            Operation::Read => Ok(medium.read_command(cdb, caller.buffers)?),
-            operation @ (Operation::Write | Operation::WriteAtomic | Operation::WriteAndVerify) => {
-                nothing(medium.write_command(operation, cdb, data))
-            }
-            Operation::Verify => nothing(medium.verify(cdb, data)),
-            Operation::OrWrite => nothing(medium.or_write(cdb, data)),
-            Operation::CompareAndWrite => nothing(medium.compare_and_write(cdb, data)),
-            Operation::Prefetch => nothing(medium.prefetch(cdb)),
-            Operation::SynchronizeCache => nothing(medium.synchronize(cdb)),
-            Operation::Unmap => nothing(medium.unmap(data, &is_over)),
-            Operation::WriteSame => nothing(medium.write_same(cdb, data, &is_over)),
-            Operation::ExtendedCopy => self.extended_copy(caller, cdb, data),
-            operation @ (Operation::PopulateToken | Operation::WriteUsingToken) => self.use_token(operation, caller, cdb, data),
-            Operation::CopyStatus => {
-                let id = ListId { nexus: caller.nexus.clone(), is_token: false, number: cdb[2].into() };
-                some(self.copies.lock().status(&id)?, u32_at(cdb, 10) as usize)
-            }
-            Operation::TokenInformation => {
-                let id = ListId { nexus: caller.nexus.clone(), is_token: true, number: u32_at(cdb, 2) };
-                some(self.copies.lock().token_information(&id)?, u32_at(cdb, 10) as usize)
-            }
-            Operation::CopyParameters => some(third_party::parameters(&geometry), u32_at(cdb, 10) as usize),
-            Operation::Sanitize => unreachable!("it is done by `execute`, which keeps others from the medium"),
-        }
     }
 
     pub(super) fn disk(&self) -> &dyn Disk {
@@ -471,12 +243,12 @@ impl LogicalUnit {
 
     /// Waits until no command uses the medium, and keeps others from it. Gives up if the command is aborted meanwhile.
     /// Only one waits at a time, because a waiter occupies a thread.
-    pub(super) fn use_medium_alone(&self, caller: Caller<'_>) -> Result<(RwLockWriteGuard<'_, ()>, MutexGuard<'_, ()>), Refusal> {
+    pub(super) fn use_medium_alone(&self, patience: &dyn Patience) -> Result<(RwLockWriteGuard<'_, ()>, MutexGuard<'_, ()>), Refusal> {
         let alone = self.alone.try_lock().ok_or(Refusal::Busy)?;
-        caller.patience.begin_to_wait();
+        patience.begin_to_wait();
         loop {
             let medium = self.medium.try_write_for(LOOK);
-            block::go_on(&|| caller.patience.is_over())?;
+            block::go_on(&|| patience.is_over())?;
             if let Some(medium) = medium {
                 return Ok((medium, alone));
             }
@@ -515,104 +287,5 @@ impl LogicalUnit {
             return Err(Sense::new(Key::DataProtect, Code::WRITE_PROTECTED));
         }
         Ok(())
-    }
-
-    /// Returns the threshold of free space below which initiators are warned.
-    fn low_bytes(&self) -> Option<u64> {
-        self.disk.space().map(|space| space.low_bytes)
-    }
-
-    fn request_sense(&self, nexus: &Nexus, cdb: &[u8]) -> Vec<u8> {
-        let mut state = self.state.lock();
-        let pending = state.attentions.get_mut(nexus).and_then(VecDeque::pop_front);
-        let sense = match pending {
-            Some(code) => Sense::new(Key::UnitAttention, code),
-            None => self.sanitizer.check().and_then(|()| state.tray.check()).err().unwrap_or(Sense::new(Key::NoSense, Code::NONE)),
-        };
-        sense.encode(cdb[1] & 1 != 0)
-    }
-
-    fn inquiry(&self, cdb: &[u8], port: &Port) -> Result<Vec<u8>, Sense> {
-        match (cdb[1] & 1 != 0, cdb[2]) {
-            (true, page) => inquiry::page(page, &self.identity, port, &self.geometry(), self.low_bytes().is_some()),
-            (false, 0) => Ok(inquiry::standard(&self.identity, self.is_removable)),
-            (false, _) => Err(Sense::invalid_field(2, None)),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::testing::{Forever, MAPPED_BYTES, MemoryDisk, options, send, send_as, send_patiently, sense_of, unit};
-    use super::*;
-    use std::sync::atomic::Ordering;
-
-    const READ: [u8; 10] = [0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
-
-    #[test]
-    fn short_reads_are_told_from_all_others() {
-        let unit = unit(&MemoryDisk::new(4 * MAPPED_BYTES));
-        let is_short = |cdb: &[u8]| unit.is_short_read(cdb, 4096);
-        assert!(is_short(&[0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0]) && is_short(&[0x08, 0, 0, 0, 8, 0]));
-        assert!(!is_short(&[0x28, 0, 0, 0, 0, 0, 0, 0, 9, 0]), "too long");
-        assert!(!is_short(&[0x28, 8, 0, 0, 0, 0, 0, 0, 8, 0]), "with FUA it writes");
-        assert!(!is_short(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 8, 0]) && !is_short(&[0; 6]) && !is_short(&[0xff]) && !is_short(&[]));
-    }
-
-    #[test]
-    fn commands_behind_a_sanitize_that_waits_take_no_threads() {
-        let unit = unit(&MemoryDisk::new(MAPPED_BYTES));
-        assert_eq!(send(&unit, &READ, &[]).status, Status::Good);
-        let medium = unit.medium.write();
-        assert_eq!(send(&unit, &READ, &[]).status, Status::Busy);
-        assert_eq!(send(&unit, &[0x12, 0, 0, 0, 96, 0], &[]).status, Status::Good, "what does not use the medium goes on");
-        drop(medium);
-        assert_eq!(send(&unit, &READ, &[]).status, Status::Good);
-    }
-
-    #[test]
-    fn one_sanitize_at_a_time_waits_for_the_commands_before_it() {
-        const ERASE: [u8; 10] = [0x48, 0x02, 0, 0, 0, 0, 0, 0, 0, 0];
-        let unit = unit(&MemoryDisk::new(MAPPED_BYTES));
-        // A command that uses the medium goes on.
-        let before = unit.share_medium();
-        assert_eq!(sense_of(&send(&unit, &[0x48, 0x02, 0, 0, 0, 0, 0, 0, 1, 0], &[])), (5, 0x24, 0), "what is wrong does not wait");
-        assert_eq!(send_as(&unit, "b", &[0x16, 0, 0, 0, 0, 0], &[]).status, Status::Good);
-        assert_eq!(send(&unit, &ERASE, &[]).status, Status::ReservationConflict, "nor who may not");
-        assert_eq!(send_as(&unit, "b", &[0x17, 0, 0, 0, 0, 0], &[]).status, Status::Good);
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| send(&unit, &ERASE, &[]));
-            while unit.medium.try_read().is_some() {
-                std::thread::yield_now();
-            }
-            assert_eq!(send_as(&unit, "b", &ERASE, &[]).status, Status::Busy);
-            drop(before);
-            assert_eq!(waiting.join().unwrap().status, Status::Good);
-        });
-    }
-
-    #[test]
-    fn a_sanitize_or_an_eject_that_is_ended_while_it_waits_does_nothing() {
-        let disk = MemoryDisk::new(MAPPED_BYTES);
-        disk.write(0, &[7; 512], false).unwrap();
-        let unit = LogicalUnit::new(disk.clone(), UnitOptions { is_removable: true, ..options() }, Box::new(|_| Ok(())));
-        for cdb in [&[0x48, 0x82, 0, 0, 0, 0, 0, 0, 0, 0][..], &[0x1b, 0, 0, 0, 0x02, 0]] {
-            let before = unit.share_medium();
-            let patience = Forever::default();
-            std::thread::scope(|scope| {
-                let waiting = scope.spawn(|| send_patiently(&unit, &patience, cdb));
-                while !unit.alone.is_locked() {
-                    std::thread::yield_now();
-                }
-                patience.0.store(true, Ordering::Relaxed);
-                // It ends though the medium is still used.
-                assert_eq!(sense_of(&waiting.join().unwrap()), (0x0b, 0, 0));
-            });
-            drop(before);
-            assert_eq!(send(&unit, &READ, &[]).data, [7; 512], "{cdb:?}");
-            // Nor when it is ended the moment that it has the medium.
-            assert_eq!(sense_of(&send_patiently(&unit, &patience, cdb)), (0x0b, 0, 0));
-            assert_eq!(send(&unit, &READ, &[]).data, [7; 512], "{cdb:?}");
-        }
     }
 }

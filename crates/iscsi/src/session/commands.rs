@@ -1,8 +1,8 @@
 //! SCSI commands: their data, their order, their answers.
 
-use super::memory::Room;
 use super::task::{CommandPlace, Sequence, Task};
 use super::{End, Event, FIRST_BYTES, Session};
+use crate::memory::Room;
 use crate::pdu::{Header, Incoming, NO_TAG, Outgoing, Segment, StatusNumber, opcode, reason};
 use crate::scsi::{MAX_TRANSFER_BYTES, Reply, Status};
 use std::collections::HashMap;

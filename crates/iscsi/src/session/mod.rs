@@ -4,7 +4,7 @@
 //! initiator sends one command at a time, the task itself executes short reads.
 //!
 //! # Invariants
-//! - Memory: the data of commands under way has room ([`memory`]), within [`Limits::session_bytes`] of the session and
+//! - Memory: the data of commands under way has room ([`crate::memory`]), within [`Limits::session_bytes`] of the session and
 //!   [`Limits::bytes`] of all sessions. Besides, a session has at most: [`FIRST_BYTES`] that came before there was room
 //!   for them; [`EARLY_BYTES`] of commands that came before their turn; the PDU being read and room for the next one;
 //!   [`outbox::OUT_BYTES`] of answers that the initiator does not take, after which no more PDUs are read. While a
@@ -12,7 +12,7 @@
 //!   reuse by all sessions ([`crate::scsi::Buffers`]).
 //! - An R2T is sent, and a read begins, only when there is room. A command that holds memory never waits for one that
 //!   needs memory: a command behind an ordered one gets none.
-//! - An initiator that makes others wait for memory must make progress with its own ([`memory::Progress`]), or its
+//! - An initiator that makes others wait for memory must make progress with its own ([`crate::memory::Progress`]), or its
 //!   session ends.
 //! - The number of immediate commands is limited separately, because the window does not limit them. Unanswered task
 //!   management functions count as such commands.
@@ -23,23 +23,22 @@
 //!   and again when it is over.
 
 mod commands;
-mod limits;
 mod management;
-mod memory;
 mod outbox;
 mod requests;
 mod serve;
 mod task;
 mod work;
 
-use crate::Shared;
 use crate::chap::Account;
+use crate::limits::Limits;
 use crate::login::Visitor;
+use crate::memory::{Memory, Room};
 use crate::negotiation::Parameters;
 use crate::pdu::{Incoming, NO_TAG, Outgoing, StatusNumber, opcode, reason};
 use crate::scsi::{LogicalUnit, Nexus, Port, Reply};
+use crate::shared::Shared;
 use crate::target::{Control, Place, Target};
-use memory::{Memory, Room};
 use outbox::{Outbox, Sent};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -48,14 +47,10 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use work::Sender;
 
-pub use limits::Limits;
-pub(crate) use memory::SharedMemory;
 pub(crate) use serve::serve;
 
 /// Commands of one session executed at a time.
 const WORKERS: usize = 16;
-/// Bytes per permit of memory.
-const PERMIT_BYTES: u32 = 4096;
 /// Bytes of data of one session that came with commands before there was room for them.
 const FIRST_BYTES: usize = 4 << 20;
 /// Bytes of data of one session that came with commands before earlier commands arrived.

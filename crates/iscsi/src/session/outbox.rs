@@ -1,7 +1,7 @@
 //! PDUs waiting to be sent, and the task that sends them.
 
 use super::Session;
-use super::memory::Room;
+use crate::memory::Room;
 use crate::pdu::{NO_TAG, Outgoing, opcode};
 use crate::transport::{Spelled, spell, write};
 use parking_lot::Mutex;

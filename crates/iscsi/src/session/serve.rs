@@ -1,14 +1,14 @@
 //! The task of a session: what it waits for, and how it ends.
 
-use super::memory::{Memory, Progress};
 use super::outbox::{Outbox, write_all};
 use super::task::Task;
 use super::work::Sender;
 use super::{Begun, End, Session, Then, WORKERS};
-use crate::Shared;
+use crate::memory::{Memory, Progress};
 use crate::negotiation::{Parameters, RECEIVE_SEGMENT_BYTES};
 use crate::pdu::Incoming;
 use crate::scsi::MAX_TRANSFER_BYTES;
+use crate::shared::Shared;
 use crate::target::Control;
 use crate::transport::read;
 use std::collections::{HashMap, VecDeque};

@@ -1,8 +1,8 @@
 //! A SCSI command under way.
 
-use super::memory::Room;
-use crate::Shared;
+use crate::memory::Room;
 use crate::scsi::{Buffers, LogicalUnit, MAX_TRANSFER_BYTES};
+use crate::shared::Shared;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

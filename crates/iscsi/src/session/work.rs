@@ -1,12 +1,12 @@
 //! Hands commands to the threads that execute them, with everything they need there.
 
-use super::memory::Room;
 use super::task::Ending;
 use super::{Begun, Event, Session};
-use crate::Shared;
 use crate::chap::Account;
 use crate::login::Visitor;
+use crate::memory::Room;
 use crate::scsi::{Caller, LogicalUnit, MAX_TRANSFER_BYTES, Nexus, Patience, Peers, Port};
+use crate::shared::Shared;
 use crate::target::Target;
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};

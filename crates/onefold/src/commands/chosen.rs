@@ -1,8 +1,11 @@
-//! The backup that was named on the command line.
+//! The backup or the volume that was named on the command line.
 
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::units::{counted, local_time, printable};
 use onefold_catalog::{Backup, Catalog, Found};
+use onefold_ground::words::nearest;
+use onefold_volume::{Volume, VolumeError, Volumes};
+use std::sync::Arc;
 
 /// Looks up the requested backup. Says so if it is partial, or if a newer one was skipped because it is partial.
 pub(super) fn chosen(catalog: &Catalog, asked: &str, note: &dyn Fn(&str)) -> Result<Backup> {
@@ -27,4 +30,16 @@ fn facts(backup: &Backup) -> String {
 /// Returns what is missing from a partial backup.
 pub(super) fn missing(backup: &Backup) -> String {
     counted(backup.statistics.errors, "file or directory is missing", "files or directories are missing")
+}
+
+/// The volume of a name; the nearest name is told if there is none.
+pub(super) fn chosen_volume(volumes: &Volumes, name: &str) -> Result<Arc<Volume>> {
+    volumes.get(name).map_err(|error| {
+        let list = volumes.list();
+        match nearest(name, list.iter().map(|info| info.name.as_str())) {
+            Some(near) if matches!(error, VolumeError::NotFound { .. }) => Failure::failed(error)
+                .advise(format!("did you mean {}? `onefold volume list` lists the volumes", printable(near.as_bytes()))),
+            _ => Failure::from(error),
+        }
+    })
 }

@@ -134,7 +134,7 @@ fn choose(options: &Copy, source: &Store) -> Result<Chosen> {
     if is_whole || !volumes.is_empty() {
         let opened = Volumes::open(source.engine.clone(), source.volumes_options())?;
         for name in &options.volumes {
-            super::volume::known(&opened, name)?;
+            super::chosen::chosen_volume(&opened, name)?;
         }
         if is_whole {
             volumes = opened.list().into_iter().map(|info| info.name).collect();

@@ -80,7 +80,7 @@ fn change_target<T>(session: &Session<'_>, name: &str, work: impl FnOnce(&mut Ta
 /// What is known of a volume.
 fn volume(session: &Session<'_>, name: &str) -> Result<VolumeInfo> {
     let volumes = session.volumes()?;
-    super::volume::known(volumes, name)?;
+    super::chosen::chosen_volume(volumes, name)?;
     let info = volumes.list().into_iter().find(|info| info.name == name);
     info.ok_or_else(|| Failure::failed(format!("volume {} was just deleted", printable(name.as_bytes()))))
 }

@@ -1,14 +1,12 @@
 //! State that survives restarts, passed between a logical unit and the store.
 
 use crate::failure::{Failure, Result};
-use crate::units::printable;
 use onefold_engine::Engine;
 use onefold_iscsi::scsi::reservation::{Reservation, Reservations, Type};
 use onefold_iscsi::scsi::{Keep, KeepSanitize, Nexus, NotKept, Sanitize};
 use onefold_targets::{
     KeptReservation, KeptReservations, KeptSanitize, Port, TargetError, keep_reservations, keep_sanitize, kept_reservations, kept_sanitize,
 };
-use onefold_volume::Volumes;
 use std::sync::Arc;
 
 /// Returns the stored reservations of a volume. Unreadable reservations are an error: an initiator that they exclude
@@ -63,21 +61,6 @@ pub(super) fn sanitize_keeper(engine: Arc<Engine>, volume: u32) -> KeepSanitize 
             tracing::error!("an erasure of volume {volume} cannot be kept: {error}");
             not_kept(&error)
         })
-    })
-}
-
-/// Checks that no erasure of a volume is unfinished. Until it is finished, the volume keeps its size and content.
-/// Otherwise the erasure would fail for good, or leave out data that did not exist when it began.
-pub fn check_not_being_erased(engine: &Engine, volumes: &Volumes, name: &str) -> Result<()> {
-    let number = volumes.list().into_iter().find(|info| info.name == name).map(|info| info.number);
-    let Some(kept) = number.map(|number| kept_sanitize(engine, number)).transpose()?.flatten() else { return Ok(()) };
-    let name = printable(name.as_bytes());
-    Err(if kept.has_failed {
-        Failure::failed(format!("an erasure (SANITIZE) of volume {name} has failed"))
-            .advise("let an initiator erase it again or end that state, for example with `sg_sanitize`, or delete the volume")
-    } else {
-        Failure::failed(format!("volume {name} is being erased (SANITIZE)"))
-            .advise("wait until that is done; it goes on while the volume is served over iSCSI. Or delete the volume")
     })
 }
 

@@ -10,12 +10,8 @@
 mod disk;
 mod doors;
 mod kept;
-mod portals;
 #[cfg(test)]
 mod tests;
-
-pub use kept::check_not_being_erased;
-pub use portals::{DEFAULT_PORT, parse_portal};
 
 use crate::failure::{Failure, Result};
 use crate::settings::{FileTarget, FileUnit};

@@ -1,6 +1,7 @@
 //! The served targets follow the store, whatever happens at the same time.
 
 use super::*;
+use crate::erasure::check_not_being_erased;
 use crate::export::VolumeExports;
 use onefold_engine::{Descriptor, Mode, Settings};
 use onefold_ground::{Ground, LocalGround};

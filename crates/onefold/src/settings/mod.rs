@@ -7,13 +7,14 @@
 //! Settings change how a store is used, never its content: every settings file opens every store.
 
 mod keys;
+mod portals;
 mod targets;
 
 pub use keys::{KEYS, Key, Kind};
+pub use portals::parse_portal;
 pub use targets::{FileTarget, FileUnit, TARGET_KEYS, TargetKey};
 
 use crate::cli::Rate;
-use crate::iscsi::parse_portal;
 use crate::units::{KIB, parse_size, size};
 use keys::Value;
 use onefold_ground::words::nearest;
@@ -97,7 +98,7 @@ pub struct Nbd {
 /// The iSCSI server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Iscsi {
-    /// Portals, each in the format of [`crate::iscsi::parse_portal`]. Empty: no iSCSI.
+    /// Portals, each in the format of [`parse_portal`]. Empty: no iSCSI.
     pub listen: Vec<String>,
     /// Most sessions at a time.
     pub max_sessions: usize,

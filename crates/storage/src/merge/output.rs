@@ -2,13 +2,13 @@
 //! are needed are compressed anew.
 
 use super::Planned;
+use crate::components::STORAGE_WRITE;
 use crate::compression::Compressors;
 use crate::frame_cache::Needed;
 use crate::open::catalog_and_footer;
 use crate::reader::is_near;
 use crate::store::Shared;
 use crate::{Catalog, Codec, ContainerId, Frame, HEADER_BYTES, Header, Homes, Result, Slot, StorageError, file};
-use onefold_ground::profile::Component;
 use onefold_ground::{File, checksum};
 use onefold_oplog::Position;
 use std::collections::{BTreeSet, HashMap};
@@ -255,7 +255,7 @@ impl Target<'_> {
         };
         shared
             .profile
-            .time(Component::StorageWrite, stored.len() as u64, || self.file.write_at(self.end_bytes, stored))
+            .time(&STORAGE_WRITE, stored.len() as u64, || self.file.write_at(self.end_bytes, stored))
             .map_err(StorageError::cannot_write)?;
         self.file.start_writeback(self.end_bytes, stored.len() as u64);
         self.end_bytes = frame.end_bytes();

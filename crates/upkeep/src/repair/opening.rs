@@ -1,5 +1,6 @@
 //! The first part of a repair: what opening a store needs, and a matching chunk index.
 
+use super::meaning::ObjectMeaning;
 use super::rebuild_chunk_index;
 use crate::{Monitor, Result};
 use onefold_catalog::Backup;
@@ -54,7 +55,7 @@ pub fn salvage(
     monitor: &dyn Monitor,
 ) -> Result<Salvaged> {
     monitor.step("what opening needs", 1);
-    let mut done = onefold_engine::salvage(ground, settings, options, command)?;
+    let mut done = onefold_engine::salvage(ground, settings, options, &ObjectMeaning, command)?;
     monitor.advance(1);
     if done.needs_index && !options.dry_run && !done.is_refused {
         done.sentences.extend(rebuild_chunk_index(ground.clone(), settings.clone(), command, monitor)?);

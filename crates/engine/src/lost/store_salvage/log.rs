@@ -12,7 +12,7 @@
 
 use super::{WholeLog, Work};
 use crate::OBJECTS_WRITTEN;
-use crate::lifecycle::layout::{CONTAINERS, LAYERS_KEPT, LOG, OBJECTS, log_options, storage_options};
+use crate::lifecycle::layout::{CONTAINERS, LOG, OBJECTS, UNUSED_KEPT, log_options, storage_options};
 use crate::liveness::dead::{self, DeadSlots, PARTITION as DEAD_PARTITION};
 use crate::{Change, EngineError, Result};
 use onefold_ground::profile::Profile;
@@ -319,7 +319,7 @@ impl Work<'_> {
         for hole in &holes {
             let (lost, (from, to)) = (lost(hole), *hole);
             if to <= before && !self.done.losses.contains(&lost) {
-                self.lose(format!("{lost}: what it said of volumes and backups was applied before"));
+                self.lose(self.meaning.applied(&lost));
             } else {
                 self.lose(lost);
                 self.guess_objects(from, to)?;
@@ -361,29 +361,17 @@ impl Work<'_> {
 
     /// Explains what the lost changes of objects mean, and makes sure that nothing is destroyed because of them.
     fn tell_of_holes(&mut self) -> Result<()> {
-        self.say("what happened then is lost: backups that ended are missing, and blocks of volumes show what they had before");
-        self.say(
-            "backups that were forgotten and volumes that were deleted then are back, perhaps without chunks that were removed since: \
-             `onefold check --read-data` names them; forget and delete them again",
-        );
-        self.say("protections of backups, append-only mode and sizes and names of volumes are as before: look at them");
-        let path = self.ground.describe(LAYERS_KEPT);
-        self.say(format!(
-            "a volume of which a snapshot was made then cannot be used if it was written to since, and one that was rolled back then stands where it stood before: what was written to it \
-             since is in a layer that no volume uses. `onefold check` names both. Such layers are kept until {path} is removed and the store opened again: \
-             then they go, and the volumes are as they were before"
-        ));
-        self.keep_layers()
+        let path = self.ground.describe(UNUSED_KEPT);
+        self.meaning.lost_changes(&path).into_iter().for_each(|sentence| self.say(sentence));
+        self.keep_unused()
     }
 
-    /// From here on layers stay even if no volume uses them.
-    pub(super) fn keep_layers(&self) -> Result<()> {
+    /// From here on objects stay even if nobody uses them.
+    pub(super) fn keep_unused(&self) -> Result<()> {
         if self.dry_run {
             return Ok(());
         }
-        let text =
-            b"A part of the operations log or of the object index was lost. While this file is here, layers are kept that no volume uses.\n";
-        Ok(replace_file(&**self.ground, LAYERS_KEPT, text)?)
+        Ok(replace_file(&**self.ground, UNUSED_KEPT, self.meaning.kept_text().as_bytes())?)
     }
 
     pub(super) fn containers(&self, access: Access) -> Result<Arc<ContainerStore>> {

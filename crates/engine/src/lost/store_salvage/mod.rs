@@ -7,6 +7,7 @@
 
 mod aside;
 mod log;
+mod meaning;
 mod objects;
 mod overlay;
 
@@ -24,6 +25,7 @@ use onefold_oplog::{Ownership, Position, Remnants};
 use std::sync::Arc;
 
 pub(crate) use log::MARKER;
+pub use meaning::Meaning;
 
 /// Options of a salvage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +57,13 @@ pub struct Salvaged {
 ///
 /// Whether anything would be lost is determined under the same lock as the repair, and a sound store is read once for
 /// both.
-pub fn salvage(ground: &Arc<dyn Ground>, settings: &Settings, options: SalvageOptions, command: &str) -> Result<Salvaged> {
+pub fn salvage(
+    ground: &Arc<dyn Ground>,
+    settings: &Settings,
+    options: SalvageOptions,
+    meaning: &dyn Meaning,
+    command: &str,
+) -> Result<Salvaged> {
     // If there is no store here, say so, and leave no lock file behind. The findings count only under the lock.
     look_at_descriptor(&**ground)?.0.check_settings(settings, &**ground)?;
     let holder = Holder::this_process(command);
@@ -63,7 +71,7 @@ pub fn salvage(ground: &Arc<dyn Ground>, settings: &Settings, options: SalvageOp
     let _views = lock_views_within(&**ground, true, &holder, OPENING_LIMIT)?;
     nobody_reads(&**ground, &holder)?;
     if options.dry_run || !options.may_lose {
-        let found = repair_parts(ground, settings, Way::DryRun)?;
+        let found = repair_parts(ground, settings, meaning, Way::DryRun)?;
         let is_refused = !options.dry_run && !found.losses.is_empty();
         if options.dry_run || is_refused {
             return Ok(Salvaged { is_refused, ..found });
@@ -73,7 +81,7 @@ pub fn salvage(ground: &Arc<dyn Ground>, settings: &Settings, options: SalvageOp
             return Ok(found);
         }
     }
-    repair_parts(ground, settings, Way::Repair)
+    repair_parts(ground, settings, meaning, Way::Repair)
 }
 
 /// How to treat damage.
@@ -85,7 +93,7 @@ enum Way {
     WithoutIndex,
 }
 
-fn repair_parts(ground: &Arc<dyn Ground>, settings: &Settings, way: Way) -> Result<Salvaged> {
+fn repair_parts(ground: &Arc<dyn Ground>, settings: &Settings, meaning: &dyn Meaning, way: Way) -> Result<Salvaged> {
     let dry_run = way == Way::DryRun;
     let mut done = Salvaged { needs_index: way == Way::WithoutIndex, ..Salvaged::default() };
     match copied::refuse_a_copy(&**ground) {
@@ -96,6 +104,7 @@ fn repair_parts(ground: &Arc<dyn Ground>, settings: &Settings, way: Way) -> Resu
     let mut work = Work {
         ground,
         settings,
+        meaning,
         descriptor,
         dry_run,
         sets_aside: way == Way::Repair,
@@ -123,6 +132,7 @@ fn repair_parts(ground: &Arc<dyn Ground>, settings: &Settings, way: Way) -> Resu
 struct Work<'a> {
     ground: &'a Arc<dyn Ground>,
     settings: &'a Settings,
+    meaning: &'a dyn Meaning,
     descriptor: Descriptor,
     dry_run: bool,
     /// Whether the old state of changed files is kept.
@@ -191,11 +201,16 @@ impl Engine {
     /// Opens a damaged store for reading its sound parts. The parts that an opening needs are repaired in memory, and
     /// nothing is changed. Returns the findings too. The chunk index is not used, so a chunk that cannot be read where
     /// its recipe says is lost here. Nobody can write meanwhile.
-    pub fn open_sound(ground: Arc<dyn Ground>, settings: Settings, command: &str) -> Result<(Arc<Engine>, Salvaged)> {
+    pub fn open_sound(
+        ground: Arc<dyn Ground>,
+        settings: Settings,
+        meaning: &dyn Meaning,
+        command: &str,
+    ) -> Result<(Arc<Engine>, Salvaged)> {
         look_at_descriptor(&*ground)?.0.check_settings(&settings, &*ground)?;
         let lock = ground.lock(LOCK, false, &Holder::this_process(command))?;
         let overlay: Arc<dyn Ground> = Arc::new(overlay::Overlay::new(ground, lock));
-        let done = repair_parts(&overlay, &settings, Way::WithoutIndex)?;
+        let done = repair_parts(&overlay, &settings, meaning, Way::WithoutIndex)?;
         let engine = Engine::open(overlay, settings, Mode::Rebuild, command)?;
         // Containers rebuilt from parity are not written down: they would stay in memory.
         engine.storage.rehearse();

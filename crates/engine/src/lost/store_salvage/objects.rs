@@ -9,16 +9,6 @@ use onefold_index::ObjectIndex;
 use onefold_index::objects::{Need, Salvage, SalvagedPartition, salvage_partition};
 use onefold_oplog::{Position, first_segment};
 
-/// The objects that do harm if they are lost, or older than the others: block mappings and what they depend on (layers,
-/// volumes, the next volume number), backups, and lost ranges; also access to volumes, reservations, and erasures under
-/// way. Older versions bring back deleted data, reuse numbers, or erase again. All other objects only save time or
-/// space, can be derived from the containers, or are checked by a person.
-const NEEDED: [u8; 9] = [b'b', b'e', b'i', b'l', b'm', b'n', b'r', b'v', b'x'];
-
-fn content(kind: u8) -> Need {
-    if NEEDED.contains(&kind) { Need::Needed } else { Need::Helpful }
-}
-
 impl Work<'_> {
     /// Rebuilds partitions whose files are damaged, or older than the log and their second copy. Also rewrites damaged
     /// second copies.
@@ -45,6 +35,7 @@ impl Work<'_> {
     /// if any of it is left.
     fn salvage_partition(&mut self, partition: u16, start: Position, first: Option<Position>, problem: &str) -> Result<()> {
         let aside = self.aside_name();
+        let meaning = self.meaning;
         let has_whole_log = first == Some(Position(0)) && self.log.is_ok();
         let how = Salvage {
             ground: self.ground,
@@ -52,7 +43,7 @@ impl Work<'_> {
             epoch: self.epoch,
             position: start,
             has_whole_log,
-            content: &content,
+            content: &|kind| if meaning.is_needed(kind) { Need::Needed } else { Need::Helpful },
             aside: &aside,
             dry_run: self.dry_run,
         };
@@ -72,23 +63,21 @@ impl Work<'_> {
         let copied = done.copied.map_or(String::new(), |copied| format!(", {copied} from the second copy"));
         self.say(format!("{} objects are kept{copied}; the old file is {path}.{aside}", done.objects));
         if done.older.is_some() {
-            // Mappings and layers may be as of two times.
-            self.keep_layers()?;
+            // Objects that belong together may be as of two times.
+            self.keep_unused()?;
         }
         if let Some(problem) = done.copy_problem {
             self.say(format!("its second copy is written anew: {problem}"));
             if done.copied.is_some_and(|copied| copied > 0) {
-                self.say("protections of backups and append-only mode are as they were then: look at them");
+                self.say(self.meaning.copied());
             }
         }
         if let Some(older) = done.older {
-            self.lose(format!("what was kept is of position {}: blocks of volumes that were written since, and before the log starts, show what they had before", older.0));
+            self.lose(self.meaning.older(older.0));
         }
         let needed = done.lost.iter().filter(|(.., content)| *content == Need::Needed).count();
         if needed > 0 {
-            self.lose(format!(
-                "{needed} key ranges of block mappings are lost: blocks of volumes in them cannot be read until they are written anew. `onefold check` names them"
-            ));
+            self.lose(self.meaning.lost_ranges(needed));
         }
         Ok(())
     }

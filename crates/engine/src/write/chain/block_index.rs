@@ -8,6 +8,8 @@ use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use std::sync::Arc;
 
+static COMPONENT: Component = Component::new("filter_block_index");
+
 /// Says STRONG-MAYBE for chunks of the overwritten block: its mapping keeps them until the new mapping is durable.
 #[derive(Debug, Default)]
 pub struct BlockIndexFilter {
@@ -34,8 +36,8 @@ impl Filter for BlockIndexFilter {
         Verdict::StrongMaybe
     }
 
-    fn component(&self) -> Component {
-        Component::FilterBlockIndex
+    fn component(&self) -> &'static Component {
+        &COMPONENT
     }
 
     fn check(&self, request: &Request<'_>, lookups: &mut [Lookup<'_>], active: &[usize]) -> Result<()> {

@@ -14,6 +14,8 @@ use onefold_ground::profile::Component;
 use onefold_storage::Address;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+static COMPONENT: Component = Component::new("filter_bloom");
+
 /// Bits set and tested per chunk; 5 is near the optimum for 7 to 8 bits per chunk.
 const HASHES: u64 = 5;
 
@@ -80,8 +82,8 @@ impl Filter for BloomFilter {
         Verdict::WeakMaybe
     }
 
-    fn component(&self) -> Component {
-        Component::FilterBloom
+    fn component(&self) -> &'static Component {
+        &COMPONENT
     }
 
     fn check(&self, _request: &Request<'_>, lookups: &mut [Lookup<'_>], active: &[usize]) -> Result<()> {

@@ -6,6 +6,8 @@ use onefold_ground::profile::Component;
 use onefold_storage::ContainerStore;
 use std::sync::Arc;
 
+static COMPONENT: Component = Component::new("filter_byte_compare");
+
 /// Chunks compared per load. Bounds the frames in memory.
 const BATCH: usize = 64;
 
@@ -32,8 +34,8 @@ impl Filter for ByteCompareFilter {
         Verdict::Existing
     }
 
-    fn component(&self) -> Component {
-        Component::FilterByteCompare
+    fn component(&self) -> &'static Component {
+        &COMPONENT
     }
 
     fn check(&self, _request: &Request<'_>, lookups: &mut [Lookup<'_>], active: &[usize]) -> Result<()> {

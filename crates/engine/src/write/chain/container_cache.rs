@@ -14,6 +14,8 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+static COMPONENT: Component = Component::new("filter_container_cache");
+
 /// Says STRONG-MAYBE to chunks of the most recently used containers, WEAK-MAYBE to others.
 #[derive(Debug)]
 pub struct ContainerCacheFilter {
@@ -131,8 +133,8 @@ impl Filter for ContainerCacheFilter {
         Verdict::StrongMaybe
     }
 
-    fn component(&self) -> Component {
-        Component::FilterContainerCache
+    fn component(&self) -> &'static Component {
+        &COMPONENT
     }
 
     fn check(&self, _request: &Request<'_>, lookups: &mut [Lookup<'_>], active: &[usize]) -> Result<()> {

@@ -22,6 +22,7 @@ pub use byte_compare::ByteCompareFilter;
 pub use container_cache::ContainerCacheFilter;
 pub use zero::{ZeroChunkFilter, is_zero};
 
+use crate::components::FILTER_CHUNK_INDEX;
 use crate::write::claims::{Claim, Claims, Search, Wanted};
 use crate::{EngineError, Piece, Result};
 use onefold_fingerprint::Fingerprint;
@@ -91,7 +92,7 @@ pub trait Filter: Send + Sync + Debug {
     /// Returns the most certain verdict that it can give.
     fn max(&self) -> Verdict;
     /// Returns the component that its time is charged to in the profile.
-    fn component(&self) -> Component;
+    fn component(&self) -> &'static Component;
     /// Tests lookups. A verdict of STRONG-MAYBE or EXISTING comes with an address.
     fn check(&self, request: &Request<'_>, lookups: &mut [Lookup<'_>], active: &[usize]) -> Result<()>;
     /// The update pass: these chunks were new and are stored now.
@@ -226,7 +227,7 @@ impl Chain {
     /// of `wanted`. Returns for how many reads it waited for a device.
     pub(crate) fn claim(&self, claims: &dyn Claims, wanted: &[Wanted], bytes: u64, out: &mut Vec<Claim>) -> Result<usize> {
         let begin = out.len();
-        let waited = self.profile.time(Component::FilterChunkIndex, bytes, || claims.claim(wanted, out))?;
+        let waited = self.profile.time(&FILTER_CHUNK_INDEX, bytes, || claims.claim(wanted, out))?;
         if let Some((_, counters)) = self.stages.get(self.chunk_index_at()) {
             let asked = wanted.iter().zip(&out[begin..]).filter(|(wanted, _)| wanted.search != Search::Denied);
             let (mut known, mut new) = (0, 0);

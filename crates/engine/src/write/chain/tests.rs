@@ -31,8 +31,9 @@ impl Filter for Scripted {
     fn max(&self) -> Verdict {
         self.max
     }
-    fn component(&self) -> Component {
-        Component::FilterZero
+    fn component(&self) -> &'static Component {
+        static COMPONENT: Component = Component::new("test");
+        &COMPONENT
     }
     fn check(&self, _request: &Request<'_>, lookups: &mut [Lookup<'_>], active: &[usize]) -> Result<()> {
         for at in active {

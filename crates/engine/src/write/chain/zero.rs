@@ -4,6 +4,8 @@ use super::{Filter, Lookup, Request, Verdict};
 use crate::Result;
 use onefold_ground::profile::Component;
 
+static COMPONENT: Component = Component::new("filter_zero_chunk");
+
 /// Returns whether all bytes are zero. Compares blocks that the compiler turns into vector operations.
 pub fn is_zero(data: &[u8]) -> bool {
     let (blocks, rest) = data.as_chunks::<128>();
@@ -23,8 +25,8 @@ impl Filter for ZeroChunkFilter {
         Verdict::Existing
     }
 
-    fn component(&self) -> Component {
-        Component::FilterZero
+    fn component(&self) -> &'static Component {
+        &COMPONENT
     }
 
     fn check(&self, _request: &Request<'_>, lookups: &mut [Lookup<'_>], active: &[usize]) -> Result<()> {

@@ -1,45 +1,39 @@
 //! `onefold bench report`.
 
-use super::{shown, write_whole};
+use super::{cannot_write, shown};
 use crate::cli::BenchReport;
 use crate::failure::{Exit, Failure, Result};
 use crate::output::note;
 use crate::talk::Talk;
-use crate::units::{MIB, counted, size};
-use onefold_experiment::report::{self, ReadError};
-use onefold_experiment::results::Results;
+use crate::units::counted;
+use onefold_experiment::files::{ResultsFileError, read_results, write_page};
+use onefold_experiment::report::ReadError;
 use std::path::Path;
-
-/// More than any run writes: what is larger is something else, and is not read into memory.
-const MOST_BYTES: u64 = 256 * MIB;
 
 /// Reads results and writes the page.
 pub fn run(options: &BenchReport, talk: Talk) -> Result<Exit> {
     let mut runs = Vec::new();
     for file in &options.results {
-        runs.extend(read(file)?);
+        runs.extend(read_results(file).map_err(|error| cannot_read(file, &error))?);
     }
-    write_whole(&options.out, report::html(&runs).as_bytes())?;
+    write_page(&options.out, &runs).map_err(|error| cannot_write(&options.out, &error, Failure::failed))?;
     if !talk.quiet {
         note(format_args!("wrote {}: {}", shown(&options.out), counted(runs.len() as u64, "experiment", "experiments")));
     }
     Ok(Exit::Done)
 }
 
-fn read(file: &Path) -> Result<Vec<Results>> {
-    let cannot = |why: &dyn std::fmt::Display| Failure::cannot_run(format!("cannot read {}: {why}", shown(file)));
-    let found = std::fs::metadata(file).map_err(|error| cannot(&error).advise("give files that `onefold bench run --out` wrote"))?;
-    if found.len() > MOST_BYTES {
-        let why = format!("it has {}, more than results ever have ({})", size(found.len()), size(MOST_BYTES));
-        return Err(cannot(&why).advise("give files that `onefold bench run --out` wrote"));
-    }
-    let text = std::fs::read(file).map_err(|error| cannot(&error))?;
-    report::read(&text).map_err(|error| {
-        cannot(&error).advise(match error {
-            ReadError::OtherVersion { .. } => {
-                "make the report with the version of onefold that made the results, or run the experiments again"
-            }
-            ReadError::NotResults(_) | ReadError::Empty => "run the experiments again: `onefold bench run` writes whole files or none",
-        })
-    })
+fn cannot_read(file: &Path, error: &ResultsFileError) -> Failure {
+    let failure = Failure::cannot_run(format!("cannot read {}: {error}", shown(file)));
+    let advice = match error {
+        ResultsFileError::Io(_) => return failure,
+        ResultsFileError::Missing(_) | ResultsFileError::TooLong { .. } => "give files that `onefold bench run --out` wrote",
+        ResultsFileError::Content(ReadError::OtherVersion { .. }) => {
+            "make the report with the version of onefold that made the results, or run the experiments again"
+        }
+        ResultsFileError::Content(ReadError::NotResults(_) | ReadError::Empty) => {
+            "run the experiments again: `onefold bench run` writes whole files or none"
+        }
+    };
+    failure.advise(advice)
 }

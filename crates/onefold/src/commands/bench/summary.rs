@@ -117,10 +117,3 @@ fn told(results: &Results, expectation: &Expectation) -> String {
         if expectation.of_paper { ", an order of the paper" } else { "" }
     )
 }
-
-/// Returns the expected orders that should show at this size and do not, of variants that ran to their end.
-pub fn unmet(results: &Results) -> Vec<&Expectation> {
-    let is_whole = results.size_bytes >= results.full_size_bytes;
-    let fails = |expectation: &&Expectation| matches!(judge(results, expectation), Outcome::Fails(_));
-    results.about.expectations.iter().filter(|expectation| is_whole || expectation.quick).filter(fails).collect()
-}

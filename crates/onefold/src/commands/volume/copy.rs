@@ -1,8 +1,9 @@
 //! `onefold volume import` and `export`: between a volume and a file, a device, or a pipe. Holes stay holes.
 
 use super::destination::{self, Destination, check_outside};
-use super::{data_bytes, extents, known};
+use super::{data_bytes, extents};
 use crate::cli::{StoreToOneself, VolumeExport, VolumeImport};
+use crate::commands::chosen::chosen_volume;
 use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::note;
@@ -56,7 +57,7 @@ pub fn import(options: &VolumeImport, talk: Talk) -> Result<Exit> {
     let began = Instant::now();
     let mut waiting = Waiting::until(options.store.wait, &interrupt, talk.quiet);
     let (read, length) = with_volumes(&options.store, Mode::ReadWrite, "volume import", &mut waiting, |volumes| {
-        let volume = known(volumes, &options.name)?;
+        let volume = chosen_volume(volumes, &options.name)?;
         if volume.is_read_only() {
             return Err(VolumeError::ReadOnly { name: volume.name() }.into());
         }
@@ -80,20 +81,16 @@ pub fn import(options: &VolumeImport, talk: Talk) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-pub(super) fn cannot(operation: &str, path: &Path, error: impl std::fmt::Display) -> Failure {
-    Failure::failed(format!("cannot {operation} {}: {error}", printable(std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()))))
-}
-
 /// Opens a file or device that can be read at any place, and asks its length. Everything else goes through standard input.
 fn open_source(path: &Path) -> Result<(File, u64)> {
-    let file = File::open(path).map_err(|error| cannot("open", path, error))?;
-    let kind = file.metadata().map_err(|error| cannot("ask for", path, error))?.file_type();
+    let file = File::open(path).map_err(|error| Failure::of_file("open", path, error))?;
+    let kind = file.metadata().map_err(|error| Failure::of_file("ask for", path, error))?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
         return Err(Failure::cannot_run(format!("{} is neither a file nor a block device", path.display()))
             .advise(format!("copy a pipe or the like through standard input: onefold volume import NAME - < {}", path.display())));
     }
     // The length of a device shows only in its end.
-    let length = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|error| cannot("ask the length of", path, error))?;
+    let length = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|error| Failure::of_file("ask the length of", path, error))?;
     Ok((file, length))
 }
 
@@ -115,7 +112,7 @@ fn import_file(volume: &Volume, file: &File, length: u64, path: &Path, talk: Tal
         while at < end {
             stopped(interrupt, &progress, at)?;
             let step = &mut buffer[..step_at(at, end)];
-            file.read_exact_at(step, at).map_err(|error| cannot("read", path, error))?;
+            file.read_exact_at(step, at).map_err(|error| Failure::of_file("read", path, error))?;
             volume.write(at, step)?;
             at += step.len() as u64;
             read += step.len() as u64;
@@ -202,7 +199,7 @@ pub fn export(options: &VolumeExport, talk: Talk) -> Result<Exit> {
     }
     let mut waiting = Waiting::until(options.store.wait, &interrupt, talk.quiet);
     let copied = with_volumes(&options.store, Mode::ReadOnly, "volume export", &mut waiting, |volumes| {
-        let volume = known(volumes, &options.name)?;
+        let volume = chosen_volume(volumes, &options.name)?;
         let progress = bar(talk, data_bytes(&volume)?);
         let copied = if path == Path::new("-") {
             export_stream(&volume, &progress, &interrupt)
@@ -264,13 +261,13 @@ fn export_file(volume: &Volume, path: &Path, force: bool, progress: &ProgressBar
     let (file, is_device) = (destination.file(), destination.is_device());
     let copy = || {
         if !is_device {
-            file.set_len(volume.size()).map_err(|error| cannot("set the length of", path, error))?;
+            file.set_len(volume.size()).map_err(|error| Failure::of_file("set the length of", path, error))?;
         }
         // A new file is all holes; a device still has its old content.
         let copied = read_all(volume, is_device, progress, interrupt, &mut |at, data| {
-            file.write_all_at(data, at).map_err(|error| cannot("write", path, error))
+            file.write_all_at(data, at).map_err(|error| Failure::of_file("write", path, error))
         })?;
-        file.sync_all().map_err(|error| cannot("sync", path, error))?;
+        file.sync_all().map_err(|error| Failure::of_file("sync", path, error))?;
         Ok(copied)
     };
     let copied = copy();

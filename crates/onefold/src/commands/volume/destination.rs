@@ -6,7 +6,6 @@
 //! * Before the first byte is written, it is known that all of them fit on the device.
 //! * Nothing is written into the store's directory.
 
-use super::copy::cannot;
 use crate::failure::{Failure, Result};
 use crate::units::{printable, size};
 use rustix::fs::{OFlags, SeekFrom};
@@ -35,7 +34,7 @@ pub(super) fn check(path: &Path, force: bool) -> Result<Option<Metadata>> {
     let found = match std::fs::metadata(path) {
         Ok(found) => found,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(cannot("look at", path, error)),
+        Err(error) => return Err(Failure::of_file("look at", path, error)),
     };
     let kind = found.file_type();
     if !kind.is_file() && !kind.is_block_device() {
@@ -52,7 +51,7 @@ pub(super) fn check(path: &Path, force: bool) -> Result<Option<Metadata>> {
 /// Refuses the store's directory and any file in it.
 pub(super) fn check_outside(store: &Path, path: &Path) -> Result<()> {
     let Ok(store) = store.canonicalize() else { return Ok(()) };
-    let absolute = std::path::absolute(path).map_err(|error| cannot("find", path, error))?;
+    let absolute = std::path::absolute(path).map_err(|error| Failure::of_file("find", path, error))?;
     // Of what is not there, the directory above counts.
     let found = absolute.ancestors().find_map(|place| place.canonicalize().ok());
     if found.is_some_and(|found| found.starts_with(&store)) {
@@ -66,11 +65,11 @@ impl Destination {
     /// Opens the destination. If this fails, nothing existing is touched.
     pub(super) fn open(path: &Path, force: bool, volume_bytes: u64) -> Result<Destination> {
         let Some(found) = check(path, force)? else {
-            let file = File::options().write(true).create_new(true).open(path).map_err(|error| cannot("create", path, error))?;
+            let file = File::options().write(true).create_new(true).open(path).map_err(|error| Failure::of_file("create", path, error))?;
             return Ok(Destination::New(file));
         };
         if found.is_file() {
-            let file = File::options().write(true).truncate(true).open(path).map_err(|error| cannot("open", path, error))?;
+            let file = File::options().write(true).truncate(true).open(path).map_err(|error| Failure::of_file("open", path, error))?;
             return Ok(Destination::Overwritten(file));
         }
         // Linux opens a device exclusively only while it is not mounted and no other part of the system uses it (open(2)).
@@ -78,9 +77,9 @@ impl Destination {
         let file = File::options().write(true).custom_flags(flags).open(path).map_err(|error| match error.kind() {
             ErrorKind::ResourceBusy => Failure::failed(format!("{} is in use: it is mounted, or part of something that is", name(path)))
                 .advise("unmount it first; `lsblk` and `findmnt` show what uses it"),
-            _ => cannot("open", path, error),
+            _ => Failure::of_file("open", path, error),
         })?;
-        let device_bytes = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|error| cannot("ask the length of", path, error))?;
+        let device_bytes = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|error| Failure::of_file("ask the length of", path, error))?;
         if device_bytes < volume_bytes {
             let (has, needs) = (size(device_bytes), size(volume_bytes));
             return Err(Failure::failed(format!("{} is too small: it has {has}, the volume {needs}", name(path)))

@@ -1,7 +1,8 @@
 //! `onefold volume info` and `rename`.
 
-use super::{data_bytes, known};
+use super::data_bytes;
 use crate::cli::{VolumeFacts, VolumeRename, Wait};
+use crate::commands::chosen::chosen_volume;
 use crate::failure::{Exit, Result};
 use crate::session::{Session, StoreCommand};
 use crate::units::{local_time, printable, size, utc_time};
@@ -28,7 +29,7 @@ impl StoreCommand for VolumeRename {
     }
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
-        known(session.volumes()?, &self.name)?;
+        chosen_volume(session.volumes()?, &self.name)?;
         // Clients and the file of settings know it by its name.
         crate::commands::target::check_not_attached_by_settings(session, &self.name)?;
         session.on_unused_volume(&self.name, |volumes| Ok(volumes.rename(&self.name, &self.new)?))?;
@@ -58,7 +59,7 @@ impl StoreCommand for VolumeFacts {
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         let volumes = session.volumes()?;
-        let volume = known(volumes, &self.name)?;
+        let volume = chosen_volume(volumes, &self.name)?;
         let list = volumes.list();
         let info = list.iter().find(|info| info.name == self.name);
         let info = info.ok_or_else(|| VolumeError::NotFound { name: self.name.clone() })?;

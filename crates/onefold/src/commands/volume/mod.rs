@@ -6,20 +6,19 @@ mod destination;
 mod facts;
 mod snapshots;
 
+use super::chosen::chosen_volume;
 use crate::cli::{VolumeCreate, VolumeDelete, VolumeList, VolumeResize, Wait};
+use crate::erasure::check_not_being_erased;
 use crate::failure::{Exit, Failure, Result};
-use crate::iscsi::check_not_being_erased;
 use crate::output::Table;
 use crate::session::{Session, StoreCommand};
 use crate::units::{counted, local_time, printable, size, utc_time};
 use onefold_engine::Mode;
-use onefold_ground::words::nearest;
 use onefold_upkeep::Monitor;
-use onefold_volume::{MAX_NAME_BYTES, Volume, VolumeError, VolumeInfo, Volumes};
+use onefold_volume::{MAX_NAME_BYTES, Volume, VolumeInfo, Volumes};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::path::Path;
-use std::sync::Arc;
 
 impl StoreCommand for VolumeCreate {
     fn name(&self) -> &'static str {
@@ -147,7 +146,7 @@ impl StoreCommand for VolumeResize {
 }
 
 fn resize(options: &VolumeResize, session: &Session<'_>) -> Result<Exit> {
-    let volume = known(session.volumes()?, &options.name)?;
+    let volume = chosen_volume(session.volumes()?, &options.name)?;
     let (old, number) = (volume.size(), volume.info().number);
     let mut snapshot = None;
     if options.size < old {
@@ -230,7 +229,7 @@ impl StoreCommand for VolumeDelete {
 }
 
 fn delete(options: &VolumeDelete, session: &Session<'_>) -> Result<Exit> {
-    let number = known(session.volumes()?, &options.name)?.info().number;
+    let number = chosen_volume(session.volumes()?, &options.name)?.info().number;
     check_not_attached(session.volumes()?, &onefold_targets::known(&session.store.engine)?, &options.name)?;
     super::target::check_not_attached_by_settings(session, &options.name)?;
     drop(session.store.engine.permit_deletion("delete volumes")?);
@@ -256,7 +255,7 @@ fn delete(options: &VolumeDelete, session: &Session<'_>) -> Result<Exit> {
 /// Says what goes with a volume. One that never held data is not asked for.
 fn confirm_deletion(options: &VolumeDelete, session: &Session<'_>) -> Result<()> {
     let volumes = session.volumes()?;
-    let volume = known(volumes, &options.name)?;
+    let volume = chosen_volume(volumes, &options.name)?;
     if !volume.is_read_only() {
         // What is not written out yet counts too.
         volume.flush()?;
@@ -302,24 +301,12 @@ fn clean_up(session: &Session<'_>) -> Result<&'static str> {
 /// Returns an error if a name now means another volume: the user was asked about the earlier one, and may have taken
 /// hours to answer.
 pub(super) fn check_still_meant(volumes: &Volumes, name: &str, number: u32) -> Result<()> {
-    if known(volumes, name)?.info().number == number { Ok(()) } else { Err(changed_meanwhile(name)) }
+    if chosen_volume(volumes, name)?.info().number == number { Ok(()) } else { Err(changed_meanwhile(name)) }
 }
 
 fn changed_meanwhile(name: &str) -> Failure {
     Failure::failed(format!("volume {} was changed or renamed meanwhile; nothing was done", printable(name.as_bytes())))
         .advise("look at it, and begin again")
-}
-
-/// Returns the volume of a name. The error suggests the nearest name.
-pub(super) fn known(volumes: &Volumes, name: &str) -> Result<Arc<Volume>> {
-    volumes.get(name).map_err(|error| {
-        let list = volumes.list();
-        match nearest(name, list.iter().map(|info| info.name.as_str())) {
-            Some(near) if matches!(error, VolumeError::NotFound { .. }) => Failure::failed(error)
-                .advise(format!("did you mean {}? `onefold volume list` lists the volumes", printable(near.as_bytes()))),
-            _ => Failure::from(error),
-        }
-    })
 }
 
 fn kind(info: &VolumeInfo) -> String {

@@ -1,9 +1,10 @@
 //! `onefold volume snapshot`, `clone`, `rollback` and `diff`.
 
-use super::{check_still_meant, clean_up, known};
+use super::{check_still_meant, clean_up};
 use crate::cli::{VolumeClone, VolumeDiff, VolumeRollback, VolumeSnapshot, Wait};
+use crate::commands::chosen::chosen_volume;
+use crate::erasure::check_not_being_erased;
 use crate::failure::{Exit, Result};
-use crate::iscsi::check_not_being_erased;
 use crate::session::{Session, StoreCommand};
 use crate::units::{counted, local_time, printable, size};
 use onefold_engine::Mode;
@@ -31,7 +32,7 @@ impl StoreCommand for VolumeSnapshot {
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         let volumes = session.volumes()?;
-        known(volumes, &self.volume)?;
+        chosen_volume(volumes, &self.volume)?;
         let snapshot = volumes.snapshot(&self.volume, &self.name)?;
         made(session, self.format.json, "snapshot", &snapshot, &self.volume)
     }
@@ -56,7 +57,7 @@ impl StoreCommand for VolumeClone {
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         let volumes = session.volumes()?;
-        known(volumes, &self.source)?;
+        chosen_volume(volumes, &self.source)?;
         let clone = volumes.make_clone(&self.source, &self.name, self.read_only)?;
         made(session, self.format.json, "clone", &clone, &self.source)
     }
@@ -98,7 +99,8 @@ impl StoreCommand for VolumeRollback {
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         let volumes = session.volumes()?;
-        let (number, of_snapshot) = (known(volumes, &self.volume)?.info().number, known(volumes, &self.snapshot)?.info().number);
+        let (number, of_snapshot) =
+            (chosen_volume(volumes, &self.volume)?.info().number, chosen_volume(volumes, &self.snapshot)?.info().number);
         check_not_being_erased(&session.store.engine, volumes, &self.volume)?;
         drop(session.store.engine.permit_deletion("roll volumes back")?);
         let is_open = session.on_unused_volume(&self.volume, |_| Ok(()));
@@ -185,7 +187,7 @@ impl StoreCommand for VolumeDiff {
 /// Differences are no failure: exit code 0.
 fn diff(options: &VolumeDiff, session: &Session<'_>) -> Result<Exit> {
     let volumes = session.volumes()?;
-    let (first, second) = (known(volumes, &options.first)?, known(volumes, &options.second)?);
+    let (first, second) = (chosen_volume(volumes, &options.first)?, chosen_volume(volumes, &options.second)?);
     let mut output = session.output();
     let mut printed = Ok(());
     let (mut ranges, mut bytes) = (0, 0);

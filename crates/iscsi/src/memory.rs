@@ -8,13 +8,14 @@
 //! A command that holds memory never waits for one that needs memory. It only waits for a disk, a thread or its
 //! initiator. An initiator that makes no progress is disconnected after a while ([`Progress`]).
 
-use super::PERMIT_BYTES;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+/// Bytes per permit of memory.
+const PERMIT_BYTES: u32 = 4096;
 /// The reserve of a session in bytes.
 pub(crate) const RESERVE_BYTES: u32 = 256 << 10;
 /// Bytes per second that an initiator must send or take while it delays others.
@@ -36,7 +37,7 @@ impl SharedMemory {
 
 /// The memory of one session.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     own: Arc<Semaphore>,
     reserve: Arc<Semaphore>,
     shared: Arc<SharedMemory>,
@@ -48,7 +49,7 @@ pub(super) struct Memory {
 
 /// Room for data. Dropping it returns the room.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(crate) struct Room {
     /// From the session's reserve or its own limit.
     _own: OwnedSemaphorePermit,
     /// With the latter, also from the shared memory.
@@ -99,7 +100,7 @@ fn permits(bytes: u32) -> u32 {
 impl Memory {
     /// Returns the memory of a session with a limit of `own_bytes`. Both limits must be at least as large as the
     /// longest command.
-    pub(super) fn new(own_bytes: u32, shared: &Arc<SharedMemory>) -> Memory {
+    pub(crate) fn new(own_bytes: u32, shared: &Arc<SharedMemory>) -> Memory {
         Memory {
             own: Arc::new(Semaphore::new(permits(own_bytes) as usize)),
             reserve: Arc::new(Semaphore::new(permits(RESERVE_BYTES) as usize)),
@@ -111,7 +112,7 @@ impl Memory {
 
     /// Takes room if it is available at once. Never overtakes a waiter: while anyone waits for some memory, none of it
     /// is free.
-    pub(super) fn try_take(&self, bytes: u32) -> Option<Room> {
+    pub(crate) fn try_take(&self, bytes: u32) -> Option<Room> {
         let take = |semaphore: &Arc<Semaphore>| semaphore.clone().try_acquire_many_owned(permits(bytes)).ok();
         let reserve = if bytes <= RESERVE_BYTES { take(&self.reserve) } else { None };
         reserve.map(|own| Room { _own: own, _shared: None }).or_else(|| {
@@ -121,7 +122,7 @@ impl Memory {
     }
 
     /// Waits for room of at most [`MAX_TRANSFER_BYTES`](crate::scsi::MAX_TRANSFER_BYTES). No limit is below that.
-    pub(super) async fn take(&self, bytes: u32) -> Room {
+    pub(crate) async fn take(&self, bytes: u32) -> Room {
         let permits = permits(bytes);
         let take = |semaphore: &Arc<Semaphore>| semaphore.clone().acquire_many_owned(permits);
         let shared = async {
@@ -144,13 +145,13 @@ impl Memory {
     }
 
     /// Returns whether other sessions wait for shared memory.
-    pub(super) fn others_wait(&self) -> bool {
+    pub(crate) fn others_wait(&self) -> bool {
         let all = self.shared.waiting.lock();
         *all > self.waiting.load(Ordering::Relaxed)
     }
 
     /// Returns whether the session holds memory that others could use.
-    pub(super) fn is_used(&self) -> bool {
+    pub(crate) fn is_used(&self) -> bool {
         self.held.load(Ordering::Relaxed) > 0
     }
 }
@@ -162,7 +163,7 @@ impl Memory {
 /// [`LEAST_RATE`] over each [`patience`](Progress::patience) in which some room waits for it. No room may wait longer
 /// than the session's whole memory takes at that rate.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     patience: Duration,
     longest: Duration,
     /// The bytes moved at the last two checks, the older one first.
@@ -170,19 +171,19 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new(patience: Duration, session_bytes: u32, now: Instant) -> Progress {
+    pub(crate) fn new(patience: Duration, session_bytes: u32, now: Instant) -> Progress {
         let longest = patience + Duration::from_millis(u64::from(session_bytes) * 1000 / LEAST_RATE);
         Progress { patience, longest, looks: [(now, 0); 2] }
     }
 
     /// Returns the time between two checks.
-    pub(super) fn interval(&self) -> Duration {
+    pub(crate) fn interval(&self) -> Duration {
         (self.patience / 2).max(Duration::from_millis(1))
     }
 
     /// Checks the progress. The initiator has sent and taken `moved_bytes` of data in total, and some room has been
     /// waiting for it since `waiting_since`. Returns whether it is too slow.
-    pub(super) fn is_too_slow(&mut self, now: Instant, moved_bytes: u64, waiting_since: Option<Instant>) -> bool {
+    pub(crate) fn is_too_slow(&mut self, now: Instant, moved_bytes: u64, waiting_since: Option<Instant>) -> bool {
         let [(then, before), last] = self.looks;
         self.looks = [last, (now, moved_bytes)];
         let span = now.saturating_duration_since(then);

@@ -4,7 +4,7 @@ use onefold_iscsi::PortalConfig;
 use std::net::ToSocketAddrs;
 
 /// The port of iSCSI (RFC 7143 section 14).
-pub const DEFAULT_PORT: u16 = 3260;
+const DEFAULT_PORT: u16 = 3260;
 
 /// Parses `ADDRESS[:PORT]`, optionally followed by `=ADVERTISED[:PORT]`: the address that initiators are told, if it
 /// differs. A name may have several addresses.

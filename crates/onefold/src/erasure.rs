@@ -1,0 +1,22 @@
+//! Volumes that are being erased: whatever opens or changes a volume asks here first.
+
+use crate::failure::{Failure, Result};
+use crate::units::printable;
+use onefold_engine::Engine;
+use onefold_targets::kept_sanitize;
+use onefold_volume::Volumes;
+
+/// A volume of which an erasure is not at its end keeps its size and its content until it is: the erasure would fail for good, or leave out what was not there
+/// when it began.
+pub fn check_not_being_erased(engine: &Engine, volumes: &Volumes, name: &str) -> Result<()> {
+    let number = volumes.list().into_iter().find(|info| info.name == name).map(|info| info.number);
+    let Some(kept) = number.map(|number| kept_sanitize(engine, number)).transpose()?.flatten() else { return Ok(()) };
+    let name = printable(name.as_bytes());
+    Err(if kept.has_failed {
+        Failure::failed(format!("an erasure (SANITIZE) of volume {name} has failed"))
+            .advise("let an initiator erase it again or end that state, for example with `sg_sanitize`, or delete the volume")
+    } else {
+        Failure::failed(format!("volume {name} is being erased (SANITIZE)"))
+            .advise("wait until that is done; it goes on while the volume is served over iSCSI. Or delete the volume")
+    })
+}
