@@ -276,3 +276,33 @@ fn m0_1_reads_of_those_who_send_one_command_at_a_time_are_as_others_and_keep_nob
         assert_eq!((answer[0], answer[1] & 1, &data[..]), (0x25, 1, &[0; 512][..]));
     }
 }
+
+#[test]
+fn m0_1_reads_of_those_who_begin_to_send_several_commands_at_a_time_are_executed_at_a_time() {
+    let served = Served::with(limits());
+    let mut initiator = served.log_in(1);
+    for _ in 0..20 {
+        initiator.read(0, 4096).unwrap();
+    }
+    let two = |initiator: &mut Initiator| {
+        begin(initiator, &read_10(0, 1), 0xc1, 512, &[]);
+        begin(initiator, &read_10(8, 1), 0xc1, 512, &[]);
+    };
+    let answered = |initiator: &mut Initiator| {
+        for _ in 0..2 {
+            let (answer, data) = receive(&mut initiator.stream).unwrap();
+            assert_eq!((answer[0], answer[1] & 1, &data[..]), (0x25, 1, &[7; 512][..]));
+        }
+    };
+    // The server cannot know of the first ones. It sees soon that one does not wait for the other.
+    for _ in 0..50 {
+        two(&mut initiator);
+        answered(&mut initiator);
+    }
+    let arrived = served.disk.arrived.load(Ordering::Relaxed);
+    let gate = served.disk.gate.lock().unwrap();
+    two(&mut initiator);
+    served.disk.wait_for(arrived + 2);
+    drop(gate);
+    answered(&mut initiator);
+}

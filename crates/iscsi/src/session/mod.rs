@@ -133,7 +133,7 @@ struct Session {
     /// Functions that concern other sessions too. They end with this session, finished or not.
     resets: JoinSet<()>,
     memory: Arc<Memory>,
-    /// The number of consecutive commands that each came when the one before was over.
+    /// The number of consecutive commands that each came when the answer to the one before had left.
     lone_commands: u32,
     /// The session's share of the workers, so that it cannot block all others.
     workers: Arc<Semaphore>,

@@ -19,6 +19,8 @@ const AT_ONCE: usize = 32;
 /// The PDUs waiting to be sent.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
+    /// PDUs that have not left yet.
+    pdus: AtomicUsize,
     /// Bytes that no other limit covers.
     bytes: AtomicUsize,
     /// Whether the initiator has taken anything since the last check, except our question whether it is there.
@@ -32,6 +34,11 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
+    /// Returns whether everything has left.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pdus.load(Ordering::Relaxed) == 0
+    }
+
     /// Whether there is room for answers.
     pub(super) fn has_room(&self) -> bool {
         self.bytes.load(Ordering::Relaxed) < OUT_BYTES
@@ -85,6 +92,7 @@ pub(super) async fn write_all(mut output: impl AsyncWrite + Unpin, mut outgoing:
         *outbox.waits_since.lock() = None;
         let counted: usize = batch.iter().filter(|sent| sent.is_counted).map(|sent| sent.pdu.bytes()).sum();
         outbox.bytes.fetch_sub(counted, Ordering::Relaxed);
+        outbox.pdus.fetch_sub(batch.len(), Ordering::Relaxed);
         if counted > 0 {
             outbox.room.notify_one();
         }
@@ -108,6 +116,7 @@ impl Session {
         if is_counted {
             self.outbox.bytes.fetch_add(pdu.bytes(), Ordering::Relaxed);
         }
+        self.outbox.pdus.fetch_add(1, Ordering::Relaxed);
         // If the writer is gone, the session ends.
         let _ = self.out.send(Sent { pdu, is_counted, is_ping, since: Instant::now(), _room: room });
     }
