@@ -13,8 +13,10 @@ pub struct Component {
     place: OnceLock<usize>,
 }
 
-/// The most components of a process.
+/// The most components of a process that are told apart. What is used for the first time after them counts as [`OTHER`].
 const MAX_COMPONENTS: usize = 32;
+/// The component of those that have no place of their own.
+const OTHER: &str = "other";
 
 /// The names of all components that were used, by place.
 static NAMES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
@@ -39,9 +41,13 @@ impl Component {
         *self.place.get_or_init(|| {
             let mut names = names();
             names.iter().position(|name| *name == self.name).unwrap_or_else(|| {
-                assert!(names.len() < MAX_COMPONENTS, "components are statics, and there are fewer of them");
-                names.push(self.name);
-                names.len() - 1
+                // Measuring never fails what it measures.
+                if names.len() < MAX_COMPONENTS {
+                    names.push(self.name);
+                    names.len() - 1
+                } else {
+                    MAX_COMPONENTS
+                }
             })
         })
     }
@@ -80,6 +86,7 @@ impl Cell {
 pub struct Profile {
     /// By place.
     cells: [Cell; MAX_COMPONENTS],
+    other: Cell,
 }
 
 impl Profile {
@@ -93,7 +100,7 @@ impl Profile {
 
     /// Adds one call.
     pub fn add(&self, component: &Component, time_ns: u64, bytes: u64) {
-        let cell = &self.cells[component.place()];
+        let cell = self.cell(component);
         cell.calls.fetch_add(1, Ordering::Relaxed);
         cell.time_ns.fetch_add(time_ns, Ordering::Relaxed);
         cell.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -101,13 +108,18 @@ impl Profile {
 
     /// The sums so far.
     pub fn usage(&self, component: &Component) -> Usage {
-        self.cells[component.place()].usage()
+        self.cell(component).usage()
+    }
+
+    fn cell(&self, component: &Component) -> &Cell {
+        self.cells.get(component.place()).unwrap_or(&self.other)
     }
 
     /// All components with at least one call, by name.
     pub fn report(&self) -> Vec<(&'static str, Usage)> {
         let names = names().clone();
-        let all = names.into_iter().zip(&self.cells).map(|(name, cell)| (name, cell.usage()));
+        let named = names.into_iter().zip(&self.cells);
+        let all = named.chain([(OTHER, &self.other)]).map(|(name, cell)| (name, cell.usage()));
         let mut report: Vec<_> = all.filter(|(_, usage)| usage.calls > 0).collect();
         report.sort_unstable_by_key(|(name, _)| *name);
         report
