@@ -1,21 +1,18 @@
 //! Pages that are read before their lookup: advice, bounded in pages.
 //!
-//! A stream that waits for the device says which chunks it will look up next ([`ChunkIndex::expect`]). The reads of
+//! A stream that waits for the device says which chunks it will look up next ([`ChunkIndex::expect`](super::ChunkIndex::expect)). The reads of
 //! their pages begin at once. The lookup takes the pages from here and does not read them itself.
 //!
 //! # Why an answer from such a page is right
 //! * A lookup needs each page as it was when the lookup took the log's changes, or later. An expected page was read
 //!   before that moment.
-//! * So [`ChunkIndex::expect`] notes the number of writes before the read begins
+//! * So [`ChunkIndex::expect`](super::ChunkIndex::expect) notes the number of writes before the read begins
 //!   ([`PageCache::writes`](super::page_cache::PageCache::writes)).
 //! * The lookup accepts the page only if that number is even and has not changed when it takes the changes. Then no page
 //!   was written in between.
 //! * The generation tells whether growth has put another page in that place.
 
 use super::page_cache::is_quiet;
-use super::pages::PageFile;
-use super::{ChunkIndex, order_of, partition_of};
-use onefold_fingerprint::Fingerprint;
 use onefold_ground::Reading;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -54,7 +51,7 @@ impl ExpectedPages {
     }
 
     /// Begins to read a page, unless it is being read already or there is no room. Returns whether a device reads it now.
-    fn expect(&self, page: u32, generation: u32, writes: u64, begin: impl FnOnce() -> Option<Reading>) -> bool {
+    pub fn expect(&self, page: u32, generation: u32, writes: u64, begin: impl FnOnce() -> Option<Reading>) -> bool {
         let mut reads = self.reads.lock();
         if reads.by_page.get(&page).is_some_and(|read| read.writes == writes && read.generation == generation) {
             return false;
@@ -84,44 +81,5 @@ impl ExpectedPages {
     pub fn take(&self, page: u32, generation: u32, writes: u64) -> Option<Reading> {
         let read = self.reads.lock().by_page.remove(&page)?;
         (is_quiet(writes) && read.writes == writes && read.generation == generation).then_some(read.reading)
-    }
-}
-
-impl ChunkIndex {
-    /// Begins to read the pages of chunks that will be looked up soon. Returns how many pages a device reads for them.
-    /// Advice: it changes no answer. It does nothing for partitions that are not open, or that have no room.
-    pub fn expect(&self, fingerprints: &[Fingerprint]) -> usize {
-        let (bits, mut pages, mut reads) = (self.partition_bits(), Vec::new(), 0);
-        for order in order_of(fingerprints.iter()).chunk_by(|one, next| partition_of(one.0, bits) == partition_of(next.0, bits)) {
-            let Ok(partition) = self.opened(partition_of(order[0].0, bits)) else { continue };
-            let state = partition.state.read();
-            let file = state.pages.clone();
-            let writes = file.cache.writes();
-            if !is_quiet(writes) {
-                continue;
-            }
-            pages.clear();
-            let own: Vec<_> = order.iter().map(|(prefix, at)| (file.shape.home_of(*prefix), &fingerprints[*at as usize])).collect();
-            file.filter.ask_many(
-                &own,
-                |(home, fingerprint)| (*home, fingerprint.hash_bits()),
-                |at, answer| match (answer.home, answer.neighbour) {
-                    (true, _) => pages.push(own[at].0),
-                    (false, true) => pages.push(own[at].0 ^ 1),
-                    (false, false) => {}
-                },
-            );
-            drop(state);
-            pages.dedup();
-            let kept = file.cache.pages();
-            pages.retain(|page| kept.get(*page, file.shape.place(*page).generation).is_none());
-            drop(kept);
-            reads += pages.iter().filter(|page| self.expect_page(&file, **page, writes)).count();
-        }
-        reads
-    }
-
-    fn expect_page(&self, file: &PageFile, page: u32, writes: u64) -> bool {
-        file.expected.expect(page, file.shape.place(page).generation, writes, || self.readers.begin(file.request(page)))
     }
 }

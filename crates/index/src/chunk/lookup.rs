@@ -33,6 +33,7 @@
 
 use super::auxiliary::Change;
 use super::page::{PAGE_BYTES, Page, PageDamage};
+use super::page_cache::is_quiet;
 use super::pages::{PageFile, Shape};
 use super::partition::{State, read_pair, resolve};
 use super::{ChunkIndex, IndexEntry, order_of, partition_of};
@@ -210,6 +211,45 @@ impl ChunkIndex {
         }
         let tries = if left.is_empty() { Vec::new() } else { snapshots.iter().map(Snapshot::instant).collect() };
         Ok((left, tries))
+    }
+}
+
+impl ChunkIndex {
+    /// Begins to read the pages of chunks that will be looked up soon. Returns how many pages a device reads for them.
+    /// Advice: it changes no answer. It does nothing for partitions that are not open, or that have no room.
+    pub fn expect(&self, fingerprints: &[Fingerprint]) -> usize {
+        let (bits, mut pages, mut reads) = (self.partition_bits(), Vec::new(), 0);
+        for order in order_of(fingerprints.iter()).chunk_by(|one, next| partition_of(one.0, bits) == partition_of(next.0, bits)) {
+            let Ok(partition) = self.opened(partition_of(order[0].0, bits)) else { continue };
+            let state = partition.state.read();
+            let file = state.pages.clone();
+            let writes = file.cache.writes();
+            if !is_quiet(writes) {
+                continue;
+            }
+            pages.clear();
+            let own: Vec<_> = order.iter().map(|(prefix, at)| (file.shape.home_of(*prefix), &fingerprints[*at as usize])).collect();
+            file.filter.ask_many(
+                &own,
+                |(home, fingerprint)| (*home, fingerprint.hash_bits()),
+                |at, answer| match (answer.home, answer.neighbour) {
+                    (true, _) => pages.push(own[at].0),
+                    (false, true) => pages.push(own[at].0 ^ 1),
+                    (false, false) => {}
+                },
+            );
+            drop(state);
+            pages.dedup();
+            let kept = file.cache.pages();
+            pages.retain(|page| kept.get(*page, file.shape.place(*page).generation).is_none());
+            drop(kept);
+            reads += pages.iter().filter(|page| self.expect_page(&file, **page, writes)).count();
+        }
+        reads
+    }
+
+    fn expect_page(&self, file: &PageFile, page: u32, writes: u64) -> bool {
+        file.expected.expect(page, file.shape.place(page).generation, writes, || self.readers.begin(file.request(page)))
     }
 }
 
