@@ -3,7 +3,8 @@
 //!
 //! * A [`Profile`] says what is tried: how a store is made and opened, the liveness in it, the steps that it supports,
 //!   and what its runs must meet. A new composition needs one value, and a test file that lists its [`trials`].
-//! * A [`Case`] is one store of a profile: everything in it follows from the seed.
+//! * A [`Case`] is one store of a profile. Its shape, its steps and the moments of crashes follow from the seed. The
+//!   turns of threads and the store's name do not.
 //! * A [`World`] is that store, open. Random [`steps`] change it; a [`Model`] knows what must be there.
 //! * The [`trials`] choose the moments of crashes and failures. [`threads`], [`readers`] and [`liveness`] are trials of
 //!   their own. A [`Witness`] counts whether the interesting things happened.

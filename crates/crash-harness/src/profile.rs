@@ -39,12 +39,12 @@ pub const EXACT: Profile = Profile {
     meets: Sight::ALL,
 };
 
-/// Profile `exact` as `init` makes stores and `serve` opens them. No container is ever full, and the chunk index does
+/// Profile `exact` as `init` makes stores and `serve` opens them, with the reserve, but with one worker. No container is ever full, and the chunk index does
 /// not grow: this is what small stores are like.
 pub const DEFAULTS: Profile = Profile {
     name: "exact with defaults",
     descriptor: |_| Descriptor::new().expect("the system has random numbers"),
-    settings: |_| Settings { background: false, ..Settings::default() },
+    settings: |_| Settings { background: false, workers: 1, reserve_bytes: 64 << 20, ..Settings::default() },
     volumes: |_| VolumesOptions::default(),
     liveness: watched,
     steps: STEPS,

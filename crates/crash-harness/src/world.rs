@@ -76,7 +76,7 @@ pub fn policy(seed: u64) -> CrashPolicy {
 /// What a step or an opening fails with.
 pub type Fault = Box<dyn std::error::Error + Send + Sync>;
 
-/// One store of a profile: all that happens to it follows from the seed.
+/// One store of a profile. Its shape, its steps and the moments of crashes follow from the seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     /// What is tried.
