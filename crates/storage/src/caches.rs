@@ -1,4 +1,4 @@
-//! Keeps catalogs and open files of containers for reading. Frames have a cache of their own (`reader.rs`).
+//! Keeps catalogs and open files of containers for reading. Frames have a cache of their own (`frame_cache.rs`).
 //!
 //! What a reader found on disk is kept only if no chunk has moved since it began to look; that is asked under the lock of
 //! the cache. So what [`Caches::forget`] removes after a move was counted never comes back (`forward.rs`). Each lock is

@@ -1,7 +1,8 @@
 //! Decides which container a writer gets next, and counts the numbers of containers.
 //!
-//! A number that was given out is never given out again, even if its container never came to be. The lock is taken last
-//! and alone, by each method for itself.
+//! A number that was given out is never given out again by this opening, even if its container never came to be. A later
+//! opening may give it out if no file, folder or record names it. The lock is taken last and alone, by each method for
+//! itself.
 
 use crate::{Address, ContainerId, Result, StorageError};
 use onefold_oplog::Ownership;
