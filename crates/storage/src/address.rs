@@ -7,27 +7,27 @@ use std::fmt;
 pub struct ContainerId(u64);
 
 impl ContainerId {
-    /// The container `number` of `partition`.
+    /// Returns the id of container `number` of `partition`.
     pub const fn new(partition: u16, number: u32) -> ContainerId {
         ContainerId((partition as u64) << 32 | number as u64)
     }
 
-    /// From the 48 bits that formats store.
+    /// Converts the 48 bits that formats store.
     pub fn from_bits(bits: u64) -> ContainerId {
         ContainerId(bits & 0xffff_ffff_ffff)
     }
 
-    /// The 48 bits.
+    /// Returns the 48 bits.
     pub fn bits(self) -> u64 {
         self.0
     }
 
-    /// The partition.
+    /// Returns the partition.
     pub fn partition(self) -> u16 {
         (self.0 >> 32) as u16
     }
 
-    /// The number within the partition.
+    /// Returns the number within the partition.
     pub fn number(self) -> u32 {
         self.0 as u32
     }
@@ -39,41 +39,41 @@ impl fmt::Display for ContainerId {
     }
 }
 
-/// Where a chunk is: a container and a slot (its place in the container's catalog). 64 bits; valid once, valid for ever.
+/// Where a chunk is: a container and a slot (its place in the container's catalog). 64 bits; once valid, always valid.
 ///
-/// Above this crate an address is opaque. The container that it names is the one that the chunk was stored in first, which
-/// may be gone: ask [`ContainerStore::container_of`](crate::ContainerStore::container_of) where it is now, and the
+/// Above this crate an address is opaque. It names the container that first stored the chunk, which may be gone. Ask
+/// [`ContainerStore::container_of`](crate::ContainerStore::container_of) where the chunk is now, and the
 /// [origin](Self::origin) for which chunks are together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address(u64);
 
 impl Address {
-    /// Slot `slot` of `container`.
+    /// Returns the address of slot `slot` of `container`.
     pub fn new(container: ContainerId, slot: u16) -> Address {
         Address(container.bits() << 16 | u64::from(slot))
     }
 
-    /// From the 64 bits that formats store.
+    /// Converts the 64 bits that formats store.
     pub fn from_bits(bits: u64) -> Address {
         Address(bits)
     }
 
-    /// The 64 bits.
+    /// Returns the 64 bits.
     pub fn bits(self) -> u64 {
         self.0
     }
 
-    /// The container that the chunk was stored in first.
+    /// Returns the container that first stored the chunk.
     pub(crate) fn container(self) -> ContainerId {
         ContainerId(self.0 >> 16)
     }
 
-    /// Returns what the chunk was stored together with.
+    /// Returns the origin of the chunk, which it shares with the chunks that were stored together with it.
     pub fn origin(self) -> Origin {
         Origin(self.container())
     }
 
-    /// The slot.
+    /// Returns the slot.
     pub fn slot(self) -> u16 {
         self.0 as u16
     }
@@ -85,8 +85,9 @@ impl fmt::Display for Address {
     }
 }
 
-/// What chunks were stored together, for ever: they are found together, and move together. Of all chunks that a container
-/// has, those that were first stored in the same one have the same origin. It is a key for sets and maps, and a name.
+/// Stands for chunks that were stored together. They stay together forever: they are found together and move together.
+/// Of all chunks that a container has, those that were first stored in the same container have the same origin. It is a
+/// key for sets and maps, and a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Origin(ContainerId);
 
@@ -102,7 +103,7 @@ impl From<Address> for Origin {
     }
 }
 
-/// The origin of what is first stored in a container.
+/// The origin of chunks that were first stored in a container.
 impl From<ContainerId> for Origin {
     fn from(container: ContainerId) -> Origin {
         Origin(container)

@@ -1,24 +1,26 @@
-//! Which file counts for a chunk that several files have.
+//! Decides which file counts for a chunk that several files have.
 //!
-//! That is never so in a store as it should be. But files of merged containers came back in stores of earlier versions after power cuts, and stay where
-//! the container that was merged from them was damaged once. Whoever adds up what is stored must count each address once.
+//! A store as it should be has no such chunks. But in stores of earlier versions, files of merged containers came back
+//! after power cuts. Old files also stay where the container merged from them was damaged once. Code that adds up what
+//! is stored must count each address once.
 
 use crate::store::ContainerStore;
 use crate::{Address, ContainerId, Origin, Result, Slot};
 use std::collections::{HashMap, HashSet};
 
-/// Of a list of containers, which of them to ask for an address.
+/// Tells which of the listed containers to ask for an address.
 #[derive(Debug)]
 pub struct Answering<'a> {
     store: &'a ContainerStore,
     listed: HashSet<ContainerId>,
-    /// Those that were merged, and whose files are there all the same: by the container that has their chunks.
+    /// Listed containers that were merged and still have files, by the container that has their chunks.
     stale: HashMap<ContainerId, ContainerId>,
 }
 
 impl ContainerStore {
-    /// Finds out which of these [`containers`](Self::containers) count; `forwards` are the [`forwards`](Self::forwards) since. A file is stale if its
-    /// container has a forward to a sound one of them: that one has all chunks that anybody needs.
+    /// Finds out which of these [`containers`](Self::containers) count; `forwards` are the [`forwards`](Self::forwards)
+    /// read after them. A file is stale if its container has a forward to a sound one of them: that one has all chunks
+    /// that anybody needs.
     pub fn answering(&self, containers: &[ContainerId], forwards: &[ContainerId]) -> Result<Answering<'_>> {
         let listed: HashSet<ContainerId> = containers.iter().copied().collect();
         let mut stale = HashMap::new();
@@ -57,12 +59,12 @@ impl Answering<'_> {
             None if self.listed.contains(&home) => return Ok(false),
             None => match self.store.catalog(home) {
                 Ok(catalog) => catalog.container,
-                // Its address leads nowhere: every file that has it may help.
+                // Its address leads nowhere, so every file that has it may help.
                 Err(error) if error.is_damage() => return Ok(true),
                 Err(error) => return Err(error),
             },
         };
-        // A container that was merged once more has no forward, as no address is its own.
+        // A container that was merged again has no forward, as no address is its own.
         Ok(target == container || !self.listed.contains(&target))
     }
 }

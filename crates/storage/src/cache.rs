@@ -1,9 +1,9 @@
-//! A map that forgets what was not used for longest, bounded by a cost in bytes.
+//! A map with a bound in bytes that evicts the least recently used entries.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-/// Least recently used goes first. An entry that costs more than the limit is not kept at all.
+/// Evicts the least recently used entry first. Does not keep an entry that costs more than the limit.
 #[derive(Debug)]
 pub(crate) struct Lru<K, V> {
     entries: HashMap<K, Entry<V>>,

@@ -1,8 +1,8 @@
 //! Keeps catalogs and open files of containers for reading. Frames have a cache of their own (`frame_cache.rs`).
 //!
-//! What a reader found on disk is kept only if no chunk has moved since it began to look; that is asked under the lock of
-//! the cache. So what [`Caches::forget`] removes after a move was counted never comes back (`forward.rs`). Each lock is
-//! taken last and alone, by each method for itself.
+//! Data that a reader found on disk is kept only if no chunk has moved since the reader began to look. The check
+//! happens under the lock of the cache. So what [`Caches::forget`] removes after a move was counted never comes back
+//! (`forward.rs`). Each method takes its locks last and alone.
 
 use crate::cache::Lru;
 use crate::{Catalog, ContainerId};
@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Files kept open for reading: more would use up the descriptors of a process.
+/// Files kept open for reading. More would use up the descriptors of a process.
 const OPEN_FILES: usize = 128;
 
-/// Catalogs and open files, by the container that they are of.
+/// Catalogs and open files, by container.
 #[derive(Debug)]
 pub(crate) struct Caches {
     catalogs: Mutex<Lru<ContainerId, Arc<Catalog>>>,
@@ -41,7 +41,7 @@ impl Caches {
         Some(cached)
     }
 
-    /// Returns a catalog for a caller who keeps none, uncounted.
+    /// Returns a catalog without counting it. Call only when the caller does not keep it.
     pub(crate) fn catalog_for_once(&self, container: ContainerId) -> Option<Arc<Catalog>> {
         self.catalogs.lock().get(&container)
     }
@@ -51,7 +51,7 @@ impl Caches {
         self.catalog_misses.fetch_add(1, Relaxed);
     }
 
-    /// Keeps the catalog of a container that is just being sealed.
+    /// Keeps the catalog of a container that is being sealed right now.
     pub(crate) fn keep_catalog(&self, catalog: &Arc<Catalog>) {
         self.keep_catalog_if(catalog, || true);
     }
@@ -69,12 +69,12 @@ impl Caches {
         self.files.lock().get(&container)
     }
 
-    /// Keeps what a container is read from.
+    /// Keeps the file that a container is read from.
     pub(crate) fn keep_file(&self, container: ContainerId, file: Arc<dyn File>) {
         self.keep_file_if(container, file, || true);
     }
 
-    /// Keeps a file that was opened, if `is_current`.
+    /// Keeps a newly opened file, if `is_current`.
     pub(crate) fn keep_file_if(&self, container: ContainerId, file: Arc<dyn File>, is_current: impl FnOnce() -> bool) {
         let mut files = self.files.lock();
         if is_current() {
@@ -82,7 +82,7 @@ impl Caches {
         }
     }
 
-    /// Drops everything of a container.
+    /// Drops everything kept of a container.
     pub(crate) fn forget(&self, container: ContainerId) {
         self.catalogs.lock().remove(&container);
         self.forget_file(container);

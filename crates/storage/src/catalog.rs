@@ -1,22 +1,24 @@
-//! The catalog of a container: which chunks it has and where (`docs/format.md` sections 5.2 and 5.3).
+//! The catalog of a container: which chunks it has, and where (`docs/format.md` sections 5.2 and 5.3).
 //!
 //! Invariants, kept by [`Catalog::push`] and checked by every decoder:
-//! * frames are numbered from 0 and their slots follow one another from 0: there are no holes;
-//! * a frame's raw length is the sum of the lengths of its chunks; its stored length is at most that, and equal to it if it is plain;
-//! * frames lie behind the file's header, end below 4 GiB, and have at most [`MAX_FRAME_BYTES`].
+//! * Frames are numbered from 0, and their slots follow one another from 0, without holes.
+//! * A frame's raw length is the sum of the lengths of its chunks. Its stored length is at most that, and equal to it
+//!   if the frame is plain.
+//! * Frames lie behind the file's header, end below 4 GiB, and have at most [`MAX_FRAME_BYTES`].
 
 use crate::file::HEADER_BYTES;
 use crate::{Address, Codec, ContainerId, Homes, Origin};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::{Reader, WireError, put_varint};
 
-/// Longest chunk.
+/// Highest length of a chunk.
 pub const MAX_CHUNK_BYTES: usize = 16 << 20;
-/// Most raw bytes of a frame: one that is a byte short of the largest `frame_bytes` takes one more chunk.
+/// Highest number of raw bytes in a frame: a frame that is one byte short of the largest `frame_bytes` takes one more
+/// chunk.
 pub const MAX_FRAME_BYTES: usize = 32 << 20;
-/// Most slots of a container.
+/// Highest number of slots in a container.
 pub const MAX_SLOTS: usize = 65_535;
-/// Most frames of a container.
+/// Highest number of frames in a container.
 pub const MAX_FRAMES: usize = 65_535;
 
 /// What a chunk holds.
@@ -32,7 +34,7 @@ pub enum ChunkKind {
 }
 
 impl ChunkKind {
-    /// The kind with this number.
+    /// Returns the kind with this number.
     pub fn from_number(number: u8) -> Option<ChunkKind> {
         Some(match number {
             0 => ChunkKind::Data,
@@ -58,7 +60,7 @@ pub struct Slot {
     pub length_bytes: u32,
 }
 
-/// One run of chunks that are compressed together.
+/// A run of chunks that are compressed together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Its number in the container.
@@ -80,7 +82,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Where it ends in the file.
+    /// Returns where it ends in the file.
     pub fn end_bytes(&self) -> u64 {
         u64::from(self.offset_bytes) + u64::from(self.stored_bytes)
     }
@@ -104,7 +106,7 @@ const FRAME_MIN_BYTES: usize = 25;
 const SLOT_MIN_BYTES: usize = 2;
 
 impl Catalog {
-    /// A container without chunks.
+    /// Returns the catalog of a container without chunks.
     pub fn new(container: ContainerId) -> Catalog {
         Catalog { container, frames: Vec::new(), slots: Vec::new(), homes: None }
     }
@@ -116,25 +118,25 @@ impl Catalog {
         self.slots.extend_from_slice(slots);
     }
 
-    /// The chunks of a frame of this catalog.
+    /// Returns the chunks of a frame of this catalog.
     pub fn slots_of(&self, frame: &Frame) -> &[Slot] {
         let first = (frame.first_slot as usize).min(self.slots.len());
         let end = (first + frame.slots as usize).min(self.slots.len());
         &self.slots[first..end]
     }
 
-    /// Where the last frame ends in the file.
+    /// Returns where the last frame ends in the file.
     pub fn end_bytes(&self) -> u64 {
         self.frames.iter().map(Frame::end_bytes).max().unwrap_or(HEADER_BYTES as u64)
     }
 
-    /// The address of the chunk in a slot of this catalog: its home.
+    /// Returns the address of the chunk in a slot of this catalog: its home.
     pub fn address(&self, slot: usize) -> Address {
         let home = self.homes.as_ref().and_then(|homes| homes.address(slot));
         home.unwrap_or_else(|| Address::new(self.container, slot as u16))
     }
 
-    /// The slot of the chunk whose address is `address`: its place in this catalog.
+    /// Returns the slot of the chunk with this address: its place in this catalog.
     pub fn position(&self, address: Address) -> Option<usize> {
         match &self.homes {
             Some(homes) => homes.position(address),
@@ -147,12 +149,13 @@ impl Catalog {
         self.home_containers().iter().map(|home| Origin::from(*home))
     }
 
-    /// The containers that the addresses of the chunks name, ascending: of a merged container those of the homes.
+    /// Returns the containers that the addresses of the chunks name, ascending. For a merged container they are those
+    /// of the homes.
     pub fn home_containers(&self) -> &[ContainerId] {
         self.homes.as_ref().map_or(std::slice::from_ref(&self.container), Homes::containers)
     }
 
-    /// Bytes in memory, for caches.
+    /// Returns its bytes in memory, for caches.
     pub fn memory_bytes(&self) -> usize {
         let homes = self.homes.as_ref().map_or(0, Homes::memory_bytes);
         size_of::<Catalog>() + self.frames.capacity() * size_of::<Frame>() + self.slots.capacity() * size_of::<Slot>() + homes
@@ -170,7 +173,7 @@ impl Catalog {
         }
     }
 
-    /// Reads a catalog (5.2); what follows it is left in the reader.
+    /// Reads a catalog (5.2). Leaves what follows it in the reader.
     pub fn decode(reader: &mut Reader<'_>, digest_bytes: usize) -> Result<Catalog, WireError> {
         let mut catalog = Catalog::new(decode_container(reader)?);
         let offset_bytes = reader.position();
@@ -260,7 +263,8 @@ pub(crate) fn encode_slots(slots: &[Slot], digest_bytes: usize, out: &mut Vec<u8
     }
 }
 
-/// Reads a count and the slots of frame `frame`, of which the first is `first_slot` and begins at `start_bytes` of the raw frame.
+/// Reads a count and the slots of frame `frame`. The first of them is `first_slot`, and begins at `start_bytes` of the
+/// raw frame.
 pub(crate) fn decode_slots(
     reader: &mut Reader<'_>,
     frame: u32,

@@ -1,17 +1,24 @@
 //! Forwards: which container file answers to an id whose own file went with a merge (M0.20).
 //!
-//! An id is looked up in this order: what the log says and the disk may not say yet; a file of the container itself; a forward file.
-//! A forward names the file that has the chunks, never another forward: when a merged container is merged again, all ids it answers to
-//! are forwarded anew.
+//! An id is looked up in this order:
+//! 1. what the log says and the disk may not say yet,
+//! 2. a file of the container itself,
+//! 3. a forward file.
+//!
+//! A forward names the file that has the chunks, never another forward. When a merged container is merged again, all
+//! ids that it answers to get new forwards.
 //!
 //! # Readers beside a merge
-//! Whoever looked an id up may find the file gone, or another catalog than that of the file it reads. No such mixture gives wrong bytes
-//! (catalogs, frames and names of chunks are all checked); it is an error, and [`Shared::stable`] then looks again: each switch counts a
-//! move ([`Forwards::count_move`](crate::forwards::Forwards::count_move)) *after* the new place can be found and *before* the old file
-//! goes. For the same reason nothing that was read from disk is kept in a cache if something has moved since: it would stay there for ever.
+//! A reader that looked an id up may find the file gone, or another catalog than that of the file it reads. No such
+//! mixture gives wrong bytes, as catalogs, frames and names of chunks are all checked. It is an error, and
+//! [`Shared::stable`] then looks again. Each switch counts a move
+//! ([`Forwards::count_move`](crate::forwards::Forwards::count_move)) *after* the new place can be found and *before*
+//! the old file goes. For the same reason data read from disk is not cached if something has moved since: it would stay
+//! there forever.
 //!
-//! Beside a writer in another process ([`ContainerStore::follow_writers`]) nobody counts the generation: whoever misses a file forgets what it knows of
-//! forwards and asks the disk, which always has one of the two, as a forward is durable before its file goes. What the log says of merges is not needed then.
+//! Beside a writer in another process ([`ContainerStore::follow_writers`]) nobody counts the generation. A reader that
+//! misses a file forgets what it knows of forwards and asks the disk. The disk always has one of the two, as a forward
+//! is durable before its file goes. What the log says of merges is not needed then.
 
 use crate::catalog::decode_container;
 use crate::store::{ContainerStore, Shared};
@@ -20,7 +27,7 @@ use onefold_ground::wire::Reader;
 use onefold_ground::{Access, checksum};
 use std::sync::Arc;
 
-/// Bytes of a forward file: one sector, written whole or not at all.
+/// Bytes of a forward file: one sector, so it is written whole or not at all.
 pub const FORWARD_BYTES: usize = 512;
 /// Bytes of it before the checksum.
 const CONTENT_BYTES: usize = 48;
@@ -84,7 +91,8 @@ impl Forward {
 }
 
 impl ContainerStore {
-    /// The container whose file has the chunks with addresses of `container`: itself, or what it was merged into.
+    /// Returns the container whose file has the chunks with addresses of `container`: itself, or the one that it was
+    /// merged into.
     pub fn current(&self, container: ContainerId) -> Result<ContainerId> {
         if !self.is_sealed(container) {
             return Ok(container);
@@ -97,12 +105,12 @@ impl ContainerStore {
         self.current(at.into().container())
     }
 
-    /// Returns the containers whose files may have the chunks of an origin, also where that cannot be read.
+    /// Returns the containers whose files may have the chunks of an origin, even if the right one cannot be read.
     pub fn possible_containers(&self, origin: Origin) -> impl Iterator<Item = ContainerId> {
         [Some(origin.container()), self.container_of(origin).ok()].into_iter().flatten()
     }
 
-    /// The containers that live on in others: all ids that have a forward. Sorted.
+    /// Returns the containers that live on in others: all ids that have a forward. Sorted.
     pub fn forwards(&self) -> Result<Vec<ContainerId>> {
         let mut found = self.shared.list(file::forward_number)?;
         self.shared.forwards.correct(&mut found);
@@ -110,14 +118,15 @@ impl ContainerStore {
         Ok(found)
     }
 
-    /// Where the forward of `container` leads, whether or not that can be read; `None` if it has none, or a damaged one.
+    /// Returns where the forward of `container` leads, whether or not the target can be read. Returns `None` if it has
+    /// no forward, or a damaged one.
     pub fn forward_target(&self, container: ContainerId) -> Option<ContainerId> {
         let logged = self.shared.forwards.logged(container);
         logged.unwrap_or_else(|| self.shared.read_forward(container).ok().flatten())
     }
 
-    /// Reads the forward of `container` from disk and checks that the container that it names has chunks of it; returns that one.
-    /// [`StorageError::Damaged`] if it is damaged or leads nowhere.
+    /// Reads the forward of `container` from disk, and checks that the container it names has chunks of `container`.
+    /// Returns that container. Errors: [`StorageError::Damaged`] if the forward is damaged or leads nowhere.
     pub fn verify_forward(&self, container: ContainerId) -> Result<ContainerId> {
         self.shared.stable(|| {
             let target = match self.shared.forwards.logged(container).flatten() {
@@ -136,7 +145,7 @@ impl ContainerStore {
 }
 
 impl Shared {
-    /// Repeats what failed because a merge moved chunks meanwhile, in this process or in another one.
+    /// Retries a read that failed because a merge, in this process or another, moved chunks meanwhile.
     pub(crate) fn stable<T>(&self, mut read: impl FnMut() -> Result<T>) -> Result<T> {
         let mut missed = None;
         loop {
@@ -152,14 +161,15 @@ impl Shared {
         }
     }
 
-    /// Whether another process may have merged a container away.
+    /// Returns whether another process may have merged a container away.
     fn is_gone(&self, container: ContainerId) -> Result<bool> {
         Ok(self.mode.follows_writers() && !self.ground.exists(&file::path(&self.directory, container))?)
     }
 
-    /// A file that was there is not: only the disk knows where its chunks are now. The file of an open container goes with a merge too, and then that
-    /// has all its chunks; without a forward the file is lost, and what the log has of it is in memory only. Each merge makes a container with a
-    /// greater number, so this comes to an end; the same file is missed once.
+    /// Handles a file that was there and is gone: only the disk knows where its chunks are now. The file of an open
+    /// container goes with a merge too, and then the merged file has all its chunks. Without a forward the file is
+    /// lost, and what the log has of it is in memory only. Each merge makes a container with a greater number, so this
+    /// comes to an end. The same file is missed once.
     fn look_again(&self, container: ContainerId) -> Result<()> {
         if self.ground.exists(&file::forward_path(&self.directory, container))? {
             self.unsealed.remove(container);
@@ -169,7 +179,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The container file that answers to a sealed container.
+    /// Returns the container file that answers to a sealed container.
     pub(crate) fn answering(&self, id: ContainerId) -> Result<ContainerId> {
         let generation = self.forwards.generation();
         if let Some(fate) = self.forwards.get(id) {
@@ -183,7 +193,7 @@ impl Shared {
         Ok(target)
     }
 
-    /// The catalog of the container file that answers to a sealed container.
+    /// Returns the catalog of the container file that answers to a sealed container.
     pub(crate) fn sealed_catalog(&self, id: ContainerId) -> Result<Arc<Catalog>> {
         let known = self.forwards.get(id).flatten();
         let catalog = match self.caches.catalog(known.unwrap_or(id)) {
@@ -196,7 +206,7 @@ impl Shared {
         Ok(catalog)
     }
 
-    /// The catalog in a container file.
+    /// Returns the catalog in a container file.
     fn file_catalog(&self, container: ContainerId) -> Result<Arc<Catalog>> {
         if let Some(catalog) = self.caches.catalog(container) {
             return Ok(catalog);
@@ -216,7 +226,7 @@ impl Shared {
         Err(self.damaged_forward(id, why))
     }
 
-    /// Where the forward of `id` leads; `None`: there is no forward.
+    /// Returns where the forward of `id` leads; `None`: there is no forward.
     pub(crate) fn read_forward(&self, id: ContainerId) -> Result<Option<ContainerId>> {
         let read = || {
             let forward = self.ground.open(&file::forward_path(&self.directory, id), Access::Read)?;
@@ -236,7 +246,8 @@ impl Shared {
         Ok(Some(forward.target))
     }
 
-    /// Merged containers do not have these files any more: nothing of them stays in memory. What readers were about to put there is not.
+    /// Removes everything of merged containers, which no longer have these files, from memory. Readers that were about
+    /// to cache some of it cannot do so any more.
     pub(crate) fn retire<'a>(&self, containers: impl Iterator<Item = &'a ContainerId>) {
         self.forwards.count_move();
         containers.for_each(|container| self.caches.forget(*container));

@@ -1,4 +1,5 @@
-//! What is known of forwards without asking the disk, and the count of moves of chunks between files: see [`crate::forward`].
+//! Keeps what is known of forwards without asking the disk, and counts moves of chunks between files: see
+//! [`crate::forward`].
 
 use crate::ContainerId;
 use crate::cache::Lru;
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 /// Forwards kept in memory, about 100 bytes each.
 const KNOWN_FORWARDS: usize = 16 << 10;
 
-/// Where the chunks of merged containers are, as far as it is known here. Its lock is taken last and alone, by each method for itself.
+/// Where the chunks of merged containers are, as far as known here. Each method takes the lock last and alone.
 #[derive(Debug)]
 pub(crate) struct Forwards {
     known: Mutex<Known>,
@@ -18,9 +19,9 @@ pub(crate) struct Forwards {
 
 #[derive(Debug)]
 struct Known {
-    /// What merges in the log say and the disk may not say yet: the container that answers, or that nothing does.
+    /// What merges in the log say and the disk may not say yet: the container that answers, or that none does.
     logged: HashMap<ContainerId, Option<ContainerId>>,
-    /// What forward files said that were read last.
+    /// What the forward files read last said.
     read: Lru<ContainerId, ContainerId>,
 }
 
@@ -35,7 +36,7 @@ impl Forwards {
         Forwards { known: Mutex::new(Known::new()), generation: AtomicU64::new(0) }
     }
 
-    /// How often chunks have moved between files.
+    /// Returns how often chunks have moved between files.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(SeqCst)
     }
@@ -50,7 +51,7 @@ impl Forwards {
         self.generation.fetch_add(1, SeqCst);
     }
 
-    /// The container that answers to `id`; `Some(None)`: none does any more; `None`: the disk is to be asked.
+    /// Returns the container that answers to `id`. `Some(None)`: none does any more. `None`: ask the disk.
     pub(crate) fn get(&self, id: ContainerId) -> Option<Option<ContainerId>> {
         let mut known = self.known.lock();
         match known.logged.get(&id) {
@@ -59,30 +60,31 @@ impl Forwards {
         }
     }
 
-    /// What the log says of `id` and the disk may not say yet; `None`: nothing.
+    /// Returns what the log says of `id` and the disk may not say yet; `None`: nothing.
     pub(crate) fn logged(&self, id: ContainerId) -> Option<Option<ContainerId>> {
         self.known.lock().logged.get(&id).copied()
     }
 
-    /// Returns whether the log says of `id` what the disk may not say yet: its file may go at any moment.
+    /// Returns whether the log says something of `id` that the disk may not say yet. Then its file may go at any
+    /// moment.
     pub(crate) fn is_logged(&self, id: ContainerId) -> bool {
         self.known.lock().logged.contains_key(&id)
     }
 
-    /// Leaves only ids of which the log says nothing that the disk may not say yet.
+    /// Keeps only ids of which the log says nothing that the disk may not say yet.
     pub(crate) fn retain_unlogged(&self, ids: &mut Vec<ContainerId>) {
         let known = self.known.lock();
         ids.retain(|id| !known.logged.contains_key(id));
     }
 
-    /// Makes of the ids that have a forward on disk those that are forwarded.
+    /// Turns the ids that have a forward on disk into the ids that are forwarded.
     pub(crate) fn correct(&self, ids: &mut Vec<ContainerId>) {
         let known = self.known.lock();
         ids.retain(|id| !known.logged.contains_key(id));
         ids.extend(known.logged.iter().filter(|(_, fate)| fate.is_some()).map(|(id, _)| *id));
     }
 
-    /// The log says what becomes of ids; readers see all of it or nothing.
+    /// Notes what the log says of ids. Readers see all of it or nothing.
     pub(crate) fn set_logged(&self, fates: impl Iterator<Item = (ContainerId, Option<ContainerId>)>) {
         let mut known = self.known.lock();
         for (id, fate) in fates {
@@ -91,7 +93,7 @@ impl Forwards {
         }
     }
 
-    /// The disk says so now, too.
+    /// Notes that the disk now says so too.
     pub(crate) fn set_done<'a>(&self, ids: impl Iterator<Item = &'a ContainerId>) {
         let mut known = self.known.lock();
         for id in ids {
@@ -109,15 +111,15 @@ impl Forwards {
         }
     }
 
-    /// The disk is to be asked again about these.
+    /// Forgets these ids: the disk is asked about them again.
     pub(crate) fn forget<'a>(&self, ids: impl Iterator<Item = &'a ContainerId>) {
         let mut known = self.known.lock();
         ids.for_each(|id| known.read.remove(id));
-        // Under the lock: who read before it notes nothing behind it.
+        // Under the lock: a reader that read before this notes nothing after it.
         self.count_move();
     }
 
-    /// The disk is to be asked again about all, whatever the log says.
+    /// Forgets all ids: the disk is asked about them again, whatever the log says.
     pub(crate) fn forget_all(&self) {
         let mut known = self.known.lock();
         *known = Known::new();

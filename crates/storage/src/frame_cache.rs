@@ -1,6 +1,6 @@
-//! Keeps decompressed frames for reading, and has each frame read by one thread at a time.
+//! Keeps decompressed frames for reading, and lets only one thread at a time read a frame.
 //!
-//! The lock is taken last and alone, by each method for itself.
+//! Each method takes the lock last and alone.
 
 use crate::cache::Lru;
 use crate::{ContainerId, Frame};
@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 type FrameKey = (ContainerId, u32);
 
-/// Decompressed frames, and which are being read.
+/// Decompressed frames, and the keys of those being read.
 #[derive(Debug)]
 pub(crate) struct FrameCache {
     inner: Mutex<Frames>,
@@ -28,7 +28,7 @@ struct Frames {
     loading: HashSet<FrameKey>,
 }
 
-/// A frame to be fetched, and the chunks that are wanted of it.
+/// A frame to fetch, and the chunks that are wanted from it.
 pub(crate) struct Needed {
     pub(crate) container: ContainerId,
     pub(crate) frame: Frame,
@@ -42,17 +42,17 @@ impl Needed {
     }
 }
 
-/// What a caller has to do for frames that are not in the cache.
+/// The work of a caller for frames that are not in the cache.
 pub(crate) struct Share<'a> {
     /// The right to read `mine`.
     pub(crate) claims: Claims<'a>,
     /// Frames that this caller reads and publishes.
     pub(crate) mine: Vec<Needed>,
-    /// Frames that others read. If there are none to read here, one of these was just published or given up.
+    /// Frames that others read. If `mine` is empty, one of these was just published or given up.
     pub(crate) waiting: Vec<Needed>,
 }
 
-/// Frames that a caller reads. Those that are not published when it is dropped (an error) are left to others.
+/// Frames that a caller reads. If it is dropped (an error) before some are published, those are left to others.
 pub(crate) struct Claims<'a> {
     cache: &'a FrameCache,
     keys: HashSet<FrameKey>,
@@ -68,8 +68,8 @@ impl FrameCache {
         }
     }
 
-    /// Passes frames that are in the cache to `give`, and shares out the others: each is read by one caller. Waits while all
-    /// that is left is read by others. With `counts`, hits and misses are counted.
+    /// Passes frames that are in the cache to `give`, and shares out the others: one caller reads each. Waits while
+    /// others read all that is left. With `counts`, hits and misses are counted.
     pub(crate) fn share(&self, needed: Vec<Needed>, counts: bool, mut give: impl FnMut(&Needed, &Arc<Vec<u8>>)) -> Share<'_> {
         let mut share = Share { claims: Claims { cache: self, keys: HashSet::new() }, mine: Vec::new(), waiting: Vec::new() };
         let mut hits = 0;
@@ -113,7 +113,7 @@ impl FrameCache {
 }
 
 impl Claims<'_> {
-    /// A frame was read: it is for everybody.
+    /// Shares a frame that was read with everybody.
     pub(crate) fn publish(&mut self, needed: &Needed, frame: &Arc<Vec<u8>>) {
         let key = needed.key();
         self.keys.remove(&key);

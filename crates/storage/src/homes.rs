@@ -1,4 +1,4 @@
-//! Homes: the addresses that the chunks of a merged container were given when they were first stored, and keep for ever (M0.20,
+//! Homes: the addresses that the chunks of a merged container got when they were first stored, and keep forever (M0.20,
 //! `docs/format.md` section 5.7). Recipes and indexes know a chunk by its home only.
 
 use crate::{Address, ContainerId};
@@ -6,7 +6,8 @@ use onefold_ground::wire::{Reader, WireError, put_varint};
 
 /// The home of each slot of a merged container.
 ///
-/// Invariants, checked by every decoder: no home is there twice; all lie in the partition of the merged container, none in itself.
+/// Invariants, checked by every decoder: no home is there twice. All lie in the partition of the merged container, none
+/// in the merged container itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Homes {
     /// The containers of the homes, ascending, each once.
@@ -20,7 +21,7 @@ pub struct Homes {
 const HOME_MIN_BYTES: usize = 2;
 
 impl Homes {
-    /// The homes of slots 0, 1, 2 ...; at most 65,536. `Err`: this address is there twice.
+    /// Takes the homes of slots 0, 1, 2 ...; at most 65,536. `Err`: this address is there twice.
     pub(crate) fn new(by_slot: Vec<Address>) -> Result<Homes, Address> {
         let mut order: Vec<u16> = (0..by_slot.len()).map(|slot| slot as u16).collect();
         order.sort_unstable_by_key(|slot| by_slot[usize::from(*slot)]);
@@ -34,23 +35,23 @@ impl Homes {
         Ok(Homes { containers, by_slot, order })
     }
 
-    /// The containers that have homes here, ascending.
+    /// Returns the containers that have homes here, ascending.
     pub fn containers(&self) -> &[ContainerId] {
         &self.containers
     }
 
-    /// The home of a slot.
+    /// Returns the home of a slot.
     pub fn address(&self, slot: usize) -> Option<Address> {
         self.by_slot.get(slot).copied()
     }
 
-    /// The slot whose home is `address`.
+    /// Returns the slot whose home is `address`.
     pub fn position(&self, address: Address) -> Option<usize> {
         let found = self.order.binary_search_by_key(&address, |slot| self.by_slot[usize::from(*slot)]);
         found.ok().map(|at| usize::from(self.order[at]))
     }
 
-    /// Bytes in memory behind this.
+    /// Returns the bytes of heap memory that this takes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.containers.capacity() * size_of::<ContainerId>()
             + self.by_slot.capacity() * size_of::<Address>()
@@ -77,7 +78,7 @@ impl Homes {
         let start = reader.position();
         let out_of_range = |what, value| WireError::OutOfRange { what, value, offset_bytes: start };
         let count = reader.count("home containers", 1)?;
-        // Each is the home of a slot; and what follows needs so many bytes.
+        // Each is the home of a slot; and what follows needs at least so many bytes.
         if count > slots || reader.left() < slots.saturating_mul(HOME_MIN_BYTES) {
             return Err(out_of_range("home containers", count as u64));
         }
@@ -114,7 +115,7 @@ pub(crate) mod tests {
 
     const MERGED: ContainerId = ContainerId::new(3, 77);
 
-    /// Homes of so many slots, in any order.
+    /// Homes of this many slots, in any order.
     pub(crate) fn homes(slots: usize) -> impl Strategy<Value = Homes> {
         let address = (prop_oneof![1..9u32, 1000..u32::MAX], any::<u16>());
         let different = proptest::collection::btree_set(address, slots..=slots);

@@ -1,8 +1,8 @@
-//! Reading chunks back, wherever they are.
+//! Reads chunks back, wherever they are.
 //!
-//! A call sorts what it wants by place, looks for the frames in the cache, reads neighbouring ones in one go and decompresses each once.
-//! Others that want the same frame at the same time wait for it (`frame_cache.rs`). What is given out was checked: catalog, frame checksum, raw length, and
-//! that the slot has the fingerprint that is wanted.
+//! A call sorts the wanted chunks by place, looks for their frames in the cache, reads neighbouring frames in one go,
+//! and decompresses each once. Other calls that want the same frame at the same time wait for it (`frame_cache.rs`).
+//! Everything returned was checked: catalog, frame checksum, raw length, and that the slot has the wanted fingerprint.
 
 use crate::components::DECOMPRESS;
 use crate::compression::decompress;
@@ -26,7 +26,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// `range` lies within `frame`.
+    /// Call only when `range` lies within `frame`.
     pub(crate) fn new(frame: Arc<Vec<u8>>, range: Range<usize>) -> Slice {
         debug_assert!(range.start <= range.end && range.end <= frame.len());
         Slice { frame, range }
@@ -66,8 +66,9 @@ enum Source {
 impl ContainerStore {
     /// Appends the bytes of the wanted chunks to `out`, in order. On an error nothing is appended.
     ///
-    /// [`StorageError::Damaged`] names what cannot be given; wrong bytes are never given. After a failed sync it is [`StorageError::Poisoned`] instead: the
-    /// system may have thrown away frames that the log has, and the next opening brings them back.
+    /// [`StorageError::Damaged`] names what cannot be read; wrong bytes are never returned. After a failed sync the
+    /// error is [`StorageError::Poisoned`] instead. The system may have thrown away frames that the log has; the next
+    /// opening brings them back.
     pub fn load(&self, wanted: &[(Address, Fingerprint)], out: &mut Vec<Slice>) -> Result<()> {
         let loaded = self.shared.stable(|| self.load_once(wanted));
         if loaded.as_ref().is_err_and(StorageError::is_damage) {
@@ -90,7 +91,8 @@ impl ContainerStore {
         slices.into_iter().zip(wanted).map(|(slice, (address, _))| slice.ok_or_else(|| not_found(address))).collect()
     }
 
-    /// The catalog of a container, or of the one that it was merged into. Of one that is not sealed: the frames that are in its file so far.
+    /// Returns the catalog of a container, or of the one that it was merged into. If it is not sealed: the frames that
+    /// are in its file so far.
     pub fn catalog(&self, container: ContainerId) -> Result<Arc<Catalog>> {
         let open = self.shared.unsealed.get(container);
         match open {
@@ -108,7 +110,8 @@ impl ContainerStore {
         self.catalog(container).map(Some)
     }
 
-    /// Returns the container that has the chunk at an address, or the chunks of an origin, and [all](Self::slots) that it has.
+    /// Returns the container that has the chunk at an address, or the chunks of an origin. Also returns [all
+    /// slots](Self::slots) that it has.
     pub fn slots_beside(&self, at: impl Into<Origin>) -> Result<(ContainerId, Vec<(Address, Slot)>)> {
         let container = at.into().container();
         if let Some(open) = self.shared.unsealed.get(container) {
@@ -118,8 +121,9 @@ impl ContainerStore {
         Ok((catalog.container, slots_of(&catalog)))
     }
 
-    /// All chunks of a container (or of the one that it was merged into) by slot, with those of frames that are not in its file yet, and their
-    /// addresses: those of a merged container are the homes. For check.
+    /// Returns all chunks of a container, or of the one that it was merged into, by slot and with their addresses. They
+    /// include the chunks of frames that are not in its file yet. The addresses of a merged container are the homes.
+    /// For check.
     pub fn slots(&self, container: ContainerId) -> Result<Vec<(Address, Slot)>> {
         self.slots_beside(container).map(|(_, slots)| slots)
     }
@@ -135,7 +139,7 @@ fn slots_of(catalog: &Catalog) -> Vec<(Address, Slot)> {
 }
 
 impl Shared {
-    /// Finds chunks of one container: those in memory are taken, the frames of the others noted.
+    /// Finds chunks of one container: takes those in memory, and notes the frames of the others.
     fn locate(
         &self,
         wanted: &[(Address, Fingerprint)],
@@ -150,7 +154,7 @@ impl Shared {
             Some(open) => Source::Open(open),
             None => Source::Sealed(self.sealed_catalog(id)?),
         };
-        // The one whose file has the chunks.
+        // The container whose file has the chunks.
         let container = match &source {
             Source::Open(_) => id,
             Source::Sealed(catalog) => catalog.container,
@@ -179,7 +183,7 @@ impl Shared {
         Ok(())
     }
 
-    /// A container does not have the chunk that an address promises.
+    /// Returns the error for a container that does not have the chunk that an address promises.
     pub(crate) fn not_found(&self, container: ContainerId, address: Address, why: String) -> StorageError {
         StorageError::NotThere { path: self.ground.describe(&file::path(&self.directory, container)), container, address, why }
     }
@@ -216,7 +220,8 @@ impl Shared {
         })
     }
 
-    /// Reads a run of frames that lie near each other, at most [`RUN_BYTES`] at a time, and passes them on as they are, unchecked.
+    /// Reads a run of frames that lie near each other, at most [`RUN_BYTES`] at a time, and passes them on as they are,
+    /// unchecked.
     pub(crate) fn read_stored_run(&self, run: &[Needed], mut pass: impl FnMut(&Needed, Cow<'_, [u8]>) -> Result<()>) -> Result<()> {
         let mut rest = run;
         while let Some(first) = rest.first() {
@@ -248,7 +253,7 @@ impl Shared {
         })
     }
 
-    /// The same for bytes that may be nobody else's: then a frame that is stored as it is, is not copied.
+    /// Does the same for bytes that may have no other owner. Then a frame that is stored plain is not copied.
     fn unpack_own(&self, container: ContainerId, frame: &Frame, stored: Cow<'_, [u8]>) -> Result<Vec<u8>> {
         if frame.codec != Codec::Plain || stored.len() != frame.raw_bytes as usize {
             return self.unpack(container, frame, &stored);
@@ -257,7 +262,7 @@ impl Shared {
         Ok(stored.into_owned())
     }
 
-    /// Whether the stored bytes of a frame are what was written.
+    /// Checks that the stored bytes of a frame are what was written.
     pub(crate) fn check_stored(&self, container: ContainerId, frame: &Frame, stored: &[u8]) -> Result<()> {
         if checksum(stored) == frame.checksum {
             return Ok(());
@@ -269,7 +274,7 @@ impl Shared {
         Err(self.damaged(container, Some(frame.number), None, why))
     }
 
-    /// Bytes of a container file. That they are not there is damage.
+    /// Reads bytes of a container file. If they are not there, that is damage.
     pub(crate) fn read_stored(&self, container: ContainerId, frame: Option<u32>, offset: u64, length: usize) -> Result<Vec<u8>> {
         let file = self.file_for_reading(container)?;
         self.read_from(&file, container, frame, offset, length).map(Cow::into_owned)
@@ -288,7 +293,7 @@ impl Shared {
         self.open_file(container)?.ok_or_else(|| self.missing(container))
     }
 
-    /// The file of a container; `None`: there is none.
+    /// Returns the file of a container; `None`: there is none.
     pub(crate) fn open_file(&self, container: ContainerId) -> Result<Option<Arc<dyn File>>> {
         if let Some(file) = self.caches.file(container) {
             return Ok(Some(file));
@@ -308,7 +313,7 @@ impl Shared {
     }
 }
 
-/// Whether two frames, sorted by place, are read together.
+/// Returns whether two frames, sorted by place, are read together.
 pub(crate) fn is_near(a: &Needed, b: &Needed) -> bool {
     a.container == b.container && u64::from(b.frame.offset_bytes) <= a.frame.end_bytes() + GAP_BYTES
 }

@@ -26,7 +26,7 @@ pub struct OpenChunks {
     pub first_slot: u32,
     /// The chunks. Their offsets count from the first of them.
     pub slots: Vec<Slot>,
-    /// Their bytes, one behind the other.
+    /// Their bytes, one after the other.
     pub raw: Vec<u8>,
 }
 
@@ -45,14 +45,14 @@ impl OpenChunks {
     }
 }
 
-/// A record of the container class, read.
+/// A decoded record of the container class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContainerRecord {
     /// A full frame is in its container (5.3).
     FrameCommitted {
         /// The container.
         container: ContainerId,
-        /// So many of its first chunks were placed by earlier records, FrameData.
+        /// Earlier FrameData records placed this many of its first chunks.
         known: u32,
         /// The frame.
         frame: Frame,
@@ -63,7 +63,7 @@ pub enum ContainerRecord {
     FrameData {
         /// The container.
         container: ContainerId,
-        /// The chunks that came since the last such record.
+        /// The chunks added since the last such record.
         chunks: OpenChunks,
     },
     /// The container is sealed.
@@ -78,21 +78,21 @@ pub enum ContainerRecord {
         /// The open frame, whole.
         open: OpenChunks,
     },
-    /// The chunks of containers are in another one from now on, or were needed by nobody (5.9). All are in one partition.
+    /// From now on the chunks of containers are in another one, or nobody needed them (5.9). All are in one partition.
     ContainersMerged {
         /// The new container, sealed; `None`: no chunk was left.
         target: Option<ContainerId>,
-        /// Of merges in batches that start before this the files were replaced when this record was made.
+        /// When this record was made, all merges in batches that start before this had their files replaced.
         finished: Position,
-        /// Those to which the new container answers from now on, ascending.
+        /// Containers to which the new container answers from now on, ascending.
         forwarded: Vec<ContainerId>,
-        /// Those to which nothing answers from now on, ascending.
+        /// Containers to which nothing answers from now on, ascending.
         removed: Vec<ContainerId>,
     },
 }
 
 impl ContainerRecord {
-    /// The container; of a merge the new one, or else the first that went.
+    /// Returns the container. For a merge it is the new one, or else the first that went.
     pub fn container(&self) -> ContainerId {
         match self {
             ContainerRecord::FrameCommitted { container, .. }
@@ -105,7 +105,7 @@ impl ContainerRecord {
         }
     }
 
-    /// As a record of the log.
+    /// Encodes it as a record of the log.
     pub fn encode(&self, digest_bytes: usize) -> Record {
         let mut payload = Vec::new();
         let kind = match self {
@@ -188,8 +188,8 @@ impl ContainerRecord {
         })
     }
 
-    /// The chunks that the record is the first to place: what a chunk index takes from it. Those that an earlier record placed may have been
-    /// removed since, or have been stored elsewhere.
+    /// Returns the chunks that the record is the first to place: a chunk index takes these from it. Chunks that an
+    /// earlier record placed may have been removed since, or stored elsewhere.
     pub fn chunks(&self) -> Vec<(Fingerprint, Address, ChunkKind)> {
         let place = |container: ContainerId, first_slot: u32, slots: &[Slot]| {
             let address = |at: usize| Address::new(container, (first_slot as usize + at) as u16);
@@ -200,7 +200,7 @@ impl ContainerRecord {
                 place(*container, frame.first_slot + known, &slots[*known as usize..])
             }
             ContainerRecord::FrameData { container, chunks } => place(*container, chunks.first_slot, &chunks.slots),
-            // Merging changes no address, and a checkpoint repeats what was said.
+            // Merging changes no address, and a checkpoint repeats earlier records.
             ContainerRecord::ContainerSealed { .. }
             | ContainerRecord::ContainerCheckpoint { .. }
             | ContainerRecord::ContainersMerged { .. } => Vec::new(),
@@ -208,7 +208,8 @@ impl ContainerRecord {
     }
 }
 
-/// Appends the chunks that a record of the container class is the first to place, with their addresses: what a chunk index takes from it.
+/// Appends the chunks that a record of the container class is the first to place, with their addresses. A chunk index
+/// takes these from it.
 pub fn stored_chunks(record: &Record, digest_bytes: usize, out: &mut Vec<(Fingerprint, u64)>) -> Result<()> {
     let chunks = ContainerRecord::decode(record, digest_bytes)?.chunks();
     out.extend(chunks.into_iter().map(|(fingerprint, address, _)| (fingerprint, address.bits())));
@@ -246,7 +247,7 @@ fn decode_merged(reader: &mut Reader<'_>) -> std::result::Result<ContainerRecord
     Ok(ContainerRecord::ContainersMerged { target, finished, forwarded, removed })
 }
 
-/// The record of a full frame, without a copy of its slots.
+/// Makes the record of a full frame, without a copy of its slots.
 pub(crate) fn frame_committed(container: ContainerId, known: u32, frame: &Frame, slots: &[Slot], digest_bytes: usize) -> Record {
     let mut payload = Vec::with_capacity(64 + slots.len() * (digest_bytes + 4));
     payload.extend_from_slice(&container.bits().to_le_bytes());
@@ -255,7 +256,7 @@ pub(crate) fn frame_committed(container: ContainerId, known: u32, frame: &Frame,
     record(FRAME_COMMITTED, container, payload)
 }
 
-/// The record of new chunks of an open frame, without another copy of them.
+/// Makes the record of new chunks of an open frame, without another copy of them.
 pub(crate) fn frame_data(container: ContainerId, frame: u32, first_slot: u32, slots: &[Slot], raw: &[u8], digest_bytes: usize) -> Record {
     let mut payload = Vec::with_capacity(32 + slots.len() * (digest_bytes + 4) + raw.len());
     payload.extend_from_slice(&container.bits().to_le_bytes());

@@ -1,8 +1,9 @@
-//! Reading container files from the device, whole, to find what has rotted (`onefold scrub`).
+//! Reads whole container files from the device, to find rotten ones (`onefold scrub`).
 //!
-//! What is read goes past all caches, those of the system too: neither is a rotten sector hidden by a page that is still in memory, nor is
-//! anything driven out of memory that somebody uses. Header, catalog, footer and the checksum of every frame are verified; frames are not
-//! decompressed and chunks not fingerprinted, as `check --read-data` does: the disk is the limit here, not the processor.
+//! The reads go past all caches, those of the system too. So no page in memory hides a rotten sector, and nothing in
+//! use is evicted from memory. Header, catalog, footer and the checksum of every frame are verified. Unlike `check
+//! --read-data`, this neither decompresses frames nor fingerprints chunks: the disk is the limit here, not the
+//! processor.
 
 use crate::sealed::Bytes;
 use crate::store::{ContainerStore, Shared};
@@ -20,25 +21,25 @@ use std::time::Duration;
 
 /// Files up to this size are read whole.
 pub(crate) const WHOLE_BYTES: u64 = 16 << 20;
-/// Longer ones are read so many bytes at a time.
+/// Longer ones are read this many bytes at a time.
 const WINDOW_BYTES: usize = 4 << 20;
 /// Windows begin at a multiple of this.
 const ALIGNMENT_BYTES: u64 = 4096;
 
-/// Whoever scrubs is asked so often whether to go on.
+/// How often the caller is asked whether to go on.
 const WAITING_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What scrubbing one container found.
+/// The findings of scrubbing one container.
 #[derive(Debug, Default)]
 pub struct Scrubbed {
     /// Bytes read.
     pub read_bytes: u64,
-    /// What is wrong: [`StorageError::Damaged`], or what the device said.
+    /// What is wrong: [`StorageError::Damaged`], or an error of the device.
     pub damage: Vec<StorageError>,
 }
 
-/// Threads that scrub, each reading and verifying a file by itself: while one verifies, another one waits for the device. Each has the memory of a file, at most
-/// 16 MiB, which it uses again and again.
+/// Threads that scrub. Each reads and verifies a file by itself: while one verifies, another waits for the device. Each
+/// has memory for one file, at most 16 MiB, and reuses it.
 #[derive(Debug)]
 pub struct ScrubThreads {
     count: usize,
@@ -46,13 +47,13 @@ pub struct ScrubThreads {
 }
 
 impl ScrubThreads {
-    /// At least one.
+    /// Makes at least one thread.
     pub fn new(count: usize) -> ScrubThreads {
         ScrubThreads { count: count.max(1), buffers: Mutex::default() }
     }
 
-    /// Looks at each of `ids` in some thread, and passes on what was found, in order, in this one. When `stop` is set no other one is begun. Meanwhile `waiting` is called
-    /// some times a second. Returns how many were passed on.
+    /// Looks at each of `ids` in some thread, and passes on the findings, in order, in this thread. When `stop` is set,
+    /// no other id is begun. Meanwhile it calls `waiting` several times a second. Returns how many were passed on.
     fn in_order<T: Send>(
         &self,
         ids: &[ContainerId],
@@ -68,7 +69,7 @@ impl ScrubThreads {
                 && let at = next.fetch_add(1, Relaxed)
                 && let Some(id) = ids.get(at)
             {
-                // Nobody takes it where the other thread panics.
+                // Nobody takes it if the other thread panics.
                 let _ = sender.send((at, look(*id, &mut buffer)));
             }
             self.buffers.lock().push(buffer);
@@ -80,7 +81,7 @@ impl ScrubThreads {
                 scope.spawn(|| work(sender));
             }
             drop(sender);
-            // What comes behind one that is still looked at waits for it.
+            // Findings wait for those of earlier ids.
             let (mut early, mut count) = (BTreeMap::new(), 0);
             loop {
                 match receiver.recv_timeout(WAITING_INTERVAL) {
@@ -100,8 +101,9 @@ impl ScrubThreads {
 }
 
 impl ContainerStore {
-    /// Reads all of these containers from the device and passes on what was found, in order. One that is merged away meanwhile has nothing to
-    /// show. When `stop` is set no other one is begun. Meanwhile `waiting` is called some times a second. Returns how many containers were scrubbed.
+    /// Reads all of these containers from the device and passes on the findings, in order. A container that is merged
+    /// away meanwhile has no findings. When `stop` is set, no other one is begun. Meanwhile it calls `waiting` several
+    /// times a second. Returns how many containers were scrubbed.
     pub fn scrub(
         &self,
         containers: &[ContainerId],
@@ -113,7 +115,8 @@ impl ContainerStore {
         threads.in_order(containers, stop, &|container, buffer| self.shared.scrub_one(container, buffer), found, waiting)
     }
 
-    /// Does [`scrub_parity`](Self::scrub_parity) for all of these groups, as [`scrub`](Self::scrub) does it for containers.
+    /// Does [`scrub_parity`](Self::scrub_parity) for all of these groups, in the way that [`scrub`](Self::scrub) works
+    /// for containers.
     pub fn scrub_parities(
         &self,
         groups: &[ContainerId],
@@ -125,8 +128,8 @@ impl ContainerStore {
         threads.in_order(groups, stop, &|group, buffer| self.shared.scrub_parity(group, buffer), found, waiting)
     }
 
-    /// Reads a forward from the device and checks that it leads to a container that has chunks of `container`. One that went meanwhile, because no
-    /// chunk of it is needed any more, has nothing to show.
+    /// Reads a forward from the device and checks that it leads to a container that has chunks of `container`. A
+    /// forward that went meanwhile, because no chunk of it is needed any more, gives no error.
     pub fn scrub_forward(&self, container: ContainerId) -> Result<()> {
         let shared = &self.shared;
         if let Ok(file) = shared.ground.open(&file::forward_path(&shared.directory, container), Access::Read) {
@@ -141,7 +144,7 @@ impl ContainerStore {
 
 impl Shared {
     fn scrub_one(&self, container: ContainerId, buffer: &mut ReadBuffer) -> Scrubbed {
-        // Moves of chunks between files before it is read; and of one that is not sealed, what is in its file.
+        // First: how often chunks have moved, and what an unsealed container has in its file.
         let generation = self.forwards.generation();
         let open = self.unsealed.get(container).map(|open| open.state.lock().catalog.clone());
         let is_open = open.is_some();
@@ -157,13 +160,15 @@ impl Shared {
                     read.and_then(|()| self.verify_bytes(container, open, buffer, damage))
                 }
             }
-            // One without committed frames need not have a file. One that is sealed and has none was merged away since it was listed, however
-            // long ago: containers are listed by their files, and what is lost with a file is found by who needs it and by its parity.
+            // A container without committed frames need not have a file. A sealed one without a file was merged away
+            // since it was listed, however long ago. Containers are listed by their files. A lost file is noticed by
+            // its users and by its parity.
             Err(error) if error.is_not_found() && open.as_ref().is_none_or(|catalog| catalog.frames.is_empty()) => Ok(()),
             Err(error) => Err(self.read_error(container, None, error)),
         };
         scrubbed.damage.extend(verified.err());
-        // After a failed sync the system may have thrown away frames of open containers that the next opening brings back.
+        // After a failed sync the system may have thrown away frames of open containers. The next opening brings them
+        // back.
         let is_untold = || is_open && self.flow.check_poison().is_err();
         if !scrubbed.damage.is_empty() && (is_untold() || !self.is_still_there(container, generation)) {
             scrubbed.damage.clear();
@@ -171,7 +176,7 @@ impl Shared {
         scrubbed
     }
 
-    /// Whether what was found of a container is about what it is now: not if it was merged away since.
+    /// Returns whether the findings are still about this container. They are not if it was merged away since.
     fn is_still_there(&self, container: ContainerId, generation: u64) -> bool {
         if self.forwards.is_unmoved_since(generation) {
             return true;
@@ -180,12 +185,12 @@ impl Shared {
             return false;
         }
         let there = self.ground.exists(&file::path(&self.directory, container)).unwrap_or(true);
-        // An error says nothing of a merge.
+        // An error says nothing about a merge.
         there && self.stable(|| self.answering(container)).map_or(true, |answering| answering == container)
     }
 
-    /// Verifies header, catalog, footer and the checksums of all frames; of a container that is not sealed, the frames of `open`. What is
-    /// wrong with single frames goes to `damage`.
+    /// Verifies header, catalog, footer and the checksums of all frames. Of an unsealed container it verifies the
+    /// frames of `open`. Errors in single frames go to `damage`.
     pub(crate) fn verify_bytes(
         &self,
         container: ContainerId,
@@ -217,7 +222,7 @@ impl Shared {
 /// A long file, read by windows.
 pub(crate) struct Window {
     file: Arc<dyn File>,
-    /// What was read last, and from where on.
+    /// The bytes read last, and where they begin.
     last: RefCell<(u64, ReadBuffer)>,
 }
 

@@ -1,4 +1,5 @@
-//! What a sealed container's file must hold besides its frames: header, catalog and footer, read from the file or from its bytes in memory.
+//! Reads what a sealed container's file must hold besides its frames: header, catalog and footer. They come from the
+//! file, or from its bytes in memory.
 
 use crate::components::STORAGE_READ;
 use crate::store::{ContainerStore, Shared};
@@ -9,11 +10,11 @@ use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
 
-/// What a container file holds: the file, or its bytes in memory.
+/// The content of a container file: the file itself, or its bytes in memory.
 pub(crate) trait Bytes {
-    /// How many there are.
+    /// Returns how many bytes there are.
     fn length(&self) -> onefold_ground::Result<u64>;
-    /// A range of them; what is not there is an error of kind `UnexpectedEof`.
+    /// Returns a range of them. If the range is not all there, that is an error of kind `UnexpectedEof`.
     fn range(&self, offset: u64, length: usize) -> onefold_ground::Result<Cow<'_, [u8]>>;
 }
 
@@ -45,7 +46,7 @@ impl Bytes for ReadBuffer {
     }
 }
 
-/// A file with another header than it has.
+/// A file, seen with another header than its own.
 #[derive(Debug)]
 struct WithHeader {
     file: Arc<dyn File>,
@@ -53,7 +54,7 @@ struct WithHeader {
 }
 
 impl WithHeader {
-    /// Puts the header over what was read from there.
+    /// Puts the header over bytes that were read from its place.
     fn cover(&self, offset: u64, buffer: &mut [u8]) {
         let from = usize::try_from(offset).unwrap_or(HEADER_BYTES).min(HEADER_BYTES);
         let covered = (HEADER_BYTES - from).min(buffer.len());
@@ -104,7 +105,7 @@ impl onefold_ground::DelegatingFile for WithHeader {
     }
 }
 
-/// The header that these bytes were before one bit of them was flipped.
+/// Returns the header that these bytes were before one bit of them was flipped.
 fn one_bit_away(mut head: [u8; HEADER_BYTES]) -> Option<Header> {
     (0..8 * HEADER_BYTES).find_map(|bit| {
         head[bit / 8] ^= 1 << (bit % 8);
@@ -115,14 +116,15 @@ fn one_bit_away(mut head: [u8; HEADER_BYTES]) -> Option<Header> {
 }
 
 impl ContainerStore {
-    /// Writes the header of a container anew if it is damaged and everything else that the header goes with is there: of a sealed container its catalog and
-    /// footer, of another one its records. Durable on return. Returns whether there was something to write.
+    /// Rewrites the header of a container if it is damaged and everything that belongs to the header is there. For a
+    /// sealed container that is its catalog and footer, for another one its records. Durable on return. Returns whether
+    /// there was something to write.
     pub fn repair_header(&self, container: ContainerId) -> Result<bool> {
         let shared = &self.shared;
         let Some(file) = shared.open_file(container)? else { return Ok(false) };
         let mut head = [0; HEADER_BYTES];
         let length = file.len()?;
-        // Another container's header is no damaged one.
+        // Another container's header does not count as damaged.
         if length < HEADER_BYTES as u64 || file.read_at(0, &mut head).is_err() || Header::decode(&head).is_ok() {
             return Ok(false);
         }
@@ -135,7 +137,7 @@ impl ContainerStore {
             created,
             merged,
         };
-        // The header as it was, if one bit of it was flipped; else what is known of it.
+        // The header as it was, if one bit of it was flipped; otherwise what is known of it.
         let mut known: Vec<Header> = one_bit_away(head).into_iter().collect();
         if is_open {
             known.push(header(0, false));
@@ -154,7 +156,8 @@ impl ContainerStore {
         let Some(header) = fitting else { return Ok(false) };
         shared.check_repairable()?;
         if !shared.rehearse_file(container, &with(&header)) {
-            // The new header is not the one that parity was made of: it gets parity anew, the others of its group keep what they can.
+            // The new header is not the one that parity was made of. The container gets new parity; the others of its
+            // group keep what they can.
             let _nothing_goes = shared.merging.hold_files();
             shared.leave_parity([container].iter())?;
             shared.protection.with_known(|groups| groups.sealed(container));
@@ -176,9 +179,10 @@ impl Shared {
         self.catalog_in(container, &file)
     }
 
-    /// Reads and checks header, footer and catalog of a sealed container from what its file holds, or should hold.
+    /// Reads and checks header, footer and catalog of a sealed container from the bytes that its file has, or should
+    /// have.
     pub(crate) fn catalog_in(&self, container: ContainerId, file: &dyn Bytes) -> Result<Catalog> {
-        /// A catalog of a container of the usual size is within these last bytes of the file: one read gets it.
+        /// The catalog of a container of the usual size lies within these last bytes of the file: one read gets it.
         const TAIL_BYTES: u64 = 32 << 10;
         let damaged = |why: String| self.damaged(container, None, None, why);
         let length = file.length()?;
@@ -243,7 +247,7 @@ impl Shared {
         Ok(header)
     }
 
-    /// Bytes of a container from where they are. That they are not there is damage.
+    /// Reads bytes of a container from where they are. If they are not there, that is damage.
     pub(crate) fn read_from<'a>(
         &self,
         file: &'a dyn Bytes,

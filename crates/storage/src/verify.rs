@@ -1,4 +1,4 @@
-//! Checking one container: every checksum, every frame decompressed, every chunk passed on.
+//! Checks one container: verifies every checksum, decompresses every frame, and passes on every chunk.
 
 use crate::components::STORAGE_READ;
 use crate::scrub::{WHOLE_BYTES, Window};
@@ -10,22 +10,22 @@ use onefold_ground::ReadBuffer;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// What a check of one container found.
+/// The findings of a check of one container.
 #[derive(Debug)]
 pub struct ContainerReport {
     /// The container.
     pub container: ContainerId,
-    /// Whether it is sealed. Of one that is not, the frames in its file are checked against what the log says.
+    /// Whether it is sealed. If it is not, the frames in its file are checked against what the log says.
     pub sealed: bool,
     /// If it is merged: the containers whose chunks it has, ascending.
     pub homes: Vec<ContainerId>,
     /// Frames in its file.
     pub frames: u64,
-    /// Chunks in these, and those that only the log has.
+    /// Chunks in these frames, and chunks that only the log has.
     pub chunks: u64,
     /// Bytes of the frames before compression.
     pub raw_bytes: u64,
-    /// And after it.
+    /// Bytes of the frames after compression.
     pub stored_bytes: u64,
     /// Each is [`StorageError::Damaged`].
     pub damage: Vec<StorageError>,
@@ -51,7 +51,7 @@ pub struct ChunkRead<'a> {
 pub type FrameVisitor<'a> = dyn FnMut(&[ChunkRead<'_>]) + 'a;
 
 impl ContainerStore {
-    /// Does [`verify_frames`](Self::verify_frames) and passes on chunk by chunk.
+    /// Does [`verify_frames`](Self::verify_frames), but passes on one chunk at a time.
     pub fn verify_container(
         &self,
         container: ContainerId,
@@ -66,9 +66,12 @@ impl ContainerStore {
         self.verify_frames(container, read_data, &mut buffer, Some(&mut each))
     }
 
-    /// Checks header, footer and catalog of a container, or of the one that it was merged into; with `read_data` all frames too, and passes their chunks to `visit`, so that the
-    /// caller can compute fingerprints again. Reads past all caches, those of the system too, into `buffer` if the file has at most 16 MiB. Damage is in the report; an error is what kept the check from
-    /// being made. When the container is merged in the middle of it, it begins again: chunks may then be passed on twice.
+    /// Checks header, footer and catalog of a container, or of the one that it was merged into. With `read_data` it
+    /// also checks all frames and passes their chunks to `visit`, so the caller can recompute fingerprints. It reads
+    /// past all caches, those of the system too, into `buffer` if the file has at most 16 MiB.
+    ///
+    /// Damage is in the report; an error is what prevented the check. If the container is merged during the check, the
+    /// check begins again, and may pass on chunks twice.
     pub fn verify_frames(
         &self,
         container: ContainerId,
@@ -80,7 +83,7 @@ impl ContainerStore {
             let generation = self.shared.forwards.generation();
             let report = self.verify_once(container, read_data, buffer, visit.as_deref_mut())?;
             if !report.damage.is_empty() {
-                // As in `load`: after a failed sync damage may be none.
+                // As in `load`: after a failed sync, this may be no damage.
                 self.shared.flow.check_poison()?;
             }
             if report.damage.is_empty() || self.shared.forwards.is_unmoved_since(generation) {
@@ -108,10 +111,10 @@ impl ContainerStore {
         };
         let shared = &self.shared;
         let open = shared.unsealed.get(container);
-        // Where all of a sealed file is read, it is read once.
+        // If all of a sealed file is read, it is read once.
         let mut window: Option<Window> = None;
         let mut bytes: Option<&dyn Bytes> = None;
-        // Chunks in no frame of the file, and their bytes where somebody wants them: writers wait while they are copied.
+        // Chunks in no frame of the file, and their bytes if there is a visitor: writers wait while they are copied.
         let (mut unwritten, mut in_memory) = (0, Vec::new());
         let catalog = match open {
             Some(open) => {
@@ -124,7 +127,7 @@ impl ContainerStore {
                     }
                     state.catalog.clone()
                 };
-                // Without committed frames there need be no file yet.
+                // Without committed frames there may be no file yet.
                 let header = if catalog.frames.is_empty() { Ok(()) } else { shared.check_header(container).map(drop) };
                 keep_damage(&mut report, header)?;
                 Some(catalog)
@@ -165,7 +168,8 @@ impl ContainerStore {
 }
 
 impl Shared {
-    /// Reads a sealed file, past all caches, into `buffer`; one that is too long for that is returned, to be read in parts.
+    /// Reads a sealed file, past all caches, into `buffer`. If it is too long for that, returns a window for reading it
+    /// in parts.
     fn read_past_cache(&self, container: ContainerId, buffer: &mut ReadBuffer) -> Result<Option<Window>> {
         let opened = self.open_past_cache(container).and_then(|file| Ok((file.len()?, file)));
         let (length, file) = opened.map_err(|error| self.read_error(container, None, error))?;
@@ -198,7 +202,7 @@ impl Shared {
     }
 }
 
-/// The chunks of a frame.
+/// Returns the chunks of a frame.
 fn chunks_of<'a>(slots: &[Slot], raw: &'a [u8], address: impl Fn(usize) -> Address) -> Vec<ChunkRead<'a>> {
     let chunk = |(at, slot): (usize, &Slot)| {
         let start = slot.offset_bytes as usize;
@@ -208,7 +212,7 @@ fn chunks_of<'a>(slots: &[Slot], raw: &'a [u8], address: impl Fn(usize) -> Addre
     slots.iter().enumerate().map(chunk).collect()
 }
 
-/// Damage goes into the report, other errors end the check.
+/// Puts damage into the report; other errors end the check.
 fn keep_damage<T>(report: &mut ContainerReport, result: Result<T>) -> Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
