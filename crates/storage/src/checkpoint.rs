@@ -1,6 +1,6 @@
-//! Keeping the log short: an open container whose oldest record is far back is written anew at the head of the log.
+//! Keeps the log short: an open container whose oldest record is far back is written again at the head of the log.
 //!
-//! A checkpoint says again what the log has of a container, nothing more: no chunk becomes durable by it, nothing is synced.
+//! A checkpoint only repeats what the log has of a container. It makes no chunk durable, and syncs nothing.
 
 use crate::open::{Cursor, OpenContainer, State};
 use crate::prepare::{Change, Prepared};
@@ -11,10 +11,12 @@ use onefold_oplog::Position;
 use std::sync::Arc;
 
 impl ContainerStore {
-    /// Records that replace all earlier ones of those containers whose oldest needed batch starts before `position`, so that the log can be
-    /// trimmed up to there once they are [committed](Self::committed). They have no new chunks. Full containers are left to
-    /// [`prepare`](Self::prepare), which seals them. Where merges hold the log before `position`, no more is written than lets it be
-    /// trimmed up to there: nothing is written again and again in vain.
+    /// Returns records that replace all earlier ones of those containers whose oldest needed batch starts before
+    /// `position`. Once they are [committed](Self::committed), the log can be trimmed up to there. They have no new
+    /// chunks. Full containers are left to [`prepare`](Self::prepare), which seals them.
+    ///
+    /// If merges hold the log before `position`, only those containers are written that let it be trimmed up to there.
+    /// So nothing is written again and again in vain.
     pub fn checkpoint_before(&self, position: Position) -> Result<Prepared> {
         if !self.shared.mode.is_writable() {
             return Err(StorageError::ReadOnly);
@@ -33,7 +35,8 @@ impl ContainerStore {
 }
 
 impl Shared {
-    /// The start of the oldest batch that is needed to spell an unsealed container, or to tell that its file was never committed.
+    /// Returns the start of the oldest batch that is needed to describe an unsealed container, or to tell that its file
+    /// was never committed.
     pub(crate) fn oldest_of_open(&self) -> Option<Position> {
         let needed = |container: &Arc<OpenContainer>| {
             let state = container.state.lock();
@@ -56,13 +59,14 @@ impl Shared {
             homes: None,
         };
         let open = self.logged_open_chunks(container, &state, logged, first_slot)?;
-        // From here on the container is not sealed before this checkpoint is in the log, or is given up.
+        // From here on the container is not sealed until this checkpoint is in the log, or is given up.
         let change = Change::checkpoint(container.clone(), &mut state, logged);
         drop(state);
         Ok(Some((change, ContainerRecord::ContainerCheckpoint { catalog, open })))
     }
 
-    /// What the log has of the frame behind the committed ones. That frame may have been written since, which the log does not know yet.
+    /// Returns what the log has of the frame behind the committed ones. That frame may have been written since, which
+    /// the log does not know yet.
     fn logged_open_chunks(&self, container: &OpenContainer, state: &State, logged: Cursor, first_slot: usize) -> Result<OpenChunks> {
         let count = logged.slots - first_slot;
         let mut open = OpenChunks { frame: logged.frames as u32, first_slot: first_slot as u32, slots: Vec::new(), raw: Vec::new() };

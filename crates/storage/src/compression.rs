@@ -1,8 +1,10 @@
-//! Compressing frames: the setting, the codecs on disk, and the quick test for what will not shrink.
+//! Compresses frames: the setting, the codecs on disk, and the quick test for data that will not shrink.
 //!
-//! * The [`Compression`] is what a store is asked to do, the [`Codec`] what one frame got: data that does not shrink is stored plain.
-//! * Every worker has [`Compressors`], whose contexts and buffers are used again for every frame.
-//! * [`decompress`] allocates what the catalog says the frame has, and refuses a frame that spells more or less.
+//! * The [`Compression`] is the store's setting, the [`Codec`] what one frame got: data that does not shrink is stored
+//!   plain.
+//! * Every worker has [`Compressors`], and reuses their contexts and buffers for every frame.
+//! * [`decompress`] allocates what the catalog says the frame has, and refuses a frame that decompresses to more or
+//!   less.
 
 use crate::StorageOptions;
 use crate::components::COMPRESS;
@@ -64,7 +66,7 @@ impl fmt::Display for Compression {
     }
 }
 
-/// How the bytes of a frame are to be read (`docs/format.md` section 5.3).
+/// How to read the bytes of a frame (`docs/format.md` section 5.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Codec {
@@ -81,7 +83,7 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// The codec with this number.
+    /// Returns the codec with this number.
     pub fn from_number(number: u8) -> Option<Codec> {
         Some(match number {
             0 => Codec::Plain,
@@ -94,7 +96,7 @@ impl Codec {
     }
 }
 
-/// Compresses frames of both kinds, each as the store's options say.
+/// Compresses frames of both kinds, each by its own option of the store.
 pub(crate) struct Compressors {
     random: Compressor,
     sequential: Compressor,
@@ -105,7 +107,7 @@ impl Compressors {
         Compressors { random: Compressor::new(options.compression), sequential: Compressor::new(options.sequential_compression) }
     }
 
-    /// The stored form of a frame; plain where nothing is gained.
+    /// Returns the stored form of a frame. It is plain if compression gains nothing.
     pub(crate) fn compress<'a>(&'a mut self, is_sequential: bool, raw: &'a [u8], profile: &Profile) -> (Codec, &'a [u8]) {
         let compressor = if is_sequential { &mut self.sequential } else { &mut self.random };
         match compressor.compression {
@@ -125,7 +127,7 @@ pub(crate) struct Compressor {
 
 impl Compressor {
     pub(crate) fn new(compression: Compression) -> Compressor {
-        // Without memory for a context frames are stored plain: right, only larger.
+        // Without memory for a context, frames are stored plain. That is right, only larger.
         let zstd = match compression {
             Compression::Zstd(level) => zstd::bulk::Compressor::new(i32::from(level)).ok(),
             _ => None,
@@ -133,7 +135,7 @@ impl Compressor {
         Compressor { compression, zstd, lz4_table: lz4_flex::block::CompressTable::large(), scratch: Vec::new() }
     }
 
-    /// The stored form of a frame; plain where nothing is gained.
+    /// Returns the stored form of a frame. It is plain if compression gains nothing.
     pub(crate) fn compress<'a>(&'a mut self, raw: &'a [u8]) -> (Codec, &'a [u8]) {
         match self.squeeze(raw) {
             Some((codec, length)) if length < raw.len() => (codec, &self.scratch[..length]),
@@ -141,7 +143,7 @@ impl Compressor {
         }
     }
 
-    /// Compresses into `scratch`; `None` where it fails or cannot pay.
+    /// Compresses into `scratch`. Returns `None` if that fails or cannot pay.
     fn squeeze(&mut self, raw: &[u8]) -> Option<(Codec, usize)> {
         match self.compression {
             Compression::None => None,
@@ -182,8 +184,8 @@ impl Compressor {
         lz4_flex::block::compress_into_with_table(raw, &mut self.scratch, &mut self.lz4_table).ok()
     }
 
-    /// Whether a slow codec would spend its time for nothing. Bytes that are unevenly distributed go to the codec; evenly distributed
-    /// ones may still repeat, which LZ4 finds at some GB/s.
+    /// Returns whether a slow codec would waste its time. Unevenly distributed bytes go to the codec. Evenly
+    /// distributed ones may still repeat, which LZ4 finds at some GB/s.
     fn is_incompressible(&mut self, raw: &[u8]) -> bool {
         raw.len() >= SAMPLE_BYTES && looks_random(raw) && self.lz4(raw).is_none_or(|length| length + raw.len() / 64 > raw.len())
     }
@@ -193,8 +195,8 @@ impl Compressor {
 const SAMPLE_BYTES: usize = 4096;
 const SAMPLE_RUNS: usize = 16;
 
-/// Whether the bytes of a sample are about evenly distributed: the sum of the squares of their counts is that of noise
-/// (n + n^2 / 256), or at most an eighth more. Text has ten times as much.
+/// Returns whether the bytes of a sample are about evenly distributed. The sum of the squares of their counts is then
+/// that of noise (n + n^2 / 256), or at most an eighth more. Text has ten times as much.
 fn looks_random(raw: &[u8]) -> bool {
     let mut counts = [0u32; 256];
     let run = SAMPLE_BYTES / SAMPLE_RUNS;
@@ -219,7 +221,7 @@ thread_local! {
     static ZSTD: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// The raw bytes of a frame, exactly `raw_bytes` of them; the caller has bounded `raw_bytes`.
+/// Returns the raw bytes of a frame, exactly `raw_bytes` of them. The caller has bounded `raw_bytes`.
 pub(crate) fn decompress(codec: Codec, stored: &[u8], raw_bytes: usize) -> Result<Vec<u8>, String> {
     let raw = match codec {
         Codec::Plain => stored.to_vec(),
@@ -250,7 +252,7 @@ pub(crate) fn decompress(codec: Codec, stored: &[u8], raw_bytes: usize) -> Resul
 
 fn read_to(decoder: impl Read, raw_bytes: usize) -> Result<Vec<u8>, String> {
     let mut raw = Vec::with_capacity(raw_bytes);
-    // One byte more than there may be, so that a longer frame is seen.
+    // One byte more than allowed, to notice a longer frame.
     decoder.take(raw_bytes as u64 + 1).read_to_end(&mut raw).map_err(|error| error.to_string())?;
     Ok(raw)
 }

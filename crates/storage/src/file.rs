@@ -1,4 +1,4 @@
-//! The frame around a container's data: file names, header and footer (`docs/format.md` section 5.1).
+//! The structures around a container's data: file names, header and footer (`docs/format.md` section 5.1).
 
 use crate::ContainerId;
 use onefold_ground::checksum;
@@ -8,7 +8,7 @@ use onefold_ground::wire::{Reader, WireError};
 pub const HEADER_BYTES: usize = 64;
 /// Bytes of the footer, the last of a sealed file.
 pub const FOOTER_BYTES: usize = 48;
-/// What a device writes wholly or not at all: the footer lies in one.
+/// A device writes this much wholly or not at all. The footer lies in one sector.
 const SECTOR_BYTES: u64 = 512;
 
 const HEADER_MAGIC: &[u8; 8] = b"1FLDCON1";
@@ -16,48 +16,48 @@ const FOOTER_MAGIC: &[u8; 8] = b"1FLDEND1";
 const VERSION: u32 = 1;
 /// Header flag: the container was merged from others.
 const FLAG_MERGED: u8 = 1;
-/// What follows the name of a container in that of its forward.
+/// The suffix of a forward's file name, after the name of its container.
 const FORWARD_SUFFIX: &str = ".forward";
-/// Containers of one folder share the bits of their number above these.
+/// Bits of a number within a folder: containers of one folder share the bits above these.
 const FOLDER_BITS: u32 = 12;
 
-/// The directory of a partition, below the directory of all containers.
+/// Returns the directory of a partition, below the directory of all containers.
 pub(crate) fn partition_directory(directory: &str, partition: u16) -> String {
     format!("{directory}/{partition:04x}")
 }
 
-/// The directory of a container.
+/// Returns the directory of a container.
 pub(crate) fn folder(directory: &str, container: ContainerId) -> String {
     format!("{}/{:05x}", partition_directory(directory, container.partition()), container.number() >> FOLDER_BITS)
 }
 
-/// The folder behind that of a container; `None`: it is the last.
+/// Returns the folder after that of a container; `None`: it is the last.
 pub(crate) fn folder_above(directory: &str, container: ContainerId) -> Option<String> {
     let first = ((container.number() >> FOLDER_BITS) + 1).checked_mul(1 << FOLDER_BITS)?;
     Some(folder(directory, ContainerId::new(container.partition(), first)))
 }
 
-/// The file of a container.
+/// Returns the path of a container's file.
 pub(crate) fn path(directory: &str, container: ContainerId) -> String {
     format!("{}/{:08x}", folder(directory, container), container.number())
 }
 
-/// The file that stands for a container that was merged into another one.
+/// Returns the path of the file that stands for a container that was merged into another one.
 pub(crate) fn forward_path(directory: &str, container: ContainerId) -> String {
     format!("{}{FORWARD_SUFFIX}", path(directory, container))
 }
 
-/// The number of the container whose forward is called `name`; `None`: no forward.
+/// Returns the number of the container whose forward is called `name`; `None`: no forward.
 pub(crate) fn forward_number(name: &str) -> Option<u32> {
     name.strip_suffix(FORWARD_SUFFIX).and_then(number)
 }
 
-/// The first number that the folder called `name` can hold; `None`: no folder of ours.
+/// Returns the first number that the folder called `name` can hold; `None`: no folder of ours.
 pub(crate) fn folder_start(name: &str) -> Option<u32> {
     (name.len() == 5).then(|| hex(name)).flatten().map(|start| start << FOLDER_BITS)
 }
 
-/// The number of the container file called `name`; `None`: no container.
+/// Returns the number of the container file called `name`; `None`: no container.
 pub(crate) fn number(name: &str) -> Option<u32> {
     (name.len() == 8).then(|| hex(name)).flatten().filter(|number| *number > 0)
 }
@@ -78,7 +78,7 @@ pub struct Header {
     pub store: [u8; 16],
     /// The owner that created the file.
     pub epoch: u64,
-    /// Where the log ended, as far as was known, when the file was created.
+    /// Where the log ended, as far as known, when the file was created.
     pub created: u64,
     /// Whether the container was merged from others: its catalog has the homes of its chunks.
     pub merged: bool,
@@ -133,7 +133,8 @@ pub struct Footer {
     pub slots: u32,
     /// Its checksum.
     pub catalog_checksum: u64,
-    /// As in the header, for when a crash took that; 0 if the file was continued by a later opening, which proves that it was committed.
+    /// The same as in the header, in case a crash destroyed that one. 0 if a later opening continued the file, which
+    /// proves that it was committed.
     pub created: u64,
 }
 
@@ -161,19 +162,20 @@ impl Footer {
         Ok(Footer { catalog_offset_bytes, catalog_bytes, frames, slots, catalog_checksum, created })
     }
 
-    /// Where the footer begins behind a catalog that ends at `catalog_end`: at once, unless it would lie in two sectors.
+    /// Returns where the footer begins after a catalog that ends at `catalog_end`: at once, unless it would cross into
+    /// a second sector.
     pub fn place(catalog_end: u64) -> u64 {
         let is_in_one = catalog_end / SECTOR_BYTES == (catalog_end + FOOTER_BYTES as u64 - 1) / SECTOR_BYTES;
         if is_in_one { catalog_end } else { catalog_end.next_multiple_of(SECTOR_BYTES) }
     }
 }
 
-/// Whether these bytes can be a footer of which some were changed.
+/// Returns whether these bytes can be a footer with some bytes changed.
 pub(crate) fn resembles_footer(bytes: &[u8; FOOTER_BYTES]) -> bool {
     bytes.iter().zip(FOOTER_MAGIC).filter(|(found, expected)| found == expected).count() >= FOOTER_MAGIC.len() / 2
 }
 
-/// A reader behind the magic of a structure whose last eight bytes are its checksum.
+/// Returns a reader behind the magic of a structure whose last eight bytes are its checksum.
 fn start<'a>(bytes: &'a [u8], length: usize, magic: &[u8; 8], what: &str) -> Result<Reader<'a>, String> {
     if bytes.len() != length {
         return Err(format!("the {what} has {} bytes, not {length}", bytes.len()));

@@ -1,11 +1,11 @@
-//! Bounds what writers may have unwritten, and says why nothing may be written.
+//! Bounds the unwritten data of writers, and says why nothing may be written.
 //!
-//! A frame is in flight from the moment it is handed over until its bytes are in its file. Writers wait while there is too
-//! much of that. A failed write stops all of them until it is retried; a *poison* (a failed sync) stops them until the
+//! A frame is in flight from the moment it is handed over until its bytes are in its file. Writers wait while too much
+//! is in flight. A failed write stops all of them until it is retried. A *poison* (a failed sync) stops them until the
 //! store is opened again.
 //!
-//! Locks: `settling` comes before the flow. The flow comes before the list of open containers and the state of one:
-//! [`Flow::wait_until`] asks its question under the lock, so that it misses no change. Callers hold no state of a container.
+//! Locks: `settling` comes before the flow. The flow comes before the list of open containers and the state of one.
+//! [`Flow::wait_until`] asks its question under the lock, so it misses no change. Callers hold no state of a container.
 
 use crate::{Result, StorageError};
 use onefold_ground::GroundError;
@@ -23,7 +23,7 @@ pub(crate) struct Flow {
     settling: Mutex<()>,
     /// The bound on the bytes in flight. One frame is always allowed.
     limit_bytes: usize,
-    /// Stored bytes of 1024 raw ones, lately.
+    /// Recent stored bytes of 1024 raw bytes.
     stored_per_1024: AtomicU64,
 }
 
@@ -35,7 +35,7 @@ struct State {
     failed: Option<Arc<GroundError>>,
     /// Why nothing is written any more.
     poisoned: Option<Arc<str>>,
-    /// The store is being closed: waiting frames are dropped.
+    /// Whether the store is being closed: waiting frames are dropped.
     is_closing: bool,
 }
 
@@ -60,7 +60,7 @@ impl Flow {
     }
 
     /// Waits until a frame of `raw_bytes` may be handed over, and counts it as in flight. `retry` writes failed frames
-    /// again, so that an error is one of now.
+    /// again, so that an error is a current one.
     pub(crate) fn reserve(&self, raw_bytes: usize, retry: impl Fn() -> Result<()>) -> Result<()> {
         loop {
             let mut state = self.sound(&retry)?;
@@ -77,7 +77,7 @@ impl Flow {
         self.state.lock().in_flight_bytes += raw_bytes;
     }
 
-    /// Gives back what was reserved or is written.
+    /// Releases bytes that were reserved or are written.
     pub(crate) fn release(&self, raw_bytes: usize) {
         if raw_bytes > 0 {
             self.state.lock().in_flight_bytes -= raw_bytes;
@@ -85,7 +85,7 @@ impl Flow {
         }
     }
 
-    /// A frame was written, or failed; `released_bytes` are not in flight any more.
+    /// Notes that a frame was written, or failed: `released_bytes` are no longer in flight.
     pub(crate) fn settle_frame(&self, released_bytes: usize, failed: Option<GroundError>) {
         let mut state = self.state.lock();
         state.in_flight_bytes -= released_bytes;
@@ -112,7 +112,7 @@ impl Flow {
         self.sound(&retry).map(drop)
     }
 
-    /// Locks a state without a failed write. A failure, maybe from before there was room again, is retried first.
+    /// Locks a state without a failed write. First retries a failure, which may be from before there was space again.
     fn sound(&self, retry: &impl Fn() -> Result<()>) -> Result<MutexGuard<'_, State>> {
         loop {
             let state = self.state.lock();
@@ -132,18 +132,18 @@ impl Flow {
         Ok(state.failed.take().is_some())
     }
 
-    /// The retry failed, too.
+    /// Notes that the retry failed too.
     pub(crate) fn fail(&self, error: Arc<GroundError>) {
         self.state.lock().failed = Some(error);
         self.changed.notify_all();
     }
 
-    /// The retry succeeded: writers may go on.
+    /// Notes that the retry succeeded: writers may go on.
     pub(crate) fn retried(&self) {
         self.changed.notify_all();
     }
 
-    /// Nothing is written any more until the store is opened again.
+    /// Stops all writing until the store is opened again.
     pub(crate) fn poison(&self, why: &str) {
         tracing::error!(why, "containers are not written any more");
         self.state.lock().poisoned.get_or_insert_with(|| why.into());
@@ -154,7 +154,7 @@ impl Flow {
         self.state.lock().check_poison()
     }
 
-    /// The store is being closed: workers drop the frames that still wait.
+    /// Notes that the store is being closed: workers drop the frames that still wait.
     pub(crate) fn close(&self) {
         self.state.lock().is_closing = true;
     }
@@ -182,7 +182,7 @@ impl Flow {
         }
     }
 
-    /// Returns the stored bytes expected of 1024 raw ones, from the frames compressed lately.
+    /// Returns the stored bytes expected of 1024 raw bytes, from the frames compressed lately.
     pub(crate) fn stored_per_1024(&self) -> u64 {
         self.stored_per_1024.load(Relaxed)
     }

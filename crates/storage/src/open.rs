@@ -1,8 +1,8 @@
-//! A container that is not sealed: what of it is written, on the way, and still in memory.
+//! A container that is not sealed: its frames in the file, on their way, and still in memory.
 //!
 //! Invariants of [`State`]:
-//! * frames are `catalog.frames`, then `pending`, then `open`, numbered in this order without holes; slots likewise;
-//! * frames below `synced_frames` are synced; `logged` never passes what is synced or carried by the log itself;
+//! * Frames are `catalog.frames`, then `pending`, then `open`, numbered in this order without holes. Slots likewise.
+//! * Frames below `synced_frames` are synced. `logged` never passes what is synced or carried by the log itself.
 //! * `end_bytes` is behind every frame that has a place in the file.
 
 use crate::catalog::{MAX_FRAMES, MAX_SLOTS};
@@ -16,13 +16,13 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Most bytes of one file: frames of far better estimated than real compression could otherwise pass 4 GiB.
+/// Highest size of a file, bytes. Without it, frames that compress far worse than estimated could pass 4 GiB.
 const FILE_LIMIT_BYTES: u64 = 2 << 30;
-/// What a frame adds to the catalog, without its slots.
+/// Bytes that a frame adds to the catalog, without its slots.
 const FRAME_ENTRY_BYTES: u64 = 32;
-/// What the page cache and drives write at once.
+/// The unit in which the page cache and drives write.
 pub(crate) const PAGE_BYTES: u64 = 4096;
-/// The round of what an earlier opening wrote.
+/// The round of frames that an earlier opening wrote.
 const EARLIER: u64 = u64::MAX;
 
 /// An unsealed container.
@@ -36,13 +36,13 @@ pub(crate) struct OpenContainer {
 /// How much of a container the log has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cursor {
-    /// FrameCommitted of so many frames.
+    /// Frames logged by FrameCommitted.
     pub(crate) frames: usize,
-    /// So many slots, by FrameCommitted or FrameData.
+    /// Slots logged by FrameCommitted or FrameData.
     pub(crate) slots: usize,
 }
 
-/// How far sealing has come.
+/// How far sealing has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Seal {
     None,
@@ -52,13 +52,13 @@ pub(crate) enum Seal {
 
 #[derive(Debug)]
 pub(crate) struct State {
-    /// Open for writing; `None` until a writer comes after a restart.
+    /// Open for writing. `None` after a restart, until a writer comes.
     pub(crate) file: Option<Arc<dyn File>>,
     /// Whether the file's name is synced in its directory.
     pub(crate) name_synced: bool,
     /// The frames in the file.
     pub(crate) catalog: Arc<Catalog>,
-    /// Frames handed over, of which the first is not in the file yet.
+    /// Frames handed over. The first one is not in the file yet.
     pub(crate) pending: VecDeque<Pending>,
     /// Raw bytes of pending frames that have no place in the file yet.
     unplaced_raw_bytes: u64,
@@ -66,22 +66,23 @@ pub(crate) struct State {
     pub(crate) open: OpenFrame,
     /// Where the next frame goes.
     end_bytes: u64,
-    /// Commits that have looked at this container: the frames that were handed over before one become durable together with it.
+    /// Number of commits that have looked at this container. Frames handed over before a commit become durable together
+    /// with it.
     round: u64,
-    /// The round of the frames in the last page of the file; `None`: it has nothing but the header.
+    /// The round of the frames in the last page of the file; `None`: the file has only the header.
     last_round: Option<u64>,
-    /// No more chunks: to be sealed.
+    /// Takes no more chunks, and is to be sealed.
     pub(crate) full: bool,
     pub(crate) seal: Seal,
     pub(crate) synced_frames: usize,
     pub(crate) logged: Cursor,
-    /// Start of the oldest batch that is needed to spell this container.
+    /// Start of the oldest log batch that describes this container.
     pub(crate) oldest: Option<Position>,
-    /// Where the log ended when the file was created; only for a file that this opening created.
+    /// Where the log ended when the file was created. Set only if this opening created the file.
     pub(crate) created: Option<Position>,
-    /// Checkpoints of it on their way to the log.
+    /// Its checkpoints on their way to the log.
     pub(crate) checkpoints: u32,
-    /// During replay: why the log's records so far do not spell it.
+    /// During replay: why the log's records so far do not describe it.
     pub(crate) broken: Option<String>,
 }
 
@@ -99,13 +100,13 @@ pub(crate) struct Pending {
 pub(crate) enum Progress {
     /// With the workers.
     Queued,
-    /// In the file; frames before it are not.
+    /// In the file, but the frames before it are not.
     Written(Frame),
-    /// Has its place, but writing failed.
+    /// Has its place in the file, but writing failed.
     Failed(Frame, Vec<u8>),
 }
 
-/// A closed frame to be compressed.
+/// A closed frame to compress.
 pub(crate) struct FrameJob {
     pub(crate) raw: Arc<Vec<u8>>,
     pub(crate) is_sequential: bool,
@@ -120,28 +121,28 @@ pub(crate) struct OpenFrame {
     pub(crate) is_sequential: bool,
 }
 
-/// Bounds that a container is filled by.
+/// Bounds for filling a container.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) container_bytes: u64,
     pub(crate) frame_bytes: usize,
-    /// What another kind of writer left in the open frame is a frame of its own from here on.
+    /// From this size on, an open frame that another kind of writer left becomes a frame of its own.
     pub(crate) least_frame_bytes: usize,
     /// Whether these are the frames of a sequential writer.
     pub(crate) is_sequential: bool,
     pub(crate) digest_bytes: usize,
-    /// Stored bytes expected of 1024 raw bytes.
+    /// Expected stored bytes of 1024 raw bytes.
     pub(crate) stored_per_1024: u64,
 }
 
 /// Why no more chunks were taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stopped {
-    /// All were taken and the frame has room.
+    /// All chunks were taken, and the frame takes more.
     Taken,
-    /// The open frame is to be handed over.
+    /// The open frame must be handed over.
     FrameFull,
-    /// The container is to be sealed.
+    /// The container must be sealed.
     ContainerFull,
 }
 
@@ -179,39 +180,41 @@ impl OpenContainer {
 }
 
 impl State {
-    /// The number of the open frame: how many frames were handed over.
+    /// Returns the number of the open frame: how many frames were handed over.
     pub(crate) fn open_number(&self) -> usize {
         self.catalog.frames.len() + self.pending.len()
     }
 
-    /// The first slot of the open frame.
+    /// Returns the first slot of the open frame.
     pub(crate) fn open_first_slot(&self) -> usize {
         self.catalog.slots.len() + self.pending.iter().map(|pending| pending.slots.len()).sum::<usize>()
     }
 
-    /// All chunks, wherever they are.
+    /// Returns the slots of all chunks, wherever the chunks are.
     pub(crate) fn slots(&self) -> Vec<Slot> {
         let pending = self.pending.iter().flat_map(|pending| &pending.slots);
         self.catalog.slots.iter().chain(pending).chain(&self.open.slots).copied().collect()
     }
 
-    /// The chunks that are in no frame of the catalog yet, and the bytes that they are parts of, in the order of their slots.
+    /// Returns the chunks that are in no frame of the catalog yet, with the bytes that they are parts of. They are in
+    /// the order of their slots.
     pub(crate) fn in_memory(&self) -> Vec<(Vec<Slot>, Arc<Vec<u8>>)> {
         let pending = self.pending.iter().map(|pending| (pending.slots.clone(), pending.raw.clone()));
         pending.chain(std::iter::once((self.open.slots.clone(), Arc::new(self.open.raw.clone())))).collect()
     }
 
-    /// Where the file's frames end.
+    /// Returns where the file's frames end.
     pub(crate) fn end_bytes(&self) -> u64 {
         self.end_bytes
     }
 
-    /// Where the last page with frames ends. The file is cut nowhere before: a file system that cuts within a page writes that page again.
+    /// Returns where the last page with frames ends. The file is never cut before it: a file system that cuts within a
+    /// page writes that page again.
     pub(crate) fn page_end_bytes(&self) -> u64 {
         self.end_bytes.next_multiple_of(PAGE_BYTES)
     }
 
-    /// Takes chunks from the front of `chunks` while they fit; appends their slots to `out`.
+    /// Takes chunks from the front of `chunks` while they fit, and appends their slots to `out`.
     pub(crate) fn accept(&mut self, chunks: &[NewChunk<'_>], limits: &Limits, out: &mut Vec<u16>) -> Stopped {
         let number = self.open_number();
         let first_slot = self.open_first_slot();
@@ -224,7 +227,7 @@ impl State {
             if slot >= MAX_SLOTS || number >= MAX_FRAMES || (slot > 0 && !self.has_room(chunk.data.len(), slot, limits)) {
                 return Stopped::ContainerFull;
             }
-            // What is not worth a frame of its own goes with its neighbours.
+            // Too little for a frame of its own: it goes with its neighbours.
             self.open.is_sequential = limits.is_sequential;
             if self.open.slots.is_empty() {
                 self.open.raw.reserve(limits.frame_bytes + limits.frame_bytes / 2);
@@ -242,7 +245,8 @@ impl State {
         if self.open.raw.len() >= limits.frame_bytes { Stopped::FrameFull } else { Stopped::Taken }
     }
 
-    /// Whether a chunk more is expected to leave the file within its bound. What is not compressed yet is estimated.
+    /// Returns whether the file is expected to stay within its bound with one chunk more. Data that is not compressed
+    /// yet is estimated.
     fn has_room(&self, chunk_bytes: usize, slots: usize, limits: &Limits) -> bool {
         let raw = self.unplaced_raw_bytes + (self.open.raw.len() + chunk_bytes) as u64;
         let frames = self.open_number() as u64 + 1;
@@ -251,7 +255,7 @@ impl State {
         expected <= limits.container_bytes && self.end_bytes + raw + catalog <= FILE_LIMIT_BYTES
     }
 
-    /// Closes the open frame; returns its number and what the workers need. `None`: it has no chunks.
+    /// Closes the open frame. Returns its number and the workers' job; `None`: it has no chunks.
     pub(crate) fn hand_over(&mut self) -> Option<(u32, FrameJob)> {
         if self.open.slots.is_empty() {
             return None;
@@ -264,13 +268,13 @@ impl State {
         Some((number, FrameJob { raw, is_sequential }))
     }
 
-    /// A commit looks at this container: what is handed over from now on belongs to a later one.
+    /// Call when a commit looks at this container. Frames handed over from now on belong to a later commit.
     pub(crate) fn end_round(&mut self) {
         self.round += 1;
     }
 
-    /// What is written next becomes durable with the frames of `round`. It begins a page if the last one has frames of another: a page that holds
-    /// acknowledged bytes is never written again.
+    /// Call before writing bytes that become durable with the frames of `round`. They begin a page if the last page has
+    /// frames of another round: a page that holds acknowledged bytes is never written again.
     fn begin_in(&mut self, round: u64) {
         if self.last_round.is_some_and(|last| last != round) {
             self.end_bytes = self.end_bytes.next_multiple_of(PAGE_BYTES);
@@ -280,7 +284,7 @@ impl State {
 
     /// Gives a compressed frame its place in the file.
     pub(crate) fn place(&mut self, number: u32, raw_bytes: usize, stored_bytes: usize) -> u64 {
-        // Nothing is written for a frame of empty chunks, and the file may end there.
+        // A frame of empty chunks writes nothing, and the file may end there.
         if stored_bytes > 0 {
             self.begin_in(self.pending_frame(number).round);
         }
@@ -295,13 +299,13 @@ impl State {
         at.and_then(|at| self.pending.get(at)).expect("a frame is pending until it is settled")
     }
 
-    /// Whether a pending frame has chunks that are no user data.
+    /// Returns whether a pending frame has chunks that are not user data.
     pub(crate) fn has_metadata(&self, number: u32) -> bool {
         let pending = self.pending_frame(number);
         pending.slots.iter().any(|slot| slot.kind != ChunkKind::Data)
     }
 
-    /// Notes what became of a pending frame; returns the raw bytes that are not in flight any more.
+    /// Notes the progress of a pending frame. Returns the raw bytes that are no longer in flight.
     pub(crate) fn settle_frame(&mut self, number: u32, progress: Progress) -> usize {
         let at = (number as usize).checked_sub(self.catalog.frames.len());
         if let Some(pending) = at.and_then(|at| self.pending.get_mut(at)) {
@@ -318,7 +322,7 @@ impl State {
         released
     }
 
-    /// Writes frames whose writing failed once more. Returns the raw bytes that are not in flight any more.
+    /// Retries the frames whose writing failed. Returns the raw bytes that are no longer in flight.
     pub(crate) fn write_failed_again(&mut self) -> onefold_ground::Result<usize> {
         let Some(file) = self.file.clone() else { return Ok(0) };
         let first = self.catalog.frames.len();
@@ -335,7 +339,7 @@ impl State {
     /// Writes catalog and footer behind the frames and cuts the file there. May be repeated.
     pub(crate) fn write_footer(&mut self, digest_bytes: usize) -> onefold_ground::Result<()> {
         let Some(file) = self.file.clone() else { return Ok(()) };
-        // The commit that this belongs to has looked at the container already.
+        // The commit that this belongs to has already looked at the container.
         self.begin_in(self.round.saturating_sub(1));
         let bytes = catalog_and_footer(&self.catalog, self.end_bytes, self.created, digest_bytes);
         file.write_at(self.end_bytes, &bytes)?;
@@ -415,7 +419,7 @@ impl State {
         Ok(())
     }
 
-    /// Replays ContainerCheckpoint, which replaces what is known, unless more is known already.
+    /// Replays ContainerCheckpoint. It replaces what is known, unless more is known already.
     pub(crate) fn replay_checkpoint(&mut self, catalog: Catalog, open: &OpenChunks, start: Position) -> std::result::Result<(), String> {
         let covered = Cursor { frames: catalog.frames.len(), slots: catalog.slots.len() + open.slots.len() };
         if self.broken.is_none() && self.oldest.is_some() && !self.logged.is_within(covered) {
@@ -436,7 +440,7 @@ impl State {
     }
 }
 
-/// What a sealed container has behind its frames, which end at `end_bytes`.
+/// Returns the bytes that a sealed container has behind its frames, which end at `end_bytes`.
 pub(crate) fn catalog_and_footer(catalog: &Catalog, end_bytes: u64, created: Option<Position>, digest_bytes: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     catalog.encode(digest_bytes, &mut bytes);
@@ -454,7 +458,7 @@ pub(crate) fn catalog_and_footer(catalog: &Catalog, end_bytes: u64, created: Opt
 }
 
 impl Cursor {
-    /// Whether all that this cursor has passed, `other` has passed too.
+    /// Returns whether `other` has passed everything that this cursor has passed.
     pub(crate) fn is_within(self, other: Cursor) -> bool {
         self.frames <= other.frames && self.slots <= other.slots
     }
@@ -465,7 +469,8 @@ impl Cursor {
 }
 
 impl Catalog {
-    /// The frame of the chunk with an address, and its place in the raw frame; `Err` says what does not fit.
+    /// Returns the frame of the chunk with an address, and the chunk's place in the raw frame. `Err` says what does not
+    /// fit.
     pub(crate) fn find(&self, address: Address, fingerprint: &Fingerprint) -> std::result::Result<(&Frame, Range<usize>), String> {
         let found = self.position(address).and_then(|slot| self.slots.get(slot)).ok_or("there is no such slot")?;
         let range = checked_range(found, fingerprint)?;

@@ -1,8 +1,7 @@
 //! Decides which container a writer gets next, and counts the numbers of containers.
 //!
-//! A number that was given out is never given out again by this opening, even if its container never came to be. A later
-//! opening may give it out if no file, folder or record names it. The lock is taken last and alone, by each method for
-//! itself.
+//! This opening never gives out a number twice, even if its container never came to be. A later opening may give it out
+//! again if no file, folder or record names it. Each method takes the lock last and alone.
 
 use crate::{Address, ContainerId, Result, StorageError};
 use onefold_oplog::Ownership;
@@ -21,7 +20,8 @@ pub(crate) struct Placement {
 struct State {
     /// By partition: the number of the next new container.
     next_numbers: BTreeMap<u16, u32>,
-    /// Numbers that were given out and whose containers are not open yet. There may be a file, but nobody has written to it.
+    /// Numbers that were given out and whose containers are not open yet. There may be a file, but nobody has written
+    /// to it.
     creating: BTreeSet<ContainerId>,
     /// By opened partition: open containers without a writer.
     idle: Vec<VecDeque<ContainerId>>,
@@ -37,17 +37,17 @@ pub(crate) enum Next {
     New(u16),
 }
 
-/// The slots that were durable with the log at one moment between two batches.
+/// The slots that were durable, together with the log, at one moment between two batches.
 #[derive(Clone, Debug)]
 pub struct CommittedSlots {
     /// By partition: numbers from here on were given out later.
     next_numbers: BTreeMap<u16, u32>,
-    /// By unsealed container: how many.
+    /// By unsealed container: its number of durable slots.
     open: BTreeMap<ContainerId, usize>,
 }
 
 impl Placement {
-    /// No number is given out, and no container waits.
+    /// Begins with no number given out and no container waiting.
     pub(crate) fn new(ownership: &Ownership) -> Placement {
         let partitions: Vec<u16> = ownership.numbers().map(|number| number as u16).collect();
         let state = State {
@@ -68,7 +68,7 @@ impl Placement {
         open.for_each(|container| self.add_idle(&mut state, container));
     }
 
-    /// Chooses a container for a writer: one that waits, else a new one. Partitions take turns.
+    /// Chooses a container for a writer: one that waits, or else a new one. Partitions take turns.
     pub(crate) fn next(&self) -> Next {
         let mut state = self.state.lock();
         let partitions = self.partitions.len();
@@ -94,8 +94,8 @@ impl Placement {
         self.state.lock().give_out(partition)
     }
 
-    /// Gives out a number for a container that will be opened. Until [`end_creation`](Self::end_creation) it counts as one
-    /// without slots.
+    /// Gives out a number for a container that will be opened. Until [`end_creation`](Self::end_creation) it counts as
+    /// a container without slots.
     pub(crate) fn begin_creation(&self, partition: u16) -> Result<ContainerId> {
         let mut state = self.state.lock();
         let id = state.give_out(partition)?;
@@ -103,7 +103,7 @@ impl Placement {
         Ok(id)
     }
 
-    /// The container is among the open ones, or failed.
+    /// Call when the container is among the open ones, or when its creation failed.
     pub(crate) fn end_creation(&self, container: ContainerId) {
         self.state.lock().creating.remove(&container);
     }
@@ -140,7 +140,7 @@ impl CommittedSlots {
         self.open.extend(open);
     }
 
-    /// Returns how many slots of a container were durable, counted from the first; `usize::MAX`: all that it has.
+    /// Returns how many slots of a container were durable, counted from the first; `usize::MAX`: all of them.
     pub fn of(&self, container: ContainerId) -> usize {
         if self.is_later(container) { 0 } else { self.open.get(&container).copied().unwrap_or(usize::MAX) }
     }

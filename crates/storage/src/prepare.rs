@@ -1,7 +1,7 @@
-//! Making containers durable: what is synced, and what the log is to hold of them.
+//! Makes containers durable: what to sync, and what the log must hold of them.
 //!
-//! Every [`Prepared`] starts from what the log is *known* to hold, never from what another one is about to log. So one that is abandoned
-//! needs no undoing, and two at the same time only say some things twice, which replay allows.
+//! Every [`Prepared`] starts from what the log is *known* to hold, never from what another one is about to log. So an
+//! abandoned one needs no undoing. Two at the same time only say some things twice, which replay allows.
 
 use crate::components::STORAGE_WRITE;
 use crate::open::{Cursor, OpenContainer, Seal, State};
@@ -16,33 +16,33 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// What is made durable.
+/// What to make durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// All chunks; those of open frames go into the log with their bytes. For a flush.
+    /// All chunks. Those of open frames go into the log with their bytes. For a flush.
     Everything,
-    /// Full frames only. For the background: it keeps the unsynced data bounded.
+    /// Full frames only. For the background, to bound the unsynced data.
     FullFrames,
 }
 
-/// Records for one log batch, and the chunks that they make durable. It is either [committed](ContainerStore::committed) or
-/// [abandoned](ContainerStore::abandoned); dropping it is abandoning it.
+/// Records for one log batch, and the chunks that they make durable. It is either
+/// [committed](ContainerStore::committed) or [abandoned](ContainerStore::abandoned). Dropping it abandons it.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Prepared {
-    /// For the log, all in one batch, in this order.
+    /// For the log: all in one batch, in this order.
     pub records: Vec<Record>,
     /// The chunks that the log did not have before.
     pub chunks: Vec<(Fingerprint, Address, ChunkKind)>,
     /// Bytes of the full frames that the log did not have before, before compression.
     pub raw_bytes: u64,
-    /// And after it.
+    /// Bytes of these frames after compression.
     pub stored_bytes: u64,
     pub(crate) changes: Vec<Change>,
 }
 
 impl Prepared {
-    /// Whether there is nothing to log.
+    /// Returns whether there is nothing to log.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
@@ -58,7 +58,8 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    /// A checkpoint; until it is dropped the container is not sealed: a checkpoint behind the seal would open the container again.
+    /// Makes a checkpoint. The container is not sealed until the checkpoint is dropped: a checkpoint behind the seal
+    /// would open the container again.
     pub(crate) fn checkpoint(container: Arc<OpenContainer>, state: &mut State, logged: Cursor) -> Change {
         state.checkpoints += 1; // taken back by Drop, which locks the state
         Change { container, logged, seals: false, checkpoint: true }
@@ -78,14 +79,14 @@ struct Target {
     container: Arc<OpenContainer>,
     /// Frames handed over.
     frames: usize,
-    /// FrameData of the open frame's chunks that the log does not have, and these chunks.
+    /// The log record FrameData of the open frame's chunks that the log does not have, and these chunks.
     data: Option<Record>,
     chunks: Vec<(Fingerprint, Address, ChunkKind)>,
 }
 
 impl ContainerStore {
-    /// Makes durable what was appended before the call, as far as `scope` says, except for the log: waits for frames on the way, writes
-    /// what could not be written before, finishes full containers, syncs. The records are to be logged next.
+    /// Makes durable what was appended before the call, as far as `scope` says, except for the log. It waits for frames
+    /// on their way, retries failed writes, finishes full containers, and syncs. The caller logs the records next.
     ///
     /// On [`StorageError::CannotWrite`] nothing is lost and the call may be repeated.
     pub fn prepare(&self, scope: Scope) -> Result<Prepared> {
@@ -104,7 +105,7 @@ impl ContainerStore {
         Ok(prepared)
     }
 
-    /// The batch with these records, from `start` to `end`, is durable in the log.
+    /// Call when the batch with these records, from `start` to `end`, is durable in the log.
     pub fn committed(&self, prepared: Prepared, start: Position, end: Position) {
         debug_assert!(start <= end);
         self.shared.log_end.set(end);
@@ -120,7 +121,7 @@ impl ContainerStore {
                 }
                 continue;
             }
-            // A checkpoint that was overtaken by other records does not replace those.
+            // A checkpoint does not replace other records that overtook it.
             if change.checkpoint && state.logged.is_within(change.logged) {
                 state.oldest = Some(start);
             }
@@ -129,13 +130,13 @@ impl ContainerStore {
         }
     }
 
-    /// The log does not have these records: the next prepare returns them again.
+    /// Call when the log does not have these records. The next prepare returns them again.
     pub fn abandoned(&self, prepared: Prepared) {
         drop(prepared);
     }
 
-    /// A full frame stays open when it could not be handed over: now it is. So is one of a sequential writer that has as much as a small frame, or its bytes
-    /// would go through the log.
+    /// Hands over a full frame that stayed open because that was impossible before. Also hands over a sequential
+    /// writer's frame that has as much as a small frame: otherwise its bytes would go through the log.
     fn hand_over_left(&self, container: &Arc<OpenContainer>) {
         let mut state = container.state.lock();
         let options = &self.shared.options;
@@ -147,10 +148,12 @@ impl ContainerStore {
         }
     }
 
-    /// What is to be done for all containers, as of one moment: a metadata chunk refers to chunks that were appended to other containers
-    /// before it, and must not become durable without them. So nobody appends, and no container is added, while this looks at them.
+    /// Returns the work for all containers, as of one moment. A metadata chunk refers to chunks that were appended to
+    /// other containers before it, and must not become durable without them. So while this looks at the containers,
+    /// nobody appends, and no container is added.
     ///
-    /// Whoever holds the state of a container asks neither for that of another nor for the list of containers.
+    /// A thread that holds the state of a container asks neither for the state of another nor for the list of
+    /// containers.
     fn targets(&self, scope: Scope) -> Vec<Target> {
         self.shared.unsealed.with_all(|containers| {
             let mut states: Vec<_> = containers.map(|container| (container, container.state.lock())).collect();
@@ -159,7 +162,7 @@ impl ContainerStore {
         })
     }
 
-    /// What is to be done for a container; takes the bytes of its open frame as they are now.
+    /// Returns the work for a container. Takes the bytes of its open frame as they are now.
     fn target(&self, container: &Arc<OpenContainer>, state: &State, scope: Scope) -> Target {
         let frames = state.open_number();
         let first_slot = state.open_first_slot();
@@ -180,7 +183,7 @@ impl ContainerStore {
 }
 
 impl Prepared {
-    /// Full frames, seal and new chunks of the open frame.
+    /// Adds full frames, the seal, and new chunks of the open frame.
     fn add(&mut self, target: Target, digest_bytes: usize) {
         let Target { container, frames, data, chunks } = target;
         let records_before = self.records.len();
@@ -203,7 +206,7 @@ impl Prepared {
         if seals {
             self.records.push(ContainerRecord::ContainerSealed { container: container.id }.encode(digest_bytes));
         } else if self.records.len() == records_before && state.oldest.is_none() {
-            // The log names every file that is there, so that after a crash those that it does not name can only be newer.
+            // The log names every file that is there. So after a crash, files that it does not name can only be newer.
             self.records.push(frame_data(container.id, frames as u32, full_slots as u32, &[], &[], digest_bytes));
         }
         drop(state);
@@ -238,8 +241,9 @@ impl Shared {
             if state.synced_frames < target.frames || state.seal == Seal::Written {
                 let is_outgrown = state.page_end_bytes() > u64::from(self.options.container_bytes);
                 if state.seal == Seal::None && (is_outgrown || self.options.discards_data) {
-                    // What the log names lies within the file, and the file ends with a page: XFS writes the page in which a file ends
-                    // again when the file becomes longer. No frame has its place behind this, so none that is being written is cut.
+                    // What the log names lies within the file, and the file ends with a page. When a file grows, XFS
+                    // rewrites the page in which it ended. No frame has its place behind this, so no frame that is
+                    // being written is cut.
                     file.set_len(state.page_end_bytes()).map_err(StorageError::cannot_write)?;
                 }
                 if !state.name_synced {
@@ -270,7 +274,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Tries failed writes again; writers may go on when they are done.
+    /// Retries failed writes. Writers may go on when they are done.
     pub(crate) fn write_failed_frames(&self) -> Result<()> {
         if !self.flow.take_failure()? {
             return Ok(());
@@ -300,7 +304,7 @@ impl Shared {
     }
 }
 
-/// A file to be synced, and what of it will be synced then.
+/// A file to sync, and what will be synced of it then.
 struct Unsynced {
     container: Arc<OpenContainer>,
     file: Arc<dyn File>,
@@ -369,7 +373,7 @@ mod tests {
             let last = containers[1].state.lock();
             let commit = scope.spawn(|| store.targets(Scope::Everything));
             let deadline = Instant::now() + Duration::from_secs(10);
-            // and keeps everybody from the first one until it has it.
+            // and keeps all threads from the first one until it has the last.
             while !containers[0].state.is_locked() {
                 assert!(Instant::now() < deadline, "the commit has looked at the first container already, and others append to it");
                 std::thread::yield_now();

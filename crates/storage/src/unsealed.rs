@@ -1,7 +1,7 @@
 //! Lists the containers that the log does not know as sealed.
 //!
-//! Locks: the list comes before the state of a container. What [`Unsealed::with_all`] calls never asks the list again: behind
-//! a writer that waits for the list, a second look would wait for ever.
+//! Locks: the list comes before the state of a container. A callback of [`Unsealed::with_all`] never asks the list
+//! again: behind a writer that waits for the list, a second look would wait forever.
 
 use crate::ContainerId;
 use crate::open::OpenContainer;
@@ -30,7 +30,7 @@ impl Unsealed {
         self.list.read().values().cloned().collect()
     }
 
-    /// Works with all of them, ascending. No container comes or goes meanwhile.
+    /// Works with all of them, ascending. Meanwhile no container comes or goes.
     pub(crate) fn with_all<T>(&self, work: impl FnOnce(Values<'_, ContainerId, Arc<OpenContainer>>) -> T) -> T {
         work(self.list.read().values())
     }
@@ -39,7 +39,7 @@ impl Unsealed {
         self.list.write().insert(container.id, container);
     }
 
-    /// Returns a container, which is made if there is none.
+    /// Returns a container. Creates it if there is none.
     pub(crate) fn get_or_insert(&self, container: ContainerId, new: impl FnOnce() -> OpenContainer) -> Arc<OpenContainer> {
         self.list.write().entry(container).or_insert_with(|| Arc::new(new())).clone()
     }
@@ -49,7 +49,7 @@ impl Unsealed {
         self.list.write().remove(&container).is_some()
     }
 
-    /// Returns whether somebody looks at the list or changes it.
+    /// Returns whether a thread reads or changes the list.
     #[cfg(test)]
     pub(crate) fn is_locked(&self) -> bool {
         self.list.is_locked()

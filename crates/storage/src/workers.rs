@@ -9,7 +9,7 @@ use crossbeam_channel::Receiver;
 use onefold_ground::checksum;
 use std::sync::Arc;
 
-/// One frame to be compressed and written.
+/// One frame to compress and write.
 pub(crate) struct Job {
     pub(crate) container: Arc<OpenContainer>,
     pub(crate) number: u32,
@@ -35,7 +35,7 @@ pub(crate) fn work(shared: &Shared, jobs: &Receiver<Job>) {
     drop(guard);
 }
 
-/// Nobody shall wait for ever for the frame of a worker that died.
+/// Poisons the store when a worker dies, so that nobody waits forever for its frame.
 struct PoisonOnPanic<'a> {
     shared: &'a Shared,
 }

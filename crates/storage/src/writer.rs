@@ -1,4 +1,4 @@
-//! Writing: a stream's chunks lie one behind the other, in containers that only this stream fills.
+//! Writes chunks: a stream's chunks lie one after the other, in containers that only this stream fills.
 
 use crate::open::{Limits, OpenContainer, Stopped};
 use crate::placement::Next;
@@ -10,7 +10,7 @@ use onefold_ground::{Access, File};
 use onefold_oplog::Position;
 use std::sync::Arc;
 
-/// A chunk to be stored.
+/// A chunk to store.
 #[derive(Clone, Copy, Debug)]
 pub struct NewChunk<'a> {
     /// Its name.
@@ -21,7 +21,7 @@ pub struct NewChunk<'a> {
     pub data: &'a [u8],
 }
 
-/// A writing stream. Dropping it leaves its container to the next one.
+/// A writing stream. Dropping it leaves its container to the next stream.
 #[derive(Debug)]
 pub struct Writer {
     store: Arc<ContainerStore>,
@@ -30,24 +30,25 @@ pub struct Writer {
 }
 
 impl ContainerStore {
-    /// A new writing stream. It takes a container with its first chunk: one that is not full and nobody's, or a new one.
+    /// Returns a new writing stream. It takes a container with its first chunk: one that is not full and has no writer,
+    /// or a new one.
     pub fn writer(self: &Arc<Self>) -> Writer {
         Writer { store: self.clone(), container: None, is_sequential: false }
     }
 }
 
 impl Writer {
-    /// What it writes will be read from its beginning to its end: it goes into large frames, which compress better. Without this, frames are small, so that
-    /// little has to be decompressed for a single chunk.
+    /// Declares that the data will be read from beginning to end. It goes into large frames, which compress better.
+    /// Without this, frames are small, so that reading a single chunk decompresses little.
     pub fn sequential(mut self) -> Writer {
         self.is_sequential = true;
         self
     }
 
-    /// Stores chunks one behind the other and returns their addresses. They can be loaded at once and are durable when the log has the
-    /// records of a later [`ContainerStore::prepare`]. Waits while `in_flight_bytes` are on the way.
+    /// Stores chunks one after the other and returns their addresses. They can be loaded at once. They are durable when
+    /// the log has the records of a later [`ContainerStore::prepare`]. Waits while `in_flight_bytes` are on the way.
     ///
-    /// On an error some of the chunks may be stored; nothing refers to them, and they may be stored again.
+    /// On an error some of the chunks may be stored. Nothing refers to them, and they may be stored again.
     pub fn append(&mut self, chunks: &[NewChunk<'_>]) -> Result<Vec<Address>> {
         if let Some(chunk) = chunks.iter().find(|chunk| chunk.data.len() > MAX_CHUNK_BYTES) {
             return Err(StorageError::ChunkTooLong { length_bytes: chunk.data.len(), limit_bytes: MAX_CHUNK_BYTES });
@@ -73,7 +74,7 @@ impl Writer {
                 break;
             }
             if let Err(error) = store.hand_over(&container, open_bytes, stopped == Stopped::ContainerFull) {
-                // The chunks taken so far are safe in the open frame; the next call hears of the error.
+                // The chunks taken so far are safe in the open frame. The next call reports the error.
                 return if addresses.len() == chunks.len() { Ok(addresses) } else { Err(error) };
             }
             if stopped == Stopped::ContainerFull {
@@ -93,7 +94,7 @@ impl Drop for Writer {
 }
 
 impl ContainerStore {
-    /// Hands the open frame to the workers, waiting for its turn; with `last` the container takes no more.
+    /// Hands the open frame to the workers, after waiting for its turn. With `last` the container takes no more.
     fn hand_over(&self, container: &Arc<OpenContainer>, open_bytes: usize, last: bool) -> Result<()> {
         self.shared.flow.reserve(open_bytes, || self.shared.write_failed_frames())?;
         let handed_over = {
@@ -109,7 +110,7 @@ impl ContainerStore {
         Ok(())
     }
 
-    /// Gives a frame that is counted as in flight to the workers.
+    /// Passes a frame that is counted as in flight to the workers.
     pub(crate) fn send(&self, job: Job) {
         self.shared.counters.handed_over(job.raw.len() as u64);
         let jobs = self.jobs.as_ref().expect("the channel is there until the store is dropped");
@@ -128,7 +129,7 @@ impl Shared {
             least_frame_bytes: self.options.frame_bytes.min(self.options.sequential_frame_bytes) as usize / 4,
             is_sequential,
             digest_bytes: self.options.digest_bytes,
-            // Never more than four times as much raw data as fits uncompressed, however well the last frames compressed.
+            // However well the last frames compressed, never more than four times the raw data that fits uncompressed.
             stored_per_1024: self.flow.stored_per_1024().max(256),
         }
     }
@@ -151,7 +152,7 @@ impl Shared {
             match opened {
                 Ok(()) => return Ok(container),
                 Err(error @ StorageError::Damaged { .. }) => {
-                    // Its chunks stay what they are: readable as far as the file is. It just is not continued.
+                    // Its chunks stay readable as far as the file is. It is only not continued.
                     tracing::warn!(%error, "a container is not continued; `onefold check --repair` says what is lost with its file");
                 }
                 Err(error) => {
@@ -174,7 +175,8 @@ impl Shared {
                 self.merging.release(&claim);
             }
             Err(_) => {
-                // The file goes durably before the log may be trimmed: if a crash brought it back later, nothing would tell what it is.
+                // The file goes durably before the log may be trimmed. If a crash brought it back later, nothing would
+                // tell what it is.
                 self.merging.claim_target(&mut claim, id);
                 self.give_up(claim);
             }
@@ -187,7 +189,7 @@ impl Shared {
         let container = Arc::new(OpenContainer::new(id, file::path(&self.directory, id)));
         let folder = file::folder(&self.directory, id);
         self.ground.create_directory(&folder).map_err(StorageError::cannot_write)?;
-        // Only a name that is not there: whatever has this name already is not ours to cut.
+        // Only under a new name: a file that already has this name is not ours to cut.
         let file = self.ground.create(&container.path).map_err(StorageError::cannot_write)?;
         *has_file = true;
         self.start_file(id, created, &*file).map_err(StorageError::cannot_write)?;
@@ -200,7 +202,7 @@ impl Shared {
         Ok(container)
     }
 
-    /// Writes the header and reserves the room of a container that has no frames.
+    /// Writes the header and reserves the space of a container without frames.
     fn start_file(&self, container: ContainerId, created: Position, file: &dyn File) -> onefold_ground::Result<()> {
         let header = Header {
             digest_bytes: self.options.digest_bytes as u8,
@@ -210,18 +212,19 @@ impl Shared {
             created: created.0,
             merged: false,
         };
-        // First, as this is where new data finds a full disk: a write could use what is kept for freeing room.
+        // First, because this is where new data finds a full disk: a write could use the space that is kept for freeing
+        // more.
         self.reserve_room(HEADER_BYTES as u64, file)?;
         file.write_at(0, &header.encode())
     }
 
-    /// Reserves what a container takes behind `end`, except where most of it will stay a hole.
+    /// Reserves the space of a container behind `end`, unless most of it will stay a hole.
     fn reserve_room(&self, end: u64, file: &dyn File) -> onefold_ground::Result<()> {
         let room = u64::from(self.options.container_bytes).saturating_sub(end);
         if room > 0 && !self.options.discards_data { file.allocate(end, room) } else { Ok(()) }
     }
 
-    /// Opens the file of a container that the log spells, and reserves its room again.
+    /// Opens the file of a container that the log describes, and reserves its space again.
     fn open_for_writing(&self, container: &OpenContainer) -> Result<()> {
         let mut state = container.state.lock();
         if state.file.is_some() {
@@ -232,7 +235,7 @@ impl Shared {
         let file = match self.ground.open(&container.path, Access::ReadWrite) {
             Ok(file) => file,
             Err(error) if error.is_not_found() && fresh => {
-                // The log has its first chunks, the crash took the file, which nothing needed yet.
+                // The log has its first chunks, but the crash took the file, which nothing needed yet.
                 let folder = file::folder(&self.directory, container.id);
                 self.ground.create_directory(&folder).map_err(StorageError::cannot_write)?;
                 self.ground.create(&container.path).map_err(StorageError::cannot_write)?
@@ -245,7 +248,7 @@ impl Shared {
             let why = format!("the file has {length} bytes, its frames end at {end}");
             return Err(self.damaged(container.id, None, None, why));
         }
-        // Behind the committed frames is what a crash left: frames that no log record names, maybe a footer.
+        // Behind the committed frames lies what a crash left: frames that no log record names, maybe a footer.
         let kept = if fresh { end } else { state.page_end_bytes() };
         file.set_len(kept).map_err(StorageError::cannot_write)?;
         if fresh {
@@ -254,7 +257,7 @@ impl Shared {
         } else {
             self.reserve_room(kept, &*file).map_err(StorageError::cannot_write)?;
         }
-        // Where the log names frames, the file's name is synced.
+        // If the log names frames, the file's name is synced.
         state.name_synced = !fresh;
         state.file = Some(file);
         Ok(())
