@@ -1,12 +1,15 @@
-//! Closing containers when the log that spells them is given up (`docs/decisions/0021-salvage.md`).
+//! Closes containers when the log that describes them is given up (`docs/decisions/0021-salvage.md`).
 //!
-//! A container that is not sealed has its catalog, and the chunks of its open frame, in the log only. When the log is damaged, all containers that it
-//! spells are sealed with what its valid records say, so that the new log need not know of them, and none of their addresses is given out again.
+//! An unsealed container has its catalog, and the chunks of its open frame, in the log only. When the log is damaged,
+//! all containers that it describes are sealed with what its valid records say. So the new log need not know of them,
+//! and none of their addresses is given out again.
 //!
-//! The records of a damaged log may be older than the files: a container may have been sealed since, merged, or have got more frames. So
-//! * one that can be read as it is, and one that has a forward, are left alone;
-//! * nothing that a file has behind the frames that are known is overwritten: what seals it goes behind its end;
-//! * every frame is read first. Chunks of those that cannot be read are told, and are not stored any more. Where nothing is left there is no container.
+//! The records of a damaged log may be older than the files. Since then a container may have been sealed, been merged,
+//! or got more frames. So
+//! * a container that can be read as it is, or that has a forward, is left alone;
+//! * nothing that a file has behind the known frames is overwritten: catalog and footer go behind its end;
+//! * every frame is read first. Chunks of unreadable frames are reported and no longer stored. If nothing is left,
+//!   there is no container.
 
 use crate::open::{OpenContainer, PAGE_BYTES, State, catalog_and_footer};
 use crate::recovery::Unnamed;
@@ -16,22 +19,23 @@ use onefold_ground::{Access, checksum, parent};
 use onefold_oplog::Position;
 use std::collections::BTreeSet;
 
-/// What became of the containers that the log spelled.
+/// What happened to the containers that the log described.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Closed {
-    /// Those that were not sealed and are now, with the number of their chunks.
+    /// Containers that were not sealed before and are now, with the number of their chunks.
     pub sealed: Vec<(ContainerId, usize)>,
-    /// Of these: those of which only a first part is known, and why.
+    /// Of these: containers of which only a first part is known, and why.
     pub cut: Vec<(ContainerId, String)>,
-    /// Of those that are sealed: chunks in frames that cannot be read.
+    /// Of the sealed ones: chunks in frames that cannot be read.
     pub unreadable: Vec<Unreadable>,
-    /// Those of which nothing can be read, with the number of chunks that they are known to have had. Files that were not sealed are set aside.
+    /// Containers of which nothing can be read, with the number of chunks that they are known to have had. Unsealed
+    /// files of theirs are set aside.
     pub gone: Vec<(ContainerId, usize)>,
-    /// Files that were not sealed and that no valid record names: what they hold is not known any more.
+    /// Unsealed files that no valid record names: their content is no longer known.
     pub unknown: Vec<ContainerId>,
 }
 
-/// Chunks that are in the catalog of a container and cannot be read.
+/// Chunks that are in the catalog of a container but cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
     /// The container.
@@ -43,7 +47,8 @@ pub struct Unreadable {
 }
 
 impl ContainerStore {
-    /// The greatest owner epoch and the furthest position of the log that headers of container files name; the epochs of partitions count too.
+    /// Returns the greatest owner epoch and the furthest log position that headers of container files name. The epochs
+    /// of partitions count too.
     pub fn furthest(&self) -> Result<(u64, Position)> {
         let mut furthest = (owner::greatest_epoch(&self.shared)?, Position(0));
         for container in self.shared.list(file::number)? {
@@ -54,7 +59,7 @@ impl ContainerStore {
         Ok(furthest)
     }
 
-    /// Whether the records replayed so far spell every container that is not sealed.
+    /// Checks that the records replayed so far describe every unsealed container.
     pub fn check_spelled(&self) -> Result<()> {
         for container in self.shared.unsealed.all() {
             if let Some(why) = &container.state.lock().broken {
@@ -64,10 +69,14 @@ impl ContainerStore {
         Ok(())
     }
 
-    /// Ends a replay of what is left of a damaged log that starts at `log_start`, in the place of [`recovered`](Self::recovered), in a store that was opened
-    /// for reading: seals every container that it spells, as the owner of `epoch`, and moves files that it does not spell into the directory `aside`. Durable
-    /// on return; may be repeated. With `dry_run` nothing is changed, and what would be done is returned: the caller makes that
-    /// [unreadable](Closed::unreadable) chunks are not taken for stored before it has it done. Afterwards the store is to be opened anew.
+    /// Ends a replay of what is left of a damaged log that starts at `log_start`. Call it in place of
+    /// [`recovered`](Self::recovered), in a store that was opened for reading, and open the store again afterwards.
+    ///
+    /// It seals every container that the log describes, as the owner of `epoch`. It moves files that the log does not
+    /// describe into the directory `aside`. Durable on return; may be repeated.
+    ///
+    /// With `dry_run` it changes nothing and returns what would be done. Before the real run, the caller ensures that
+    /// [unreadable](Closed::unreadable) chunks do not count as stored.
     pub fn close_damaged(&self, epoch: u64, log_start: Position, aside: &str, dry_run: bool) -> Result<Closed> {
         let shared = &self.shared;
         let mut closed = Closed::default();
@@ -79,7 +88,7 @@ impl ContainerStore {
             }
             let (slots, unreadable) = (state.slots(), shared.unreadable_slots(&state)?);
             if unreadable.len() == slots.len() {
-                // One that was sealed may still be made anew from others of its group, so its file stays.
+                // A container that was sealed may still be rebuilt from others of its group, so its file stays.
                 let has_file = shared.ground.exists(&container.path)?;
                 set_aside.extend((has_file && !shared.was_sealed(container.id)?).then_some(container.id));
                 closed.gone.extend((has_file || !slots.is_empty()).then_some((container.id, slots.len())));
@@ -121,7 +130,8 @@ impl ContainerStore {
 }
 
 impl Shared {
-    /// Whether a container has a file with a whole catalog: it was sealed, and the record that says so is lost; or an earlier run of this came so far.
+    /// Returns whether a container has a file with a whole catalog. Either it was sealed, and the record of that is
+    /// lost; or an earlier run of this got so far.
     fn is_readable(&self, container: ContainerId) -> Result<bool> {
         match self.read_catalog(container) {
             Ok(_) => Ok(true),
@@ -130,7 +140,7 @@ impl Shared {
         }
     }
 
-    /// The slots, and lengths of their chunks, whose frames cannot be read from the file.
+    /// Returns the slots whose frames cannot be read from the file, with the lengths of their chunks.
     fn unreadable_slots(&self, state: &State) -> Result<Vec<(usize, u32)>> {
         let mut slots = Vec::new();
         for frame in &state.catalog.frames {
@@ -150,7 +160,7 @@ impl Shared {
         Ok(slots)
     }
 
-    /// Writes the open frame, the catalog and the footer behind all that the file has.
+    /// Writes the open frame, the catalog and the footer behind everything that the file has.
     fn seal_damaged(&self, container: &OpenContainer, state: &State, epoch: u64) -> Result<()> {
         let id = container.id;
         self.ground.create_directory(parent(&container.path))?;
@@ -171,8 +181,9 @@ impl Shared {
             }
             Err(error) => return Err(error),
         }
-        // Behind its known frames there may be others, whose records are lost. No page of theirs is written again: after each commit the file
-        // ends with a page, or within one that nothing committed is in. XFS writes that one again.
+        // Behind the known frames there may be others, whose records are lost. None of their pages is written again:
+        // after each commit the file ends with a page, or within a page that has nothing committed. XFS writes that one
+        // again.
         let mut end = state.end_bytes().max(file.len()?).next_multiple_of(PAGE_BYTES);
         let mut catalog = (*state.catalog).clone();
         if !state.open.slots.is_empty() {
@@ -196,16 +207,18 @@ impl Shared {
         file.set_len(end + tail.len() as u64)?;
         file.sync()?;
         self.caches.forget_file(id);
-        // The log that spelled it goes because this is right: it is read as anybody else will read it.
+        // The log that described the container goes once this is right. So the file is read as everybody else will read
+        // it.
         if self.read_catalog(id)? == catalog { Ok(()) } else { Err(self.damaged(id, None, None, "it is not what was just written")) }
     }
 
-    /// Whether a merge has put a forward in the place of the container's file, or beside it.
+    /// Returns whether a merge has put a forward in the place of the container's file, or beside it.
     fn is_forwarded(&self, container: ContainerId) -> Result<bool> {
         Ok(self.ground.exists(&file::forward_path(&self.directory, container))?)
     }
 
-    /// Whether a file was sealed, though it may be damaged since: it ends with a footer, or with what looks like one.
+    /// Returns whether a file was sealed, though it may have been damaged since: it ends with a footer, or something
+    /// like one.
     fn was_sealed(&self, container: ContainerId) -> Result<bool> {
         let file = self.file_for_reading(container)?;
         let length = file.len()?;
@@ -271,7 +284,7 @@ mod tests {
         (ground.restart(CrashPolicy::KeepAll), batches, chunks)
     }
 
-    /// Salvages with the batches that are left; returns the chunks that can be read then.
+    /// Salvages with the batches that are left. Returns the chunks that can be read then.
     fn salvage(ground: &SimulatedGround, batches: &[Vec<Record>], left: impl Fn(usize) -> bool) -> (Closed, Vec<Vec<u8>>) {
         let mut closed = Closed::default();
         for dry_run in [true, false, false] {
@@ -321,7 +334,7 @@ mod tests {
             let (ground, batches, chunks) = written();
             let (closed, read) = salvage(&ground, &batches, |at| at != hole);
             assert_eq!(closed.sealed.len(), 1);
-            // A later record of a whole frame may have what the lost one said of it.
+            // A later record of a whole frame may repeat what the lost one said of it.
             assert!(if closed.cut.is_empty() { read == chunks } else { read.len() <= hole + 1 && chunks.starts_with(&read) }, "{hole}");
             cut += closed.cut.len();
         }
@@ -356,7 +369,7 @@ mod tests {
     fn a_drive_that_loses_the_sectors_it_was_writing_takes_no_committed_frame_along() {
         for operation in 0.. {
             let (ground, batches, chunks) = written();
-            // All that the store made is durable, and the file ends with the page of a frame, as a commit leaves it.
+            // All that the store wrote is durable, and the file ends with the page of a frame, as a commit leaves it.
             let file = ground.open(PATH, Access::ReadWrite).unwrap();
             let replayed = open(&ground, Access::Read);
             batches.iter().flatten().for_each(|record| replayed.replay(Position(0), record).unwrap());
@@ -384,7 +397,7 @@ mod tests {
             if forwarded {
                 ground.create(&forward).unwrap();
             }
-            // The first batches spell frames, of which nothing is left.
+            // The first batches describe frames, of which nothing is left.
             let frames_only: Vec<Vec<Record>> =
                 batches.iter().map(|batch| batch.iter().filter(|record| record.kind == 1).cloned().collect()).collect();
             let closed = close(&ground, &frames_only, Position(0), false);

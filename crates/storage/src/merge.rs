@@ -1,11 +1,12 @@
-//! Merging containers (M0.20): the chunks that are still needed are copied into a new container, and the files of the old ones go.
+//! Merges containers (M0.20): copies the chunks that are still needed into a new container, and removes the old files.
 //!
-//! 1. [`ContainerStore::merge`] copies: the new file is whole and synced, nothing that was there is touched.
+//! 1. [`ContainerStore::merge`] copies. The new file is whole and synced, and nothing that was there is touched.
 //! 2. The caller logs [`Merge::record`]. With that the merge has happened.
-//! 3. [`ContainerStore::merged`] replaces the files (`replace.rs`). A crash before it is done, or a disk that is full, delays that only.
+//! 3. [`ContainerStore::merged`] replaces the files (`replace.rs`). A crash before its end, or a full disk, only delays
+//!    that.
 //!
-//! Addresses do not change: the new catalog has the homes of the chunks, and forwards lead there. This module must never decide which
-//! chunks are needed: whoever calls knows it, and sees to it that none of the others comes to be needed again.
+//! Addresses do not change: the new catalog has the homes of the chunks, and forwards lead there. This module must
+//! never decide which chunks are needed. The caller knows it, and ensures that none of the others becomes needed again.
 
 mod output;
 
@@ -21,13 +22,13 @@ use output::Output;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Most bytes that a frame, a slot and its home take in a catalog, besides the fingerprint.
+/// Highest number of bytes that a frame, a slot and its home take in a catalog, besides the fingerprint.
 const FRAME_ENTRY_BYTES: u64 = 48;
 const SLOT_ENTRY_BYTES: u64 = 16;
 
-/// Containers that were merged, for the log. It is either [merged](ContainerStore::merged) or [abandoned](ContainerStore::abandon_merge).
-/// When nobody knows whether the log has the record (its sync failed), it is dropped: its containers then stay as they are, and take part in
-/// no other merge, until the store is opened again.
+/// Containers that were merged, for the log. It is either [merged](ContainerStore::merged) or
+/// [abandoned](ContainerStore::abandon_merge). If it is unknown whether the log has the record (its sync failed), it is
+/// [in doubt](ContainerStore::doubt_merge).
 #[derive(Debug)]
 #[must_use]
 pub struct Merge {
@@ -37,20 +38,20 @@ pub struct Merge {
     pub(crate) removed: Vec<ContainerId>,
     finished: Position,
     digest_bytes: usize,
-    /// What it does to the figures of the store.
+    /// How it changes the figures of the store.
     pub statistics: MergeStatistics,
 }
 
-/// What a merge does to the figures of a store.
+/// How a merge changes the figures of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MergeStatistics {
     /// Container files that go.
     pub containers_before: u64,
     /// Container files that come: 1 or 0.
     pub containers_after: u64,
-    /// Chunks in those that go.
+    /// Chunks in the files that go.
     pub chunks_before: u64,
-    /// Chunks in the one that comes.
+    /// Chunks in the file that comes.
     pub chunks_after: u64,
     /// Raw bytes of the frames that go.
     pub raw_bytes_before: u64,
@@ -63,30 +64,35 @@ pub struct MergeStatistics {
 }
 
 impl Merge {
-    /// For the log: ContainersMerged.
+    /// Returns the record for the log: ContainersMerged.
     pub fn record(&self) -> Record {
         let (target, finished) = (self.target, self.finished);
         let (forwarded, removed) = (self.forwarded.clone(), self.removed.clone());
         ContainerRecord::ContainersMerged { target, finished, forwarded, removed }.encode(self.digest_bytes)
     }
 
-    /// The new container; `None`: no chunk was left.
+    /// Returns the new container; `None`: no chunk was left.
     pub fn container(&self) -> Option<ContainerId> {
         self.target
     }
 }
 
 impl ContainerStore {
-    /// Copies the chunks `live` of the containers `victims` into a new container, in which they lie in the order given here; with no such
-    /// chunks there is none. The new file is durable on return. Nothing refers to it, and nothing else has changed, before the log has
-    /// [`Merge::record`].
+    /// Copies the chunks `live` of the containers `victims` into a new container, where they lie in the order given
+    /// here. With no such chunks there is no new container. The new file is durable on return. Until the log has
+    /// [`Merge::record`], nothing refers to the new file, and nothing else has changed.
     ///
-    /// `victims` are sealed containers with a file of their own (of [`containers`](Self::containers)), all of one partition, none of
-    /// them in another merge. `live` are all chunks of theirs that anybody needs, each once, at most 65,535, by the addresses that they are
-    /// known by. What does not fit is [`StorageError::Merge`], before anything is written.
+    /// * `victims` are sealed containers with a file of their own (of [`containers`](Self::containers)), all of one
+    ///   partition, none of them in another merge.
+    /// * `live` are all their chunks that anybody needs, each once, at most 65,535, by the addresses that they are
+    ///   known by.
     ///
-    /// [`StorageError::Damaged`] if a chunk of `live` or a catalog cannot be read; then the containers stay as they are. The calling
-    /// thread does all the work; reading goes past the frame cache.
+    /// Errors:
+    /// * [`StorageError::Merge`] if the arguments do not fit, before anything is written.
+    /// * [`StorageError::Damaged`] if a chunk of `live` or a catalog cannot be read. Then the containers stay as they
+    ///   are.
+    ///
+    /// The calling thread does all the work. It reads past the frame cache.
     pub fn merge(&self, victims: &[ContainerId], live: &[(Address, Fingerprint)]) -> Result<Merge> {
         let shared = &self.shared;
         shared.check_writable()?;
@@ -141,17 +147,17 @@ fn stored_bytes(catalog: &Catalog) -> u64 {
     catalog.frames.iter().map(|frame| u64::from(frame.stored_bytes)).sum()
 }
 
-/// What is copied from where, and what becomes of the ids.
+/// What to copy from where, and what becomes of the ids.
 struct Plan {
     chunks: Vec<Planned>,
     homes: Homes,
     forwarded: Vec<ContainerId>,
     removed: Vec<ContainerId>,
-    /// Of what goes.
+    /// The figures of what goes.
     statistics: MergeStatistics,
 }
 
-/// A chunk to be copied.
+/// A chunk to copy.
 struct Planned {
     home: Address,
     catalog: Arc<Catalog>,
@@ -181,7 +187,8 @@ impl Shared {
             statistics.raw_bytes_before += raw_bytes(&catalog);
             statistics.stored_bytes_before += stored_bytes(&catalog);
             for home in catalog.home_containers() {
-                // Never so, unless a merged container was damaged once: then its old files stayed, and this is not the one that counts.
+                // Happens only if a merged container was damaged once. Then its old files stayed, and this file is not
+                // the one that counts.
                 if self.stable(|| self.answering(*home))? != *victim {
                     continue;
                 }
@@ -215,7 +222,7 @@ impl Shared {
         Ok(Plan { chunks, homes, forwarded, removed, statistics })
     }
 
-    /// The catalog of a container, without keeping it: it will not be asked for again.
+    /// Returns the catalog of a container without keeping it: nobody will ask for it again.
     fn catalog_for_once(&self, container: ContainerId) -> Result<Arc<Catalog>> {
         self.caches.catalog_for_once(container).map_or_else(|| self.read_catalog(container).map(Arc::new), Ok)
     }

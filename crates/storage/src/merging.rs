@@ -1,16 +1,18 @@
-//! Holds what files on their way to their place need: containers that no other merge may take, new files that the log does
-//! not know yet, and the part of the log that must stay until files are as it says.
+//! Keeps what files need on their way to their place:
+//! * containers that no other merge may take,
+//! * new files that the log does not know yet, and
+//! * the part of the log that must stay until files are as it says.
 //!
-//! Locks: holding files in place ([`Merging::hold_files`]) comes first, then the lock of what is held here. Under the
-//! latter the list of open containers, the state of one of them, forwards and caches may be locked: victims are looked at,
-//! readers are switched, and the log is trimmed at one moment.
+//! Locks: holding files in place ([`Merging::hold_files`]) comes first, then the lock of this state. Under the latter
+//! these may be locked: the list of open containers, the state of one of them, forwards, and caches. So victims are
+//! looked at, readers are switched, and the log is trimmed, each at one moment.
 
 use crate::{ContainerId, Result, StorageError};
 use onefold_oplog::Position;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashSet};
 
-/// What merges hold, and everybody else who creates a container file.
+/// The holds of merges, and of everybody else who creates a container file.
 #[derive(Debug, Default)]
 pub(crate) struct Merging {
     held: Mutex<Held>,
@@ -20,22 +22,23 @@ pub(crate) struct Merging {
 
 #[derive(Debug, Default)]
 struct Held {
-    /// Old and new containers of merges that are under way or whose files are not replaced yet.
+    /// Old and new containers of merges that are under way, or whose files are not replaced yet.
     claimed: HashSet<ContainerId>,
     /// New containers that the log does not know yet.
     unlogged: HashSet<ContainerId>,
-    /// From where the log is needed, by ticket.
+    /// By ticket: from where on the log is needed.
     log: BTreeMap<u64, Position>,
     next_ticket: u64,
     /// How far the log may have been trimmed.
     trimmed: Position,
     /// Merges in the log whose files are not replaced yet.
     pending: Vec<Replacement>,
-    /// Merges whose record failed to be written when the log ended there: the log may have it.
+    /// Merges whose record failed to be written, and where the log ended then: the log may have the record.
     doubtful: Vec<(Claim, Position)>,
 }
 
-/// What a merge (or whoever else creates a file) holds until its files are as the log says, or it is given up.
+/// The hold of a merge, or of another creator of a file. It lasts until its files are as the log says, or until it is
+/// given up.
 #[derive(Clone, Debug)]
 pub(crate) struct Claim {
     ticket: u64,
@@ -89,12 +92,13 @@ impl Held {
 }
 
 impl Merging {
-    /// Keeps container and parity files where they are while the guard lives: none is replaced, removed or put in its place.
+    /// Keeps container and parity files in place while the guard lives: none is replaced, removed or renamed into its
+    /// place.
     pub(crate) fn hold_files(&self) -> MutexGuard<'_, ()> {
         self.replacing.lock()
     }
 
-    /// Takes containers for a merge. `why_not` is asked of each, and nobody else takes one meanwhile.
+    /// Takes containers for a merge. Asks `why_not` about each; meanwhile nobody else takes one.
     pub(crate) fn claim(&self, victims: &[ContainerId], why_not: impl Fn(ContainerId) -> Result<Option<&'static str>>) -> Result<Claim> {
         let refused = |victim: &ContainerId, why| StorageError::Merge { why: format!("{victim} {why}") };
         let mut held = self.held.lock();
@@ -113,7 +117,7 @@ impl Merging {
         Ok(held.new_claim(victims.to_vec()))
     }
 
-    /// Makes a claim that takes no container, to hold the log with.
+    /// Makes a claim that takes no container and serves to hold the log.
     pub(crate) fn claim_nothing(&self) -> Claim {
         self.held.lock().new_claim(Vec::new())
     }
@@ -127,8 +131,8 @@ impl Merging {
         held.unlogged.insert(target);
     }
 
-    /// Returns where the log ends, at least, for the header of a new file. The log is not trimmed past it until the claim is
-    /// released.
+    /// Returns a position at or before the end of the log, for the header of a new file. The log is not trimmed past it
+    /// until the claim is released.
     pub(crate) fn hold_log(&self, claim: &Claim, log_end: impl FnOnce() -> Position) -> Position {
         let mut held = self.held.lock();
         let created = log_end().max(held.trimmed);
@@ -136,7 +140,8 @@ impl Merging {
         created
     }
 
-    /// The log has the merge in the batch that begins at `start`, and so says what the new file is.
+    /// Call when the log has the merge, in the batch that begins at `start`. From now on the log says what the new file
+    /// is.
     pub(crate) fn logged(&self, claim: &mut Claim, start: Position) {
         claim.has_file = false;
         let mut held = self.held.lock();
@@ -146,8 +151,9 @@ impl Merging {
         });
     }
 
-    /// Takes over a merge that the log has from before this opening, and calls `switch` before anybody else can ask for it.
-    /// `log_start`: its files are to be replaced, and the log is needed from there; `None`: nothing may be written.
+    /// Takes over a merge that the log has from before this opening. Calls `switch` before anybody else can ask for the
+    /// merge. With `log_start`, its files will be replaced, and the log is needed from there. With `None`, nothing may
+    /// be written.
     pub(crate) fn resume(
         &self,
         log_start: Option<Position>,
@@ -165,12 +171,12 @@ impl Merging {
         }
     }
 
-    /// The files of a merge wait for being replaced.
+    /// Adds a merge whose files wait to be replaced.
     pub(crate) fn add_pending(&self, replacement: Replacement) {
         self.held.lock().pending.push(replacement);
     }
 
-    /// Returns the merges whose files wait for being replaced.
+    /// Returns the merges whose files wait to be replaced.
     pub(crate) fn pending(&self) -> Vec<Replacement> {
         self.held.lock().pending.clone()
     }
@@ -185,37 +191,38 @@ impl Merging {
         self.held.lock().doubtful.iter().any(|(_, at)| *at >= end)
     }
 
-    /// Removes and returns the merges that are in doubt no more: the log, which ends at `end`, has taken another batch.
+    /// Removes and returns the merges that are no longer in doubt: the log, which ends at `end`, has taken another
+    /// batch.
     pub(crate) fn settled(&self, end: Position) -> Vec<Claim> {
         self.held.lock().doubtful.extract_if(.., |(_, at)| *at < end).map(|(claim, _)| claim).collect()
     }
 
-    /// Returns whether files wait for being replaced, or given up, while the log ends at `end`.
+    /// Returns whether files wait to be replaced, or to be given up, while the log ends at `end`.
     pub(crate) fn has_pending(&self, end: Position) -> bool {
         let held = self.held.lock();
         !held.pending.is_empty() || held.doubtful.iter().any(|(_, at)| *at < end)
     }
 
-    /// The files of a merge are as the log says: gives back what it held.
+    /// Releases what a merge held. Call when its files are as the log says.
     pub(crate) fn replaced(&self, replacement: &Replacement) {
         let mut held = self.held.lock();
         held.pending.retain(|pending| pending.claim.ticket != replacement.claim.ticket);
         held.release(&replacement.claim);
     }
 
-    /// Gives back what a claim holds.
+    /// Releases what a claim holds.
     pub(crate) fn release(&self, claim: &Claim) {
         self.held.lock().release(claim);
     }
 
-    /// Returns from where on the log is needed here; `None`: none of it is. Every merge holds the log from before its record
-    /// until its files are replaced, so all merges whose records lie before this have theirs replaced.
+    /// Returns from where on the log is needed here; `None`: none of it is. Every merge holds the log from before its
+    /// record until its files are replaced. So all merges with records before this position have their files replaced.
     pub(crate) fn oldest_log(&self) -> Option<Position> {
         self.held.lock().oldest_log()
     }
 
-    /// Returns up to where the log may be trimmed, at most to `target`, and notes that it may be. `others` says from where on
-    /// somebody else needs it.
+    /// Returns up to where the log may be trimmed, at most to `target`, and notes that it may be. `others` says from
+    /// where on others need it.
     pub(crate) fn trim(&self, target: Position, others: impl FnOnce() -> Option<Position>) -> Position {
         let mut held = self.held.lock();
         let point = held.oldest_log().into_iter().chain(others()).fold(target, Position::min);
@@ -223,7 +230,7 @@ impl Merging {
         point
     }
 
-    /// Returns whether a file is that of a merge that the log does not know yet.
+    /// Returns whether a file belongs to a merge that the log does not know yet.
     pub(crate) fn is_unlogged(&self, container: ContainerId) -> bool {
         self.held.lock().unlogged.contains(&container)
     }

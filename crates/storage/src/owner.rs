@@ -1,18 +1,19 @@
-//! Who owns a partition of containers, and which containers in it are its own (`docs/format.md` section 5.11).
+//! Says who owns a partition of containers, and which containers in it are its own (`docs/format.md` section 5.11).
 //!
-//! Recovery takes a file that the owner's log does not name for a leftover of a crash, and removes it. That is true only of containers that the owner has
-//! made itself: what an owner before it sealed is in another log, or in none any more. So the file says from which number on containers are the
-//! owner's, and recovery removes none before it.
+//! Recovery takes a file that the owner's log does not name for a leftover of a crash, and removes it. That is right
+//! only for containers that the owner itself made. What an earlier owner sealed is in another log, or no longer in any.
+//! So the file says from which number on containers are the owner's, and recovery removes none before it.
 //!
-//! What an adopter must do, in this order:
-//! 1. see to it that the owner before writes no more (a lock, a fence);
-//! 2. bring that owner's containers to the end of its log, as its own opening would: what is left over there is told by that log alone;
-//! 3. [adopt](ContainerStore::adopt) the partition, with a greater epoch;
-//! 4. open it with its own log.
+//! An adopter must do this, in this order:
+//! 1. Ensure that the earlier owner writes no more (a lock, a fence).
+//! 2. Bring that owner's containers to the end of its log, as its own opening would: only that log tells what is a
+//!    leftover there.
+//! 3. [Adopt](ContainerStore::adopt) the partition, with a greater epoch.
+//! 4. Open it with its own log.
 //!
-//! A missing or damaged file is rebuilt at the end of an opening for writing. Until then nobody knows whose the containers are: none of them is removed, and all
-//! of them must fit the log. From then on they count as another owner's. A leftover among them stays, and `check` takes it for a damaged container, which
-//! `check --repair` gives up.
+//! A missing or damaged file is rebuilt at the end of an opening for writing. Until then it is unknown whose the
+//! containers are: none of them is removed, and all of them must fit the log. From then on they count as another
+//! owner's. A leftover among them stays, and `check` takes it for a damaged container, which `check --repair` gives up.
 
 use crate::recovery::Recovery;
 use crate::store::{ContainerStore, Shared};
@@ -23,7 +24,7 @@ use onefold_oplog::{Owned, Ownership};
 /// Bytes of the file.
 const OWNER_BYTES: usize = 24;
 
-/// What the file of a partition says.
+/// The content of a partition's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Owner {
     /// The greatest epoch that has opened the partition for writing.
@@ -32,7 +33,7 @@ struct Owner {
     first: u32,
 }
 
-/// The directory of these files, beside that of the containers: in that one are containers only.
+/// Returns the directory of these files. It lies beside that of the containers, which has containers only.
 fn owners(directory: &str) -> String {
     match parent(directory) {
         "" => "owners".to_owned(),
@@ -52,13 +53,13 @@ impl Owner {
         Ok(replace_file(ground, &path(directory, partition), &bytes)?)
     }
 
-    /// `Err` inside: why it cannot be read.
+    /// `Err` inside: why the file cannot be read.
     fn read(ground: &dyn Ground, directory: &str, partition: u16) -> Result<std::result::Result<Owner, String>> {
         let bytes = match read_file(ground, &path(directory, partition), OWNER_BYTES as u64) {
             Ok(bytes) => bytes,
             Err(error @ GroundError::TooLong { .. }) => return Ok(Err(error.to_string())),
             Err(error) if error.is_not_found() => return Ok(Err(error.to_string())),
-            // It may be a loose cable: what the file says must not be given up for that.
+            // It may be a loose cable: no reason to give up the content of the file.
             Err(error) => return Err(error.into()),
         };
         let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
@@ -70,7 +71,7 @@ impl Owner {
     }
 }
 
-/// For those who change nothing: what the device refuses to read is not known either.
+/// Reads the file without ever changing it. If the device refuses the read, the content is unknown too.
 fn look(ground: &dyn Ground, directory: &str, partition: u16) -> Result<std::result::Result<Owner, String>> {
     match Owner::read(ground, directory, partition) {
         Err(StorageError::Ground(error)) if error.is_lasting() => Ok(Err(error.to_string())),
@@ -79,8 +80,9 @@ fn look(ground: &dyn Ground, directory: &str, partition: u16) -> Result<std::res
 }
 
 impl ContainerStore {
-    /// Makes a partition that another owner had the one of `owned`: nothing that is in it now is its own. Durable on return. The head of `owner.rs` says
-    /// what must come before. An error if the partition was opened with this epoch or a greater one.
+    /// Makes a partition of another owner the partition of `owned`. Nothing that is in it now is the new owner's.
+    /// Durable on return. The head of `owner.rs` says what must come before. Errors: the partition was opened with this
+    /// epoch or a greater one.
     pub fn adopt(ground: &dyn Ground, directory: &str, owned: Owned) -> Result<()> {
         let partition = owned.number as u16;
         if let Ok(stored) = Owner::read(ground, directory, partition)?
@@ -93,7 +95,8 @@ impl ContainerStore {
         Owner { epoch: owned.epoch, first: recovery.next_number(partition) }.write(ground, directory, partition)
     }
 
-    /// What is wrong with the files that say who owns the opened partitions. The next opening for writing makes them anew.
+    /// Returns what is wrong with the files that say who owns the opened partitions. The next opening for writing
+    /// rebuilds them.
     pub fn damaged_owners(&self) -> Result<Vec<String>> {
         let mut damaged = Vec::new();
         for partition in self.shared.owners.partitions() {
@@ -103,24 +106,25 @@ impl ContainerStore {
     }
 }
 
-/// Says that nobody has opened a new partition yet.
+/// Writes that nobody has opened a new partition yet.
 pub(crate) fn create(ground: &dyn Ground, directory: &str, partition: u16) -> Result<()> {
     ground.create_directory(&owners(directory))?;
     Owner { epoch: 0, first: 0 }.write(ground, directory, partition)
 }
 
-/// The partitions that are opened, and what in them is their owner's.
+/// The opened partitions, and what in them is their owner's.
 #[derive(Debug)]
 pub(crate) struct Owners {
-    /// Which are opened, out of how many.
+    /// Which partitions are opened, and how many there are.
     ownership: Ownership,
     /// By opened partition: containers from this number on were made by its owner. `None`: the file does not say.
     firsts: Vec<Option<u32>>,
 }
 
 impl Owners {
-    /// Reads who owns the partitions. With `takes` they are opened for writing: one that was opened with a greater epoch is
-    /// refused, and the others have this one from here on, durably. Files that say nothing are left for [`rebuild`].
+    /// Reads who owns the partitions. With `takes` they are opened for writing. A partition that was opened with a
+    /// greater epoch is refused; the others have this epoch from here on, durably. Files that say nothing are left for
+    /// [`rebuild`].
     pub(crate) fn open(ground: &dyn Ground, directory: &str, ownership: &Ownership, takes: bool) -> Result<Owners> {
         let mut firsts = Vec::with_capacity(ownership.owned().len());
         for owned in ownership.owned() {
@@ -155,13 +159,14 @@ impl Owners {
         self.ownership.total()
     }
 
-    /// Returns the epoch of the owner of a container's partition; 0 if it is not opened: nothing is written there.
+    /// Returns the epoch of the owner of a container's partition. Returns 0 if the partition is not opened: nothing is
+    /// written there.
     pub(crate) fn epoch_of(&self, container: ContainerId) -> u64 {
         self.ownership.place(u32::from(container.partition())).map_or(0, |place| self.ownership.owned()[place].epoch)
     }
 
-    /// Returns whether the owner of an opened partition made this container, or will: no owner before it did. `None`: nobody
-    /// knows.
+    /// Returns whether the owner of an opened partition made this container, or will: no earlier owner did. `None`:
+    /// unknown.
     pub(crate) fn is_own(&self, container: ContainerId) -> Option<bool> {
         let Some(place) = self.ownership.place(u32::from(container.partition())) else { return Some(false) };
         self.firsts[place].map(|first| container.number() >= first)
@@ -173,8 +178,9 @@ impl Owners {
     }
 }
 
-/// Makes the files anew that say nothing: from here on what is made is the owner's. Not before recovery has found nothing that contradicts the log, or what it
-/// looks at then would count as another owner's at the next opening.
+/// Rebuilds the files that say nothing: containers made from here on are the owner's. Call only when recovery has found
+/// nothing that contradicts the log. Otherwise the containers that it checks then would count as another owner's at the
+/// next opening.
 pub(crate) fn rebuild(shared: &Shared, recovery: &Recovery) -> Result<()> {
     for owned in shared.owners.unknown() {
         let partition = owned.number as u16;
@@ -184,7 +190,7 @@ pub(crate) fn rebuild(shared: &Shared, recovery: &Recovery) -> Result<()> {
     Ok(())
 }
 
-/// The greatest epoch that has opened a partition for writing, as far as it can be read.
+/// Returns the greatest epoch that has opened a partition for writing, as far as readable.
 pub(crate) fn greatest_epoch(shared: &Shared) -> Result<u64> {
     let mut greatest = 0;
     for partition in shared.owners.partitions() {

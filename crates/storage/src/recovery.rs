@@ -1,4 +1,4 @@
-//! After a restart: what the log knows of containers, and what a crash left in their directories.
+//! After a restart, brings together what the log knows of containers and what a crash left in their directories.
 
 use crate::groups::highest_member;
 use crate::open::OpenContainer;
@@ -15,16 +15,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
-/// Files below the highest number that are looked at for what a crash left: many times what is created between two flushes.
+/// Files at the highest numbers that are checked for leftovers of a crash: many times what is created between two
+/// flushes.
 const LEFTOVER_FILES: usize = 512;
 
-/// A replay: what it needs while it lasts, and what it found. Its locks are taken alone, but that a record is replayed under
-/// the first one.
+/// A replay: the state that it needs while it lasts, and what it found. Its locks are taken alone, except that a record
+/// is replayed under the first one.
 #[derive(Debug)]
 pub(crate) struct Replay {
     /// `None` when it is over.
     recovery: Mutex<Option<Recovery>>,
-    /// Files to pass over: a crash came before their first commit.
+    /// Files to skip: a crash came before their first commit.
     leftovers: Mutex<HashSet<ContainerId>>,
 }
 
@@ -33,23 +34,23 @@ impl Replay {
         Replay { recovery: Mutex::new(Some(recovery)), leftovers: Mutex::default() }
     }
 
-    /// Ends the replay. Returns by partition the highest number known; nothing if it was over before.
+    /// Ends the replay. Returns the highest number known, by partition; nothing if it was over before.
     pub(crate) fn end(&self) -> BTreeMap<u16, u32> {
         self.recovery.lock().take().map(|recovery| recovery.highest).unwrap_or_default()
     }
 
-    /// Returns whether a file is to be passed over.
+    /// Returns whether to skip a file.
     pub(crate) fn is_leftover(&self, container: ContainerId) -> bool {
         self.leftovers.lock().contains(&container)
     }
 }
 
-/// What replay needs and later nobody.
+/// State that replay needs, and nobody later.
 #[derive(Debug)]
 pub(crate) struct Recovery {
     /// Containers that the log seals, or that take part in a merge.
     sealed: HashSet<ContainerId>,
-    /// What merges in the log made of containers; the last one counts.
+    /// What merges in the log made of containers. The last merge counts.
     fates: HashMap<ContainerId, Fate>,
     /// Merges in batches before this have their files replaced.
     finished: Position,
@@ -57,16 +58,16 @@ pub(crate) struct Recovery {
     highest: BTreeMap<u16, u32>,
     /// By partition: the files with the highest numbers.
     newest: BTreeMap<u16, Vec<u32>>,
-    /// Folders with the files that the opening looks at, and all with parity.
+    /// Folders with the files that the opening checks, and all folders with parity.
     folders: BTreeSet<String>,
 }
 
-/// What a file is that no record names.
+/// The kinds of files that no record names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unnamed {
     /// It was never committed.
     Leftover,
-    /// It has no bytes. It may be a leftover, or a sealed container that lost all that it had.
+    /// It has no bytes. It may be a leftover, or a sealed container that lost all its bytes.
     Empty,
     /// It was committed, or is damaged.
     Committed,
@@ -75,7 +76,7 @@ pub(crate) enum Unnamed {
 /// What a merge made of a container.
 #[derive(Clone, Copy, Debug)]
 struct Fate {
-    /// Which container answers to it; `None`: none any more.
+    /// The container that answers to it; `None`: none any more.
     answers: Option<ContainerId>,
     /// The new container of the merge; `None`: there was none.
     target: Option<ContainerId>,
@@ -123,16 +124,17 @@ impl Recovery {
         Ok(recovery)
     }
 
-    /// The number that the next container of a partition gets, as far as is known.
+    /// Returns the number that the next container of a partition gets, as far as known.
     pub(crate) fn next_number(&self, partition: u16) -> u32 {
         self.highest.get(&partition).copied().unwrap_or(0).saturating_add(1)
     }
 }
 
 impl ContainerStore {
-    /// Takes one record of the container class, from the batch that begins at `start`. All of them are passed, in the order of the log from
-    /// its start, before [`recovered`](Self::recovered). A record that was taken before does no harm. One of a partition that is not opened is passed
-    /// over: the log may be older than its move to another owner.
+    /// Takes one record of the container class, from the batch that begins at `start`. The caller passes all of them,
+    /// in the order of the log from its start, before [`recovered`](Self::recovered). A record that was taken before
+    /// does no harm. A record of a partition that is not opened is skipped: the log may be older than the partition's
+    /// move to another owner.
     pub fn replay(&self, start: Position, record: &Record) -> Result<()> {
         let shared = &self.shared;
         let refused = |why: &str| StorageError::Record { kind: record.kind, why: why.to_owned() };
@@ -165,7 +167,8 @@ impl ContainerStore {
         let mut state = container.state.lock();
         let result = match record_read {
             ContainerRecord::ContainerCheckpoint { catalog, open } => state.replay_checkpoint(catalog, &open, start),
-            // The log may begin in the middle of a container that it seals or replaces further on: that is decided at its end.
+            // The log may begin in the middle of a container that it seals or replaces further on. So the decision
+            // waits for its end.
             _ if state.broken.is_some() => Ok(()),
             ContainerRecord::FrameCommitted { frame, slots, .. } => state.replay_frame(frame, slots),
             ContainerRecord::FrameData { chunks, .. } => state.replay_data(&chunks),
@@ -178,13 +181,15 @@ impl ContainerStore {
         Ok(())
     }
 
-    /// Replay is over. Containers that are not sealed are kept for the next writers; files that no record names and that were never
-    /// sealed are removed (or, for a reader, passed over): a crash came before their first commit. The log goes from `log_start` to `log_end`.
+    /// Ends the replay. Unsealed containers are kept for the next writers. Files that no record names and that were
+    /// never sealed are removed, or skipped by a reader: a crash came before their first commit. The log goes from
+    /// `log_start` to `log_end`.
     ///
-    /// How such a file is told from a sealed one whose end is damaged and whose records were trimmed: its header says where the log ended when
-    /// it was created, and a record that names a container comes behind that place. So whatever was created at or behind the
-    /// start of the log and was ever committed is named in the log. The log is not trimmed past the place of a file that was not
-    /// committed yet ([`ContainerStore::oldest_needed`]). That holds for containers of this owner; others are left alone (`owner.rs`).
+    /// How is such a file told from a sealed one whose end is damaged and whose records were trimmed? Its header says
+    /// where the log ended when it was created, and a record that names a container comes behind that place. So every
+    /// container that was created at or behind the start of the log, and was ever committed, is named in the log. The
+    /// log is not trimmed past the place of an uncommitted file ([`ContainerStore::oldest_needed`]). That holds for
+    /// containers of this owner; others are left alone (`owner.rs`).
     pub fn recovered(&self, log_start: Position, log_end: Position) -> Result<()> {
         let shared = &self.shared;
         let Some(recovery) = shared.replay.recovery.lock().take() else { return Ok(()) };
@@ -200,13 +205,14 @@ impl ContainerStore {
         let (mut leftovers, mut empty) = (HashSet::new(), HashSet::new());
         for (partition, numbers) in &recovery.newest {
             let mut has_higher = false;
-            // From the highest on.
+            // From the highest downwards.
             for number in numbers {
                 let id = ContainerId::new(*partition, *number);
                 let is_named = recovery.sealed.contains(&id) || shared.unsealed.contains(id);
                 match if is_named { Unnamed::Committed } else { shared.unnamed(id, log_start)? } {
                     Unnamed::Leftover => drop(leftovers.insert(id)),
-                    // Nobody misses it, but its number must not be given out again: others may refer to what it had.
+                    // Nobody misses it, but its number must not be given out again: others may refer to its old
+                    // content.
                     Unnamed::Empty if has_higher => drop(leftovers.insert(id)),
                     Unnamed::Empty => drop(empty.insert(id)),
                     Unnamed::Committed => has_higher = true,
@@ -231,8 +237,9 @@ impl ContainerStore {
 }
 
 impl Shared {
-    /// Makes durable which names there are. The process before may have been killed behind a removal or a rename and before the sync: what
-    /// this opening saw would change back when the power fails, and the log would not know of it any more.
+    /// Makes the present names durable. The earlier process may have been killed after a removal or a rename and before
+    /// the sync. Then the state that this opening saw would change back when the power fails, and the log would no
+    /// longer know of it.
     fn settle_names(&self, recovery: &Recovery) -> Result<()> {
         let merged = recovery.fates.iter().filter(|(_, fate)| fate.position >= recovery.finished);
         let merged: BTreeSet<String> = merged.map(|(id, _)| file::folder(&self.directory, *id)).collect();
@@ -245,11 +252,11 @@ impl Shared {
         Ok(())
     }
 
-    /// A container was made when the log had been durable up to the position in its header: a log that ends before it has lost its end. The newest
-    /// file of each partition is looked at.
+    /// Checks that the log has not lost its end. When a container was made, the log was durable up to the position in
+    /// its header. A log that ends before it has lost its end. Only the newest file of each partition is checked.
     fn check_log_end(&self, newest: &BTreeMap<u16, Vec<u32>>, log_end: Position) -> Result<()> {
         let files = newest.iter().filter_map(|(partition, numbers)| Some(ContainerId::new(*partition, *numbers.first()?)));
-        // What another owner made says where the log of that one ended.
+        // The header of another owner's container names the end of that owner's log.
         for container in files.filter(|container| self.owners.is_own(*container) != Some(false)) {
             let header = match self.check_header(container) {
                 Err(error) if !error.is_damage() => return Err(error),
@@ -264,10 +271,12 @@ impl Shared {
         Ok(())
     }
 
-    /// Finds out which files are not what the merges in the log make of them, and has them replaced; without writing, has readers know it.
+    /// Finds the files that are not what the merges in the log make of them, and has them replaced. Without writing, it
+    /// only makes readers know it.
     ///
-    /// Files go only if the container is sound that the merge made in their place. If it is damaged, nothing is lost yet that is still there. An error
-    /// that may be over the next time ends the opening: the log, which stays as it is, has the merge finished then.
+    /// Files go only if the container that the merge made in their place is sound. If it is damaged, nothing is lost as
+    /// long as the old files are there. An error that may pass ends the opening. The log stays as it is, so the next
+    /// opening finishes the merge.
     fn resume_merges(&self, fates: &HashMap<ContainerId, Fate>, finished: Position, log_start: Position) -> Result<()> {
         let mut sound: HashMap<ContainerId, bool> = HashMap::new();
         // By new container, so that all files of a merge are replaced in the order that `replace.rs` needs.
@@ -277,7 +286,7 @@ impl Shared {
             if !self.is_replaced(*id, fate.answers)? {
                 left.push((id, fate));
             } else if fate.answers.is_some() {
-                // Of the others nothing was needed.
+                // Nothing of the others was needed.
                 begun.extend(last_target(fates, *fate));
             }
         }
@@ -299,7 +308,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether the files are what a merge makes of a container.
+    /// Returns whether the files are what a merge makes of a container.
     fn is_replaced(&self, id: ContainerId, answers: Option<ContainerId>) -> Result<bool> {
         if self.ground.exists(&file::path(&self.directory, id))? {
             return Ok(false);
@@ -320,9 +329,9 @@ impl Shared {
         Ok(is_sound)
     }
 
-    /// Returns whether a merged container is what it must be: false if it was read and is something else, or is not there. For writers any other
-    /// failure is an error, also one of the device: it may be a loose cable, and what follows cannot be taken back. With `may_be_moved` the store can
-    /// do without the container for now.
+    /// Returns whether a merged container is what it must be: false if it was read and is something else, or is not
+    /// there. For writers any other failure is an error, even one of the device. It may be a loose cable, and the next
+    /// steps cannot be undone. With `may_be_moved` the store can do without the container for now.
     fn is_merge_sound(&self, container: ContainerId, may_be_moved: bool) -> Result<bool> {
         let path = file::path(&self.directory, container);
         let unreadable = |source| StorageError::MergedUnreadable { path: self.ground.describe(&path), container, may_be_moved, source };
@@ -336,7 +345,7 @@ impl Shared {
         match (catalog, file.failed.into_inner()) {
             (Ok(_), _) => Ok(true),
             (Err(_), Some(error)) if !self.mode.is_for_reading() => Err(unreadable(error)),
-            // Readers change nothing, and meet the failure where they need the container.
+            // Readers change nothing, and meet the failure when they need the container.
             (Err(_), Some(_)) => Ok(false),
             (Err(error), None) => {
                 if error.is_damage() {
@@ -348,7 +357,7 @@ impl Shared {
         }
     }
 
-    /// Removes the files durably: one that came back after the next commit would not be known as a leftover any more.
+    /// Removes the files durably: one that came back after the next commit would no longer be known as a leftover.
     fn remove_leftovers(&self, leftovers: &HashSet<ContainerId>) -> Result<()> {
         let mut folders = BTreeSet::new();
         for container in leftovers {
@@ -363,12 +372,13 @@ impl Shared {
         Ok(())
     }
 
-    /// What a file is that nothing knows of. It was never committed if its header says that it was made at or behind the start of the log. The
-    /// sectors of header and footer are written at once, so a crash leaves each whole or as zeros. Without a header the footer says it; without
-    /// either there was no seal, and only what is sealed can be missing in the log. What is neither is damaged and stays.
+    /// Finds out what a file is that nothing knows of. It was never committed if its header says that it was made at or
+    /// behind the start of the log. Header and footer lie in one sector each, which is written at once, so a crash
+    /// leaves each whole or as zeros. Without a header the footer says it. Without either there was no seal, and only
+    /// sealed containers can be missing in the log. A file that is none of these is damaged and stays.
     pub(crate) fn unnamed(&self, container: ContainerId, log_start: Position) -> Result<Unnamed> {
         if self.owners.is_own(container) != Some(true) {
-            // It may be in the log of the owner before.
+            // It may be in the log of the earlier owner.
             return Ok(Unnamed::Committed);
         }
         let file = self.ground.open(&file::path(&self.directory, container), Access::Read)?;
@@ -378,7 +388,7 @@ impl Shared {
         let has_footer = length >= (HEADER_BYTES + FOOTER_BYTES) as u64;
         let read = match length {
             0 => return Ok(Unnamed::Empty),
-            // No crash leaves a part of a sector.
+            // No crash leaves part of a sector.
             _ if length < HEADER_BYTES as u64 => return Ok(Unnamed::Committed),
             _ if has_footer => file.read_at(length - FOOTER_BYTES as u64, &mut footer).and_then(|()| file.read_at(0, &mut header)),
             _ => file.read_at(0, &mut header),
@@ -402,7 +412,7 @@ impl Shared {
     }
 }
 
-/// The container that has the chunks of a merge now, after all merges since.
+/// Returns the container that has the chunks of a merge now, after all later merges.
 fn last_target(fates: &HashMap<ContainerId, Fate>, mut fate: Fate) -> Option<ContainerId> {
     loop {
         let target = fate.target?;
@@ -414,7 +424,7 @@ fn last_target(fates: &HashMap<ContainerId, Fate>, mut fate: Fate) -> Option<Con
     }
 }
 
-/// A file of which the first read that the ground refused is known.
+/// A file that records the first read that the ground refused.
 struct Watched {
     file: Arc<dyn File>,
     failed: RefCell<Option<GroundError>>,
@@ -427,7 +437,7 @@ impl Bytes for Watched {
 
     fn range(&self, offset: u64, length: usize) -> onefold_ground::Result<Cow<'_, [u8]>> {
         match self.file.range(offset, length) {
-            // That the file is too short is no failure.
+            // A file that is too short is no failure.
             Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
                 self.failed.replace(Some(error));
                 Err(GroundError::Io { operation: "read", path: String::new(), source: io::ErrorKind::InvalidData.into() })

@@ -1,30 +1,38 @@
-//! What follows a merge that is in the log: forwards in the place of old files (M0.20). What it holds until then: `merging.rs`.
+//! Finishes a merge that is in the log: puts forwards in the place of old files (M0.20). Until then the merge holds
+//! what `merging.rs` describes.
 //!
 //! # Why a crash loses nothing
-//! The log has the record before any file changes, and keeps it until all have. So recovery knows all ids concerned and repeats the steps,
-//! whichever were done. It does so only if the merged container can be read; if it finds it damaged, the old files stay.
+//! The log has the record before any file changes, and keeps it until all have changed. So recovery knows all ids
+//! concerned and repeats the steps, whichever were done. It does so only if the merged container can be read. If it
+//! finds that container damaged, the old files stay.
 //!
-//! The *victims* of a merge are containers with files of their own. A victim may be a merged container itself: then the forwards of its homes
-//! lead to it. [`Shared::replace`] takes these steps:
+//! The *victims* of a merge are containers with files of their own. A victim may be a merged container itself: then the
+//! forwards of its homes lead to it. [`Shared::replace`] takes these steps:
 //! 1. Parity that counts on one of the victims is replaced, durably (`groups.rs`).
-//! 2. What has no needed chunk goes: victims that were never merged and that the record calls removed, and forwards of dead homes. Nothing leads
-//!    to them, so the order does not matter. This needs no room, and on a full disk it gives the room for step 3.
-//! 3. A forward to the merged container is written for every id that lives on: written beside, synced, renamed, and then its folder synced.
-//! 4. The other victims go. This includes merged ones, which the record calls removed although other ids found needed chunks in them until step 3.
-//! 5. Folders are synced, and only then is the record given back.
+//! 2. Files without a needed chunk go: victims that were never merged and that the record calls removed, and forwards
+//!    of dead homes. Nothing leads to them, so the order does not matter. This needs no space, and on a full disk it
+//!    frees the space for step 3.
+//! 3. A forward to the merged container is written for every id that lives on: written beside, synced, renamed, and
+//!    then its folder synced.
+//! 4. The other victims go. This includes merged ones, which the record calls removed although other ids found needed
+//!    chunks in them until step 3.
+//! 5. Folders are synced, and only then is the record released.
 //!
 //! At each moment the durable files answer for every needed chunk without any help from the log:
-//! * *Before 3 is durable*, an id answers with its own file, or its forward leads to the old merged container: both are there until 4. A
-//!   forward that was renamed already leads to the new merged container, which was synced before the record was written.
-//! * *After 3 is durable*, every id has a forward to the new container. An own file that 4 did not remove yet comes first, and has the same chunks.
+//! * *Before 3 is durable*, an id answers with its own file, or its forward leads to the old merged container. Both are
+//!   there until 4. A forward that was already renamed leads to the new merged container, which was synced before the
+//!   record was written.
+//! * *After 3 is durable*, every id has a forward to the new container. An own file that 4 did not remove yet comes
+//!   first, and has the same chunks.
 //!
-//! A killed process may leave names as they are in memory but not on the device. So an opening for writing first syncs the folders that
-//! records name, and then looks which steps are done (`recovery.rs`): what it sees cannot change back when the power fails later.
-//! Two merges in the log never touch the same files at once: the later one took its victims when the files of the earlier one were replaced.
+//! A killed process may leave names as they are in memory but not on the device. So an opening for writing first syncs
+//! the folders that records name. Only then does it look which steps are done (`recovery.rs`): what it sees cannot
+//! change back when the power fails later. Two merges in the log never touch the same files at once. The later one took
+//! its victims when the files of the earlier one were replaced.
 //!
 //! # Merges in doubt
 //! If writing the record of a merge failed, the log may have it, and the next opening may find it. So its files and its
-//! hold on the log stay. Once the log takes another batch, no opening finds the failed one any more: then the merge is
+//! hold on the log stay. Once the log takes another batch, no opening finds the failed one any more. Then the merge is
 //! given up, and its containers may be merged again.
 
 use crate::forward::Forward;
@@ -36,19 +44,20 @@ use onefold_ground::{Access, parent};
 use onefold_oplog::Position;
 use std::collections::BTreeSet;
 
-/// Forwards that are written before the first of them is synced: files that are open together.
+/// Forwards written before the first of them is synced. All their files are open together.
 const FORWARDS_AT_ONCE: usize = 64;
 
 impl ContainerStore {
-    /// The batch with the record of the merge, from `start` to `end`, is durable in the log: readers find the chunks in the new container
-    /// from now on, and the files are replaced. What of that fails (a full disk) is not lost: it is tried again by
-    /// [`finish_merges`](Self::finish_merges), and by the next opening.
+    /// Call when the batch with the record of the merge, from `start` to `end`, is durable in the log. Readers find the
+    /// chunks in the new container from now on, and the files are replaced. If some of that fails (a full disk), it is
+    /// not lost: [`finish_merges`](Self::finish_merges) retries it, and so does the next opening.
     pub fn merged(&self, merge: Merge, start: Position, end: Position) {
         self.merge_logged(merge, start, end);
         self.shared.finish_or_warn();
     }
 
-    /// The first half of [`merged`](Self::merged), which writes nothing: [`finish_merges`](Self::finish_merges) is the other one.
+    /// Does the first half of [`merged`](Self::merged), which writes nothing. The other half is
+    /// [`finish_merges`](Self::finish_merges).
     pub fn merge_logged(&self, merge: Merge, start: Position, end: Position) {
         let shared = &self.shared;
         shared.log_end.reach(end);
@@ -60,12 +69,13 @@ impl ContainerStore {
         shared.merging.add_pending(replacement);
     }
 
-    /// The log does not have the record of the merge and never will: the new file is removed, the old containers may be merged again.
+    /// Call when the log does not have the record of the merge and never will. Removes the new file; the old containers
+    /// may be merged again.
     pub fn abandon_merge(&self, merge: Merge) {
         self.shared.give_up(merge.claim);
     }
 
-    /// Call when writing the record of the merge failed, so that the log may have it or not. As soon as the log takes
+    /// Call when writing the record of the merge failed, so the log may or may not have it. As soon as the log takes
     /// another batch, it does not ([`Log::commit`](onefold_oplog::Log::commit)), and
     /// [`finish_merges`](Self::finish_merges) gives the merge up. If it takes none, the next opening finds out.
     pub fn doubt_merge(&self, merge: Merge) {
@@ -82,7 +92,8 @@ impl ContainerStore {
         self.shared.finish_merges()
     }
 
-    /// Writes the forwards of `containers` to the merged container `target`, which has their chunks, anew: theirs are missing or damaged. Durable on return.
+    /// Rewrites the forwards of `containers`, which are missing or damaged. They lead to the merged container `target`,
+    /// which has their chunks. Durable on return.
     pub fn repair_forwards(&self, containers: &[ContainerId], target: ContainerId) -> Result<()> {
         let shared = &self.shared;
         shared.check_repairable()?;
@@ -101,25 +112,28 @@ impl ContainerStore {
         Ok(())
     }
 
-    /// Does something while no file is on its way to its place: no forward, and no file of a repair or of parity.
+    /// Does some work while no file is on its way to its place: no forward, and no file of a repair or of parity.
     pub fn between_placements<T>(&self, work: impl FnOnce() -> T) -> T {
         let _no_parity = self.shared.protection.make_alone();
         let _nothing_else = self.shared.merging.hold_files();
         work()
     }
 
-    /// Whether merges wait for [`finish_merges`](Self::finish_merges).
+    /// Returns whether merges wait for [`finish_merges`](Self::finish_merges).
     pub fn has_pending_merges(&self) -> bool {
         self.shared.merging.has_pending(self.shared.log_end.get())
     }
 
-    /// The start of the oldest batch that is needed to spell an unsealed container, to tell that a file was never committed, or to replace
-    /// the files of merged containers. `None`: the log holds nothing that is needed here.
+    /// Returns the start of the oldest batch that is needed here; `None`: the log holds nothing that is needed. It is
+    /// needed
+    /// * to describe an unsealed container,
+    /// * to tell that a file was never committed, or
+    /// * to replace the files of merged containers.
     pub fn oldest_needed(&self) -> Option<Position> {
         self.shared.merging.oldest_log().into_iter().chain(self.shared.oldest_of_open()).min()
     }
 
-    /// Up to where the log may be trimmed, at most to `target`. Files created later say so in their headers.
+    /// Returns up to where the log may be trimmed, at most to `target`. The headers of files created later say so.
     pub fn trim_point(&self, target: Position) -> Position {
         self.shared.merging.trim(target, || self.shared.oldest_of_open())
     }
@@ -130,7 +144,7 @@ impl Shared {
         let _one_at_a_time = self.merging.hold_files();
         self.merging.settled(self.log_end.get()).into_iter().for_each(|claim| self.set_aside(claim));
         let mut result = Ok(());
-        // No two of them concern the same files. On a full disk one may give the room that another one needs.
+        // No two of them concern the same files. On a full disk one may free the space that another needs.
         for next in self.merging.pending() {
             self.flow.check_poison()?;
             match self.replace(&next) {
@@ -143,7 +157,7 @@ impl Shared {
 
     fn replaced(&self, replacement: &Replacement) {
         self.forwards.set_done(replacement.ids());
-        // Who opened one of the files before it went has put it into the cache by now, or will not.
+        // A reader that opened one of the files before it went has put it into the cache by now, or never will.
         self.retire(replacement.ids());
         self.merging.replaced(replacement);
     }
@@ -164,19 +178,19 @@ impl Shared {
         })
     }
 
-    /// Returns where the log ends, at least, for the header of a new file; it is not trimmed past that until the claim is
-    /// released.
+    /// Returns a position at or before the end of the log, for the header of a new file. The log is not trimmed past it
+    /// until the claim is released.
     pub(crate) fn hold_log(&self, claim: &Claim) -> Position {
         self.merging.hold_log(claim, || self.log_end.get())
     }
 
-    /// Gives back what a merge holds that will not be in the log; its file, if there is one, goes first.
+    /// Releases the hold of a merge that will not be in the log. Its file, if there is one, goes first.
     pub(crate) fn give_up(&self, claim: Claim) {
         self.set_aside(claim);
         self.finish_or_warn();
     }
 
-    /// The first half of [`give_up`](Self::give_up), which writes nothing.
+    /// Does the first half of [`give_up`](Self::give_up), which writes nothing.
     fn set_aside(&self, claim: Claim) {
         let Some(target) = claim.unlogged_file() else { return self.merging.release(&claim) };
         let replacement = Replacement { claim, target: None, forwarded: Vec::new(), removed: vec![target] };
@@ -184,23 +198,23 @@ impl Shared {
         self.merging.add_pending(replacement);
     }
 
-    /// Readers find chunks where the log says that they are.
+    /// Makes readers find chunks where the log says that they are.
     fn switch(&self, replacement: &Replacement) {
         let forwarded = replacement.forwarded.iter().map(|id| (*id, replacement.target));
         self.forwards.set_logged(forwarded.chain(replacement.removed.iter().map(|id| (*id, None))));
         self.retire(replacement.ids());
     }
 
-    /// Takes over a merge that the log, which starts at `log_start`, has from before this opening. With `writable` its files
-    /// will be replaced by [`Shared::finish_merges`], else only readers learn of it.
+    /// Takes over a merge that the log, which starts at `log_start`, has from before this opening. With `writable`,
+    /// [`Shared::finish_merges`] will replace its files. Otherwise only readers learn of it.
     pub(crate) fn resume(&self, log_start: Position, target: Option<ContainerId>, ids: [Vec<ContainerId>; 2], writable: bool) {
         self.merging.resume(writable.then_some(log_start), target, ids, |replacement| self.switch(replacement));
     }
 
-    /// Replaces the files. May be repeated, also when it came only half-way.
+    /// Replaces the files. May be repeated, even after it came only half-way.
     fn replace(&self, replacement: &Replacement) -> Result<()> {
         let Replacement { claim, target, forwarded, removed } = replacement;
-        // The number of a file that the log never knew may be given out again.
+        // A file that the log never knew: its number may be given out again.
         if target.is_none() && !claim.has_file {
             self.keep_numbers(removed)?;
         }
@@ -226,7 +240,8 @@ impl Shared {
         self.sync_folders(&folders)
     }
 
-    /// Returns whether a container is a merged one, so that forwards may lead to it; also if its header cannot be read.
+    /// Returns whether a container is a merged one, so forwards may lead to it. Also returns `true` if its header
+    /// cannot be read.
     fn may_answer_for_others(&self, id: ContainerId) -> Result<bool> {
         let file = match self.ground.open(&file::path(&self.directory, id), Access::Read) {
             Ok(file) => file,
@@ -246,8 +261,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Puts forwards in their places, whole. Durable when their folders are synced. All are written before the first is synced, so that
-    /// the syncs find the work done or do it together; each has its name only when its content is durable.
+    /// Puts whole forwards in their places. They are durable when their folders are synced. All are written before the
+    /// first is synced, so that the syncs find the work done or do it together. Each gets its name only when its
+    /// content is durable.
     fn write_forwards(&self, containers: &[ContainerId], target: ContainerId, folders: &mut BTreeSet<String>) -> Result<()> {
         let mut written = Vec::with_capacity(containers.len());
         for container in containers {
@@ -273,8 +289,8 @@ impl Shared {
         Ok(())
     }
 
-    /// The next opening counts on from the highest number that it finds. Where that may go without another in its place, the next folder
-    /// says that the numbers before it were used.
+    /// Keeps the numbers of removed files used. The next opening counts on from the highest number that it finds. If
+    /// that file may go without another in its place, the next folder says that the numbers before it were used.
     fn keep_numbers(&self, removed: &[ContainerId]) -> Result<()> {
         let partitions: BTreeSet<u16> = removed.iter().map(|id| id.partition()).collect();
         for partition in partitions {
@@ -297,7 +313,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives back the room of files that are about to be removed.
+    /// Frees the space of files that are about to be removed.
     fn empty_files(&self, removed: &[ContainerId]) -> onefold_ground::Result<()> {
         for id in removed {
             match self.ground.open(&file::path(&self.directory, *id), Access::ReadWrite) {
@@ -309,7 +325,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Syncs directories. If one fails nobody knows which names are there: then nothing is written any more.
+    /// Syncs directories. After a failed sync it is unknown which names are on disk, so nothing is written any more.
     pub(crate) fn sync_folders(&self, folders: &BTreeSet<String>) -> Result<()> {
         folders.iter().try_for_each(|folder| self.ground.sync_directory(folder)).map_err(|error| {
             self.flow.poison(&error.to_string());

@@ -1,5 +1,5 @@
-//! Writing the container that others are merged into. Frames of which all is needed, in the order in which they lie, are copied as they are; of others, the chunks that
-//! are needed are compressed anew.
+//! Writes the container that others are merged into. A frame whose chunks are all needed, in the order in which they
+//! lie, is copied as it is. Of other frames, the needed chunks are compressed again.
 
 use super::Planned;
 use crate::components::STORAGE_WRITE;
@@ -15,17 +15,17 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Raw bytes copied at a time: with the frames read for them, what a merge needs of memory besides catalogs.
+/// Raw bytes copied at a time. With the frames read for them, that is the memory of a merge besides catalogs.
 const WINDOW_BYTES: usize = 16 << 20;
 
-/// Chunks that are copied in one way.
+/// Chunks that are copied in the same way.
 struct Part {
     chunks: Range<usize>,
-    /// All chunks of one frame, in its order, and nothing else: copied as it is, without being compressed again.
+    /// All chunks of one frame, in its order, and nothing else: copied as it is, without compressing again.
     is_whole_frame: bool,
 }
 
-/// How chunks are copied. Frames of less than `least_bytes` are not kept as they are.
+/// Decides how to copy chunks. Frames of less than `least_bytes` are not kept as they are.
 fn parts(chunks: &[Planned], least_bytes: u32) -> Vec<Part> {
     let mut parts = Vec::new();
     let mut at = 0;
@@ -47,7 +47,7 @@ pub(super) struct Output<'a> {
     compressors: Compressors,
     /// Bytes of the frame that is being filled.
     raw: Vec<u8>,
-    /// Whether they come from a frame of a sequential writer.
+    /// Whether the bytes come from a frame of a sequential writer.
     is_sequential: bool,
 }
 
@@ -56,7 +56,7 @@ struct Target<'a> {
     shared: &'a Shared,
     file: Arc<dyn File>,
     catalog: Catalog,
-    /// Chunks of the frame that comes next.
+    /// Chunks of the next frame.
     slots: Vec<Slot>,
     /// Where the frames end.
     end_bytes: u64,
@@ -100,7 +100,7 @@ impl<'a> Output<'a> {
     fn copy(&mut self, all: &[Planned], parts: &[Part]) -> Result<()> {
         let base = parts[0].chunks.start;
         let chunks = &all[base..parts[parts.len() - 1].chunks.end];
-        // Where each chunk that does not come with its frame will be.
+        // The place of each chunk that does not come with its frame.
         let mut starts = vec![None; chunks.len()];
         let mut raw_bytes = 0;
         for at in parts.iter().filter(|part| !part.is_whole_frame).flat_map(|part| part.chunks.clone()) {
@@ -162,7 +162,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Appends a frame as it is, or what is in it where too little is before it to be a frame of its own.
+    /// Appends a frame as it is. If too little lies before it to be a frame of its own, appends its chunks instead.
     fn append_frame(&mut self, chunks: &[Planned], stored: &[u8]) -> Result<()> {
         let first = &chunks[0];
         let frame = first.frame();
@@ -173,7 +173,7 @@ impl<'a> Output<'a> {
             for Planned { slot, .. } in chunks {
                 self.append(slot, &raw[slot.offset_bytes as usize..][..slot.length_bytes as usize]);
             }
-            // So that the frame behind it can come as it is.
+            // Then the next frame can come as it is.
             return self.close_frame();
         }
         if !self.target.slots.is_empty() {
@@ -184,12 +184,12 @@ impl<'a> Output<'a> {
         self.target.write_frame(frame.codec, frame.raw_bytes, frame.checksum, stored)
     }
 
-    /// What comes next is from `frame`: chunks of small frames are not put into large ones, nor the other way round.
+    /// Prepares for chunks from `frame`: chunks of small frames do not go into large ones, nor the other way round.
     fn begin_like(&mut self, frame: &Frame) -> Result<()> {
-        // Only a frame of a sequential writer, or one of a few very long chunks, is so long.
+        // Only a frame of a sequential writer, or one of a few very long chunks, is this long.
         let is_sequential = frame.raw_bytes >= 2 * self.target.shared.options.frame_bytes;
         if is_sequential != self.is_sequential {
-            // A remainder is not worth a frame of its own.
+            // A small remainder is not worth a frame of its own.
             if self.raw.len() >= self.frame_bytes() / 4 {
                 self.close_frame()?;
             }
@@ -198,7 +198,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Raw bytes at which the frame that is being filled is closed.
+    /// Returns the number of raw bytes at which the frame that is being filled is closed.
     fn frame_bytes(&self) -> usize {
         let options = &self.target.shared.options;
         (if self.is_sequential { options.sequential_frame_bytes } else { options.frame_bytes }) as usize
@@ -228,9 +228,9 @@ impl<'a> Output<'a> {
         catalog.homes = Some(homes);
         let tail = catalog_and_footer(&catalog, end_bytes, Some(created), shared.options.digest_bytes);
         file.write_at(end_bytes, &tail).and_then(|()| file.sync()).map_err(StorageError::cannot_write)?;
-        // Other files may have their names in that directory: after a failed sync nobody knows which are there.
+        // Other files may have their names in that directory: after a failed sync it is unknown which names are there.
         shared.sync_folders(&BTreeSet::from([file::folder(&shared.directory, catalog.container)]))?;
-        // Old files go because this one is right: it is read as anybody else will read it.
+        // Old files go because this one is right. So it is read as everybody else will read it.
         let read = shared.read_catalog(catalog.container)?;
         if read != catalog {
             return Err(shared.damaged(catalog.container, None, None, "it is not what was just written"));
@@ -265,7 +265,7 @@ impl Target<'_> {
     }
 }
 
-/// Names a chunk that is lost with a frame.
+/// Adds to the error the name of a chunk that is lost with its frame.
 fn name_chunk(error: StorageError, chunks: &[Planned]) -> StorageError {
     let StorageError::Damaged { path, container, frame: Some(frame), slot: None, why } = error else { return error };
     let is_in_it = |chunk: &&Planned| chunk.catalog.container == container && u32::from(chunk.slot.frame) == frame;
