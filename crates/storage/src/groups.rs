@@ -1,13 +1,15 @@
-//! Which containers have parity: the groups of a store, as the names of their files tell.
+//! Tells which containers have parity: the groups of a store, read from the names of their files.
 //!
 //! # Invariant
-//! *Every member of a group whose parity file is in place has its file, or has lost it.* A merge that takes the file of a member away first puts parity
-//! without that member in the place of the old one, durably; so a member without a file is never one that went with a merge, and may be made anew from
-//! the others. And no number of a member is ever given to another container.
+//! *Every member of a group whose parity file is in place has its file, or has lost it.* Before a merge takes away a
+//! member's file, it puts parity without that member in the place of the old parity, durably. So a member without a
+//! file never went with a merge, and may be rebuilt from the others. And no number of a member is ever given to another
+//! container.
 //!
-//! A group is made of sealed containers that the log knows; a file is put in its place under the lock that replacing files takes
-//! (`Merging::hold_files`), so no merge takes a member away meanwhile. Of several groups with a common member the one with the greatest number counts for
-//! it. The others stay, *outdated*, as long as a member counts on them: one that is damaged and could not go into the new group.
+//! A group is made of sealed containers that the log knows. Its file is put in its place under the lock for replacing
+//! files (`Merging::hold_files`), so no merge takes a member away meanwhile. If several groups have a common member,
+//! the group with the greatest number counts for it. The others stay, *outdated*, as long as a member counts on them: a
+//! damaged one that could not go into the new group.
 
 use crate::parity::{parity_directory, parity_folder, parity_name, parity_path};
 use crate::store::{ContainerStore, Shared};
@@ -17,16 +19,17 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-/// What could not be done with a container is tried again after this time.
+/// Time until a failed attempt with a container is repeated.
 const RETRY_AFTER: Duration = Duration::from_secs(300);
 
 /// Which containers have parity, and who makes it.
 ///
-/// Locks: [`make_alone`](Self::make_alone) comes first, before files are held in place. The groups come last: they are read
-/// from directories under their lock (where a failed sync poisons the flow), but what is done with them takes no other lock.
+/// Locks: [`make_alone`](Self::make_alone) comes first, before files are held in place. The groups come last. They are
+/// read from directories under their lock, where a failed sync poisons the flow. But work with them takes no other
+/// lock.
 #[derive(Debug, Default)]
 pub(crate) struct Protection {
-    /// `None` until somebody asks.
+    /// `None` until first needed.
     groups: Mutex<Option<Groups>>,
     /// One thread at a time makes parity.
     making: Mutex<()>,
@@ -47,7 +50,7 @@ impl Protection {
         work(known.as_mut().expect("they were read just now"))
     }
 
-    /// Works with the groups if they were read already: whoever reads them later sees what is in place then.
+    /// Works with the groups if they were already read. A later read sees what is in place then.
     pub(crate) fn with_known(&self, work: impl FnOnce(&mut Groups)) {
         if let Some(groups) = self.groups.lock().as_mut() {
             work(groups);
@@ -60,27 +63,29 @@ impl Protection {
 pub(crate) struct Groups {
     /// Numbers of the members, ascending.
     members: BTreeMap<ContainerId, Vec<u32>>,
-    /// On which group a container counts.
+    /// The group that a container counts on.
     of: HashMap<ContainerId, ContainerId>,
-    /// Groups to be replaced: a member counts on another one, or the parity file is damaged. All other groups have no common members.
+    /// Groups to replace: a member counts on another group, or the parity file is damaged. All other groups have no
+    /// common members.
     outdated: BTreeSet<ContainerId>,
     /// Sealed containers in no group; `None` until somebody makes groups.
     without: Option<BTreeSet<ContainerId>>,
-    /// Containers that are in no new group for now, since when: they could not be read, or a merge is taking them.
+    /// Containers that go into no new group for now, and since when: they could not be read, or a merge is taking them.
     unfit: HashMap<ContainerId, Instant>,
-    /// Containers whose repair is not tried again for now, since when: parity and the other members were read and did not allow it.
+    /// Containers whose repair is not retried for now, and since when: parity and the other members were read and did
+    /// not allow it.
     beyond_repair: HashMap<ContainerId, Instant>,
     /// By partition: the next group.
     next_numbers: BTreeMap<u16, u32>,
 }
 
 impl Groups {
-    /// The group that a container counts on.
+    /// Returns the group that a container counts on.
     pub(crate) fn group_of(&self, container: ContainerId) -> Option<ContainerId> {
         self.of.get(&container).copied()
     }
 
-    /// All groups whose parity has this container in it.
+    /// Returns all groups whose parity includes this container.
     fn groups_with(&self, container: ContainerId) -> impl Iterator<Item = ContainerId> {
         let outdated = self.outdated.iter().copied().filter(move |group| group.partition() == container.partition());
         let has_it =
@@ -93,7 +98,7 @@ impl Groups {
         Some(members.iter().map(|number| ContainerId::new(group.partition(), *number)).collect())
     }
 
-    /// Members that have no newer parity than this.
+    /// Returns the members that have no newer parity than this.
     pub(crate) fn members_counting_on(&self, group: ContainerId) -> Vec<ContainerId> {
         let members = self.members(group).unwrap_or_default();
         members.into_iter().filter(|member| self.group_of(*member) == Some(group)).collect()
@@ -111,15 +116,15 @@ impl Groups {
         self.outdated.contains(&group)
     }
 
-    /// The parity file of a group is damaged: its members go into another one.
+    /// Notes that the parity file of a group is damaged: its members go into another group.
     pub(crate) fn set_outdated(&mut self, group: ContainerId) {
         if self.members.contains_key(&group) {
             self.outdated.insert(group);
         }
     }
 
-    /// At most so many containers of a partition that need a new group: those without one, and those that count on one that is to be replaced. Not
-    /// those that are unfit for now.
+    /// Returns at most `most` containers of a partition that need a new group, except those that are unfit for now.
+    /// They need one if they have none, or if they count on a group that is to be replaced.
     pub(crate) fn wanting(&self, partition: u16, most: usize) -> Vec<ContainerId> {
         let all = ContainerId::new(partition, 0)..=ContainerId::new(partition, u32::MAX);
         let without = self.without.iter().flat_map(|without| without.range(all.clone())).copied();
@@ -127,12 +132,12 @@ impl Groups {
         without.chain(outdated).filter(|container| self.is_fit(*container)).take(most).collect()
     }
 
-    /// Groups that nobody counts on any more.
+    /// Returns the groups that nobody counts on any more.
     pub(crate) fn unneeded(&self) -> Vec<ContainerId> {
         self.outdated.iter().copied().filter(|group| self.members_counting_on(*group).is_empty()).collect()
     }
 
-    /// Whether a container may go into a new group.
+    /// Returns whether a container may go into a new group.
     pub(crate) fn is_fit(&self, container: ContainerId) -> bool {
         self.unfit.get(&container).is_none_or(|since| since.elapsed() > RETRY_AFTER)
     }
@@ -141,7 +146,7 @@ impl Groups {
         self.unfit.insert(container, Instant::now());
     }
 
-    /// Whether a repair failed lately, and not for want of room or the like.
+    /// Returns whether a repair failed lately, for another reason than a lack of space or the like.
     pub(crate) fn is_beyond_repair(&self, container: ContainerId) -> bool {
         self.beyond_repair.get(&container).is_some_and(|since| since.elapsed() <= RETRY_AFTER)
     }
@@ -150,14 +155,14 @@ impl Groups {
         self.beyond_repair.insert(container, Instant::now());
     }
 
-    /// A container was made anew: so may be the others of its group, which could not.
+    /// Notes that a container was rebuilt. Others of its group that could not be rebuilt may be now.
     pub(crate) fn repaired(&mut self, container: ContainerId) {
         self.unfit.remove(&container);
         let others: Vec<ContainerId> = self.groups_with(container).flat_map(|group| self.members(group).unwrap_or_default()).collect();
         self.beyond_repair.retain(|member, _| !others.contains(member));
     }
 
-    /// The next number of a partition, given out.
+    /// Gives out the next number of a partition.
     pub(crate) fn next_group(&mut self, partition: u16) -> Result<ContainerId> {
         let next = self.next_numbers.entry(partition).or_insert(1);
         let group = ContainerId::new(partition, *next);
@@ -165,7 +170,7 @@ impl Groups {
         Ok(group)
     }
 
-    /// A group is in place: its members count on it.
+    /// Notes that a group is in place: its members count on it.
     pub(crate) fn insert(&mut self, group: ContainerId, members: Vec<u32>) {
         let next = self.next_numbers.entry(group.partition()).or_insert(1);
         *next = (*next).max(group.number().saturating_add(1));
@@ -181,7 +186,8 @@ impl Groups {
         self.members.insert(group, members);
     }
 
-    /// The parity file of a group is gone. Members that counted on it count on an older one that has them, if there is one.
+    /// Notes that the parity file of a group is gone. Members that counted on it now count on an older group that has
+    /// them, if there is one.
     pub(crate) fn remove(&mut self, group: ContainerId) {
         let left = self.members_counting_on(group);
         self.members.remove(&group);
@@ -197,8 +203,8 @@ impl Groups {
         }
     }
 
-    /// Begins to list the containers without a group, unless they are listed. Those that are sealed from here on are put into
-    /// the list by whoever seals them. Returns whether it is to be [ended](Self::end_list).
+    /// Begins to list the containers without a group, unless they are listed. A container that is sealed from here on
+    /// is added to the list when it is sealed. Returns whether the caller must [end](Self::end_list) the list.
     pub(crate) fn begin_list(&mut self) -> bool {
         let is_new = self.without.is_none();
         self.without.get_or_insert_default();
@@ -212,19 +218,19 @@ impl Groups {
         self.without.get_or_insert_default().extend(without);
     }
 
-    /// The list could not be made: it is begun again later.
+    /// Notes that the list could not be made. It is begun again later.
     pub(crate) fn abandon_list(&mut self) {
         self.without = None;
     }
 
-    /// A container was sealed.
+    /// Notes that a container was sealed.
     pub(crate) fn sealed(&mut self, container: ContainerId) {
         if let Some(without) = &mut self.without {
             without.insert(container);
         }
     }
 
-    /// A container has no file any more.
+    /// Notes that a container no longer has a file.
     fn gone(&mut self, container: ContainerId) {
         if let Some(without) = &mut self.without {
             without.remove(&container);
@@ -244,19 +250,19 @@ pub struct ParityStatistics {
 }
 
 impl ContainerStore {
-    /// How much has parity.
+    /// Returns how much has parity.
     pub fn parity_statistics(&self) -> Result<ParityStatistics> {
         self.shared.with_groups(|groups| Ok(ParityStatistics { groups: groups.members.len() as u64, containers: groups.of.len() as u64 }))
     }
 
-    /// All groups with a parity file, ascending. A group is named by partition and number, as a container.
+    /// Returns all groups with a parity file, ascending. A group is named by partition and number, like a container.
     pub fn parity_groups(&self) -> Result<Vec<ContainerId>> {
         self.shared.with_groups(|groups| Ok(groups.all().map(|(group, _)| group).collect()))
     }
 }
 
 impl Shared {
-    /// Works with the groups. The first time they are read from the names of the parity files. `work` takes no other lock.
+    /// Works with the groups. The first call reads them from the names of the parity files. `work` takes no other lock.
     pub(crate) fn with_groups<T>(&self, work: impl FnOnce(&mut Groups) -> Result<T>) -> Result<T> {
         self.protection.with(|| self.read_groups(), work)
     }
@@ -293,13 +299,14 @@ impl Shared {
         Ok(groups)
     }
 
-    /// Before the files of these containers go: parity that has them in it is replaced by parity without them, or goes, durably.
+    /// Call before the files of these containers go. Replaces parity that includes them by parity without them, or
+    /// removes it, durably.
     pub(crate) fn leave_parity<'a>(&self, containers: impl Iterator<Item = &'a ContainerId>) -> Result<()> {
         let gone: BTreeSet<ContainerId> = containers.copied().collect();
         let found: BTreeSet<ContainerId> =
             self.with_groups(|groups| Ok(gone.iter().flat_map(|container| groups.groups_with(*container)).collect()))?;
         for group in &found {
-            // Those made before in this loop may have taken all that counted on it.
+            // Groups made earlier in this loop may have taken all members that counted on it.
             let left = self.with_groups(|groups| Ok(groups.members_counting_on(*group)))?;
             if left.iter().any(|member| !gone.contains(member)) {
                 self.shrink_or_verify(*group, &gone)?;
@@ -312,7 +319,7 @@ impl Shared {
         })
     }
 
-    /// Takes the parity files of groups away, durably.
+    /// Removes the parity files of groups, durably.
     pub(crate) fn remove_groups(&self, found: &[ContainerId]) -> Result<()> {
         let mut folders = BTreeSet::new();
         for group in found {
@@ -321,7 +328,8 @@ impl Shared {
                 self.remove_if_there(&parity_path(&self.directory, *group, &numbers), &mut folders)?;
             }
         }
-        // A name whose removal is not durable may come back with a crash: until then the group is known, and its removal is repeated.
+        // A name whose removal is not durable may come back with a crash. Until the removal is durable, the group stays
+        // known, and its removal is retried.
         self.sync_folders(&folders)?;
         self.with_groups(|groups| {
             found.iter().for_each(|group| groups.remove(*group));
@@ -329,14 +337,14 @@ impl Shared {
         })
     }
 
-    /// Makes the directory of a group's parity file; returns it.
+    /// Makes the directory of a group's parity file, and returns it.
     pub(crate) fn make_parity_folder(&self, group: ContainerId) -> Result<String> {
         let folder = parity_folder(&self.directory, group);
         self.ground.create_directory(&folder).map_err(StorageError::cannot_write)?;
         Ok(folder)
     }
 
-    /// A file that is written beside and then renamed; what a failed attempt left goes first.
+    /// Creates a file that is written beside its place and then renamed. Removes what a failed attempt left.
     pub(crate) fn create_beside(&self, path: &str) -> Result<std::sync::Arc<dyn onefold_ground::File>> {
         let mut folders = BTreeSet::new();
         self.remove_if_there(path, &mut folders)?;
@@ -344,13 +352,14 @@ impl Shared {
     }
 }
 
-/// The highest container that has parity: its number is used, even where its file was lost. Adds the folders of parity files to `found`.
+/// Returns the highest container that has parity: its number is used, even if its file was lost. Adds the folders of
+/// parity files to `found`.
 pub(crate) fn highest_member(ground: &dyn Ground, directory: &str, partition: u16, found: &mut BTreeSet<String>) -> Result<u32> {
     let directory = parity_directory(directory, partition);
     let mut highest = 0;
     if ground.exists(&directory)? {
         let folders = ground.list(&directory)?;
-        // All of them: a group made late may have old members only.
+        // All folders: a group made late may have old members only.
         for folder in folders.iter().filter(|entry| entry.is_directory && file::folder_start(&entry.name).is_some()) {
             let folder = format!("{directory}/{}", folder.name);
             let names = ground.list(&folder)?;

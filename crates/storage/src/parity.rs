@@ -1,8 +1,9 @@
-//! The parity file of a group of containers (`docs/format.md` section 5.10): names, header, and what its blocks are good for.
+//! The parity file of a group of containers (`docs/format.md` section 5.10): names, header, and what its blocks can
+//! repair.
 //!
-//! A group has some containers of one partition, its *members*. Block `b` of the parity is the exclusive or of the blocks `b` of all members, one that
-//! is shorter being continued by zeros. The header has the checksum of every block of every member, so what is rotten is known block by
-//! block: of each place in the file one member may be lost.
+//! A group has some containers of one partition, its *members*. Block `b` of the parity is the exclusive or of the
+//! blocks `b` of all members. Zeros continue a shorter member. The header has the checksum of every block of every
+//! member, so it is known which blocks are rotten. At each place in the file, one member may be lost.
 
 use crate::catalog::decode_container;
 use crate::{ContainerId, file};
@@ -11,9 +12,9 @@ use onefold_ground::wire::{Reader, WireError};
 
 /// The unit of repair.
 pub(crate) const BLOCK_BYTES: usize = 64 << 10;
-/// Most members of a group. Parity of one member is a copy of it.
+/// Highest number of members in a group. Parity of one member is a copy of it.
 pub const MAX_MEMBERS: usize = 16;
-/// Longest member: what a container's file can have.
+/// Highest length of a member: as much as a container's file can have.
 const MAX_LENGTH_BYTES: u64 = u32::MAX as u64;
 /// The blocks begin at a multiple of this.
 const ALIGNMENT_BYTES: usize = 4096;
@@ -28,33 +29,33 @@ const START_BYTES: usize = 48;
 pub(crate) struct Member {
     pub(crate) container: ContainerId,
     pub(crate) length_bytes: u64,
-    /// Of its blocks; the last one is as long as the file has it.
+    /// Checksums of its blocks. The last block is as long as the file has it.
     pub(crate) checksums: Vec<u64>,
 }
 
 /// The header of a parity file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ParityHeader {
-    /// Partition and number of the group, as those of a container.
+    /// Partition and number of the group, like those of a container.
     pub(crate) group: ContainerId,
     pub(crate) store: [u8; 16],
-    /// Ascending.
+    /// In ascending order.
     pub(crate) members: Vec<Member>,
-    /// Of the blocks of the parity.
+    /// Checksums of the parity's blocks.
     pub(crate) checksums: Vec<u64>,
 }
 
-/// Blocks of a run of bytes.
+/// Returns the number of blocks in a run of bytes.
 pub(crate) fn blocks(length_bytes: u64) -> usize {
     length_bytes.div_ceil(BLOCK_BYTES as u64) as usize
 }
 
-/// The length of block `block` of a run of bytes.
+/// Returns the length of block `block` of a run of bytes.
 pub(crate) fn block_length(length_bytes: u64, block: usize) -> usize {
     length_bytes.saturating_sub(block as u64 * BLOCK_BYTES as u64).min(BLOCK_BYTES as u64) as usize
 }
 
-/// Where the blocks begin in the parity file of members with these lengths.
+/// Returns where the blocks begin in the parity file of members with these lengths.
 pub(crate) fn data_offset(lengths: impl Iterator<Item = u64>) -> u64 {
     let (mut members, mut checksums, mut most) = (0, 0, 0);
     for length in lengths {
@@ -66,17 +67,17 @@ pub(crate) fn data_offset(lengths: impl Iterator<Item = u64>) -> u64 {
 }
 
 impl ParityHeader {
-    /// Where the blocks begin.
+    /// Returns where the blocks begin.
     pub(crate) fn data_offset(&self) -> u64 {
         data_offset(self.members.iter().map(|member| member.length_bytes))
     }
 
-    /// The length of the whole file.
+    /// Returns the length of the whole file.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.data_offset() + (self.checksums.len() * BLOCK_BYTES) as u64
     }
 
-    /// The bytes, up to the first block.
+    /// Encodes the bytes up to the first block.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.extend_from_slice(MAGIC);
@@ -98,7 +99,7 @@ impl ParityHeader {
         bytes
     }
 
-    /// How many bytes must be read to decode a header, from its first ones; the error is for people.
+    /// Returns how many bytes must be read to decode a header, from its first bytes. The error is for people.
     pub(crate) fn length_of(start: &[u8]) -> Result<usize, String> {
         let (header, lengths) = decode_start(start)?;
         let lengths = lengths.ok_or("the file is too short for its members")?;
@@ -139,7 +140,7 @@ impl ParityHeader {
     }
 }
 
-/// Containers and lengths of members, as far as there are so many bytes; and where what follows them begins.
+/// Containers and lengths of members, if there are enough bytes; and where the bytes after them begin.
 type Start = (usize, Option<Vec<(ContainerId, u64)>>);
 
 fn decode_start(bytes: &[u8]) -> Result<Start, String> {
@@ -173,24 +174,25 @@ fn said(error: WireError) -> String {
     error.to_string()
 }
 
-/// The directory of the parity files of a partition.
+/// Returns the directory of the parity files of a partition.
 pub(crate) fn parity_directory(directory: &str, partition: u16) -> String {
     format!("{}/parity", file::partition_directory(directory, partition))
 }
 
-/// The folder of the parity file of a group.
+/// Returns the folder of the parity file of a group.
 pub(crate) fn parity_folder(directory: &str, group: ContainerId) -> String {
     format!("{}/{:05x}", parity_directory(directory, group.partition()), group.number() >> 12)
 }
 
-/// The parity file of a group. Its name has the members, so that a list of files tells which containers have parity.
+/// Returns the path of the parity file of a group. Its name has the members, so a list of files tells which containers
+/// have parity.
 pub(crate) fn parity_path(directory: &str, group: ContainerId, members: &[u32]) -> String {
     let mut path = format!("{}/{:08x}", parity_folder(directory, group), group.number());
     members.iter().for_each(|member| path.push_str(&format!("-{member:08x}")));
     path
 }
 
-/// Group and members of a parity file by its name; `None`: it is none.
+/// Returns group and members of a parity file by its name; `None`: it is not one.
 pub(crate) fn parity_name(name: &str) -> Option<(u32, Vec<u32>)> {
     let mut numbers = name.split('-').map(file::number);
     let group = numbers.next()??;
@@ -199,7 +201,7 @@ pub(crate) fn parity_name(name: &str) -> Option<(u32, Vec<u32>)> {
     (is_ascending && (1..=MAX_MEMBERS).contains(&members.len())).then_some((group, members))
 }
 
-/// Exclusive or of a block into another one that is at least as long.
+/// Adds a block, by exclusive or, to another one that is at least as long.
 pub(crate) fn add(sum: &mut [u8], block: &[u8]) {
     sum.iter_mut().zip(block).for_each(|(sum, byte)| *sum ^= byte);
 }

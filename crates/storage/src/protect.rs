@@ -1,7 +1,8 @@
-//! Making parity: sealed containers that have none are grouped, and the exclusive or of their files is written beside them.
+//! Makes parity: groups sealed containers that have none, and writes the exclusive or of their files beside them.
 //!
-//! A container goes into a group only when all of it was read and found whole, so that parity is never made of what is rotten. The file is written whole
-//! and synced under another name, then renamed; groups that it replaces go afterwards. A crash or a full disk at any point leaves what was there.
+//! A container goes into a group only if all of it was read and found sound. So parity is never made of rotten data.
+//! The file is written whole and synced under another name, then renamed. Groups that it replaces go afterwards. A
+//! crash or a full disk at any point leaves what was there.
 
 use crate::parity::{
     BLOCK_BYTES, MAX_MEMBERS, Member, ParityHeader, add, block_length, blocks, data_offset, parity_directory, parity_path,
@@ -19,14 +20,16 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Blocks of the parity that are made at a time: with as much of a member, what it needs of memory.
+/// Blocks of the parity that are made at a time. With as much of a member, that is the memory it needs.
 const STRIPE_BLOCKS: usize = 16;
 
-/// Blocks of a member that are read at a time while it is verified.
+/// Blocks of a member that are read at a time to verify it.
 const WINDOW_BLOCKS: usize = 64;
 
-/// A member while its group is made. Parity is made of the very bytes that were verified. A file of the usual length is read once, and added when it was verified; of a
-/// longer one the checksum of each block is noted at its first reading, and another one at a later reading is an error.
+/// A member while its group is made. Parity is made of the very bytes that were verified:
+/// * A file of the usual length is read once, and added when it was verified.
+/// * Of a longer file, the checksum of each block is noted at its first reading. A different checksum at a later
+///   reading is an error.
 struct Source {
     container: ContainerId,
     file: Arc<dyn File>,
@@ -35,24 +38,25 @@ struct Source {
     checksums: RefCell<Vec<Option<u64>>>,
     /// The whole file, if it is not too long, until it is added.
     whole: Option<Vec<u8>>,
-    /// The blocks read last, from where on.
+    /// The blocks read last, and where they begin.
     window: RefCell<(u64, Vec<u8>)>,
 }
 
-/// Members of a group that is made.
+/// Members of a group that is being made.
 #[derive(Default)]
 struct Gathered {
     sources: Vec<Source>,
-    /// The exclusive or of those whose bytes were in memory as a whole: as long as the longest of them, at most 16 MiB.
+    /// The exclusive or of the members whose whole bytes were in memory. It is as long as the longest of them, at most
+    /// 16 MiB.
     sum: Vec<u8>,
     /// Members that are in the sum.
     added: BTreeSet<ContainerId>,
-    /// Memory for the next one.
+    /// Memory for the next member.
     memory: Vec<u8>,
 }
 
 impl Gathered {
-    /// Takes one that was found whole.
+    /// Takes a member that was found sound.
     fn take(&mut self, mut source: Source) {
         source.window.take();
         if let Some(whole) = source.whole.take() {
@@ -69,9 +73,11 @@ impl Gathered {
 }
 
 impl ContainerStore {
-    /// Makes parity for one group of `size` containers (2 to 16) that have none. With `all` also for fewer; they are
-    /// grouped anew, with others, when there are more. Returns how many containers are in the new group; `None`: there is nothing to do. The
-    /// calling thread does all the work. Damage of a container leaves it without parity and is no error.
+    /// Makes parity for one group of `size` containers (2 to 16) that have none. With `all`, also for fewer; they are
+    /// grouped again, with others, when there are more. Returns how many containers are in the new group; `None`: there
+    /// is nothing to do.
+    ///
+    /// The calling thread does all the work. Damage of a container leaves it without parity and is no error.
     pub fn make_parity(&self, size: usize, all: bool) -> Result<Option<usize>> {
         let shared = &self.shared;
         shared.check_writable()?;
@@ -86,7 +92,7 @@ impl ContainerStore {
         loop {
             let Some(candidates) = shared.candidates(size, all)? else { return Ok(None) };
             let gathered = shared.whole_ones(&candidates)?;
-            // Those that are not whole are not asked for again.
+            // The others are unfit now, and are not chosen again.
             if gathered.sources.len() < candidates.len() {
                 continue;
             }
@@ -114,8 +120,9 @@ impl Shared {
         listed.map(drop)
     }
 
-    /// The containers of the next group: of one partition, those without parity or with parity that is to be replaced, and those of groups that are
-    /// too small.
+    /// Chooses the containers of the next group, all of one partition:
+    /// * containers without parity, or with parity that is to be replaced, and
+    /// * containers of groups that are too small.
     fn candidates(&self, size: usize, all: bool) -> Result<Option<Vec<ContainerId>>> {
         self.with_groups(|groups| {
             for partition in self.owners.partitions() {
@@ -144,7 +151,7 @@ impl Shared {
         })
     }
 
-    /// Reads containers and keeps those that are whole. One that is damaged and has parity is made anew first.
+    /// Reads containers and keeps the sound ones. First rebuilds damaged ones that have parity.
     fn whole_ones(&self, containers: &[ContainerId]) -> Result<Gathered> {
         let mut gathered = Gathered::default();
         for container in containers {
@@ -189,7 +196,8 @@ impl Shared {
         }
     }
 
-    /// Writes the parity file of a new group and puts it in its place. Returns how many members it has: none if one of them was merged meanwhile.
+    /// Writes the parity file of a new group and puts it in its place. Returns how many members it has: none if one of
+    /// them was merged meanwhile.
     fn write_group(&self, gathered: &Gathered) -> Result<usize> {
         let sources = &gathered.sources[..];
         let Some(first) = sources.first() else { return Ok(0) };
@@ -243,7 +251,8 @@ impl Shared {
         file.sync().map_err(StorageError::cannot_write)
     }
 
-    /// Puts a parity file in its place, durably, unless one of its members went meanwhile. Nothing goes while this is done.
+    /// Puts a parity file in its place, durably, unless one of its members went meanwhile. Nothing goes while this is
+    /// done.
     fn place_group(&self, group: ContainerId, sources: &[Source], temporary: &str, folder: &str) -> Result<bool> {
         for source in sources {
             if !self.stable(|| self.answering(source.container)).is_ok_and(|answering| answering == source.container) {
@@ -257,7 +266,7 @@ impl Shared {
         Ok(true)
     }
 
-    /// The parity file of a new group has its name: makes that durable; then those go that nobody counts on any more.
+    /// Makes the name of a new group's parity file durable. Then removes the groups that nobody counts on any more.
     pub(crate) fn put_in_place(&self, group: ContainerId, members: Vec<u32>, folder: &str) -> Result<()> {
         self.note_groups(|groups| groups.insert(group, members))?;
         let above = parity_directory(&self.directory, group.partition());
@@ -267,7 +276,7 @@ impl Shared {
 }
 
 impl Source {
-    /// Reads blocks, as far as the file has them; bytes that differ from those read before are an error.
+    /// Reads blocks, as far as the file has them. Bytes that differ from those read before are an error.
     fn read(&self, wanted: Range<usize>, out: &mut Vec<u8>) -> onefold_ground::Result<()> {
         out.resize(wanted.clone().map(|block| block_length(self.length_bytes, block)).sum(), 0);
         self.file.read_at((wanted.start * BLOCK_BYTES) as u64, out)?;

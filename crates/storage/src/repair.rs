@@ -1,8 +1,12 @@
-//! Making a damaged or lost container anew from the parity of its group.
+//! Rebuilds a damaged or lost container from the parity of its group.
 //!
-//! Blocks of the file that are what they were stay; each other one is the exclusive or of the parity's block and those of all other members, which must
-//! all be right, and must itself have the checksum that the parity file knows. The file is written beside, synced, verified as a container, and renamed
-//! into its place: at any moment there is the old file or the right one. Nothing is ever guessed: what cannot be made right stays as it is.
+//! Blocks of the file that are still right stay. Each other block is the exclusive or of the parity's block and the
+//! blocks of all other members. Those must all be right, and the result must have the checksum that the parity file
+//! knows.
+//!
+//! The file is written beside the old one, synced, verified as a container, and renamed into its place. So at any
+//! moment there is either the old file or the right one. Nothing is ever guessed: what cannot be repaired stays as it
+//! is.
 
 use crate::components::REPAIR;
 use crate::parity::{BLOCK_BYTES, Member, ParityHeader, add, block_length, blocks, data_offset, parity_directory, parity_path};
@@ -15,18 +19,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What became of a container that looked damaged.
+/// The result of a repair: what happened to a container that looked damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repair {
-    /// It was made anew.
+    /// It was rebuilt.
     Repaired,
-    /// Its file is what it was when parity was made of it: what failed was the reading.
+    /// Its file is as it was when parity was made of it. The reading failed, not the file.
     Whole,
-    /// It cannot be made anew: it has no parity, or more of its group is damaged.
+    /// It cannot be rebuilt: it has no parity, or more of its group is damaged.
     Impossible,
 }
 
-/// Blocks of the parity that are read at once to verify them.
+/// Blocks of the parity that one read of a verification takes.
 const WINDOW_BLOCKS: usize = 64;
 
 /// The parity file of a group, open.
@@ -35,11 +39,11 @@ pub(crate) struct Parity {
     file: Arc<dyn File>,
 }
 
-/// Why parity is of no use now.
+/// Why the parity is of no use now.
 pub(crate) enum Unusable {
-    /// The file is damaged or missing; for people.
+    /// The file is damaged or missing. The text is for people.
     Damaged(String),
-    /// Something failed that has nothing to do with what is stored.
+    /// A failure that has nothing to do with what is stored.
     Failed(StorageError),
 }
 
@@ -49,23 +53,24 @@ impl From<GroundError> for Unusable {
     }
 }
 
-/// A file of a member, past all caches; `None`: there is none that can be read.
+/// A member's file, opened past all caches; `None`: no file that can be read.
 pub(crate) type MemberFile = Option<Arc<dyn File>>;
 
 impl ContainerStore {
-    /// Makes a damaged or lost container anew, if its group allows it; durable on return. Readers go on meanwhile and find the new file. An error (a full
-    /// disk) leaves everything as it is.
+    /// Rebuilds a damaged or lost container, if its group allows it. Durable on return. Readers go on meanwhile and
+    /// find the new file. An error (such as a full disk) leaves everything as it is.
     pub fn repair(&self, container: ContainerId) -> Result<Repair> {
         self.shared.repair(container)
     }
 
-    /// Has containers made anew though the store is open for reading only: the caller has it alone, and is about to make other things of what containers have.
+    /// Allows rebuilding containers though the store is open for reading only. Call only when the caller has the store
+    /// alone and is about to rebuild other things from the containers.
     pub fn allow_repairs(&self) {
         self.shared.mode.allow_repairs();
     }
 
-    /// Makes containers with parity anew that have no file. Returns those, and those that could not be made, with what failed if it was not the parity.
-    /// `go_on` is asked between groups.
+    /// Rebuilds containers that have parity but no file. Returns the rebuilt ones, and those that could not be rebuilt,
+    /// with the error if the cause was not the parity. Asks `go_on` between groups.
     pub fn repair_lost(&self, go_on: &dyn Fn() -> bool) -> Result<RepairedAndLost> {
         let (mut repaired, mut lost) = (Vec::new(), Vec::new());
         for group in self.parity_groups()? {
@@ -79,8 +84,9 @@ impl ContainerStore {
         Ok((repaired, lost))
     }
 
-    /// Reads the parity file of a group from the device. Where it is damaged, [`make_parity`](Self::make_parity) makes its members parity anew; until then it
-    /// stays, for what is right in it may be of use. Members that lost their files are made anew before.
+    /// Reads the parity file of a group from the device, after rebuilding members that lost their files. If the parity
+    /// is damaged, [`make_parity`](Self::make_parity) makes new parity of its members. Until then the file stays: the
+    /// right parts of it may be of use.
     pub fn scrub_parity(&self, group: ContainerId) -> Result<ScrubbedParity> {
         self.shared.scrub_parity(group, &mut ReadBuffer::default())
     }
@@ -91,19 +97,20 @@ impl ContainerStore {
 pub struct ScrubbedParity {
     /// Bytes read.
     pub read_bytes: u64,
-    /// Members that were lost and made anew.
+    /// Members that were lost and rebuilt.
     pub repaired: Vec<ContainerId>,
-    /// Members that are lost: each is [`StorageError::Damaged`].
+    /// Members that stay lost: each is [`StorageError::Damaged`].
     pub damage: Vec<StorageError>,
-    /// What is wrong with the parity file itself. No data is.
+    /// What is wrong with the parity file itself. No data is damaged.
     pub damaged_parity: Option<String>,
 }
 
-/// Members that were made anew, and those that could not be: with what failed, if it was not the parity.
+/// Members that were rebuilt, and members that could not be. The latter have the error, if the cause was not the
+/// parity.
 pub type RepairedAndLost = (Vec<ContainerId>, Vec<(ContainerId, Option<StorageError>)>);
 
 impl Shared {
-    /// Whether containers may be made anew, or that is rehearsed.
+    /// Returns whether containers may be rebuilt, for real or in a rehearsal.
     pub(crate) fn may_repair(&self) -> bool {
         self.rehearsal.is_on() || self.mode.allows_repairs() || self.check_writable().is_ok()
     }
@@ -116,13 +123,13 @@ impl Shared {
             let is_hopeless = groups.is_beyond_repair(container);
             Ok(if is_hopeless { None } else { groups.group_of(container) })
         };
-        // Most often there is none; then nobody is waited for.
+        // Most often there is no parity; then there is no wait.
         if self.with_groups(group)?.is_none() {
             return Ok(Repair::Impossible);
         }
         let _nothing_goes = self.merging.hold_files();
         let begun = Instant::now();
-        // One that was merged and whose files wait for being replaced is not looked up any more.
+        // A merged container whose files still wait for their replacement is no longer looked up.
         let was_merged = self.forwards.is_logged(container);
         let Some(group) = self.with_groups(group)?.filter(|_| !was_merged) else { return Ok(Repair::Impossible) };
         let repaired = self.make_anew(group, container)?;
@@ -168,7 +175,7 @@ impl Shared {
         Ok(scrubbed)
     }
 
-    /// Makes members of a group anew that have no file.
+    /// Rebuilds members of a group that have no file.
     fn repair_lost_of(&self, group: ContainerId) -> Result<RepairedAndLost> {
         let (mut repaired, mut lost) = (Vec::new(), Vec::new());
         for member in self.with_groups(|groups| Ok(groups.members_counting_on(group)))? {
@@ -186,7 +193,7 @@ impl Shared {
                     Some(error)
                 }
             };
-            // Else it was merged meanwhile.
+            // It may have gone while it was read. From here on nothing goes.
             if self.with_groups(|groups| Ok(groups.group_of(member)))? == Some(group) {
                 lost.push((member, error));
             }
@@ -228,7 +235,7 @@ impl Shared {
         Ok(Parity { header, file })
     }
 
-    /// Reads a whole parity file; returns how long it is.
+    /// Reads a whole parity file. Returns its length.
     fn verify_parity(&self, group: ContainerId, buffer: &mut ReadBuffer) -> std::result::Result<u64, Unusable> {
         let parity = self.open_parity(group)?;
         let mut block = [0; BLOCK_BYTES];
@@ -237,7 +244,7 @@ impl Shared {
             let offset = parity.header.data_offset() + (first * BLOCK_BYTES) as u64;
             let is_read = buffer.read(&*parity.file, offset, sums.len() * BLOCK_BYTES).is_ok();
             for (number, sum) in sums.iter().enumerate() {
-                // Where the device cannot read all, it may be for one block.
+                // If the device cannot read the whole range, one bad block may be the reason.
                 let is_right = if is_read {
                     checksum(&buffer[number * BLOCK_BYTES..(number + 1) * BLOCK_BYTES]) == *sum
                 } else {
@@ -266,7 +273,7 @@ impl Shared {
         };
         let files = parity.header.members.iter().map(|member| self.member_file(member)).collect::<Result<Vec<_>>>()?;
         if self.is_as_it_was(&parity.header.members[lost], &files[lost])? {
-            // What is in memory of it may have been what was wrong.
+            // The copy in memory may have been the damaged one.
             self.retire([container].iter());
             return Ok(if self.is_sound(container, &files[lost])? { Repair::Whole } else { Repair::Impossible });
         }
@@ -292,7 +299,7 @@ impl Shared {
         Ok(Repair::Repaired)
     }
 
-    /// Takes what a repair would write for the container's file.
+    /// Makes this opening see the file that a repair would write for the container.
     fn rehearse_anew(&self, container: ContainerId, there: &MemberFile) -> Result<Repair> {
         let Some(made) = self.stand_in(container)? else { return Ok(Repair::Impossible) };
         if !self.is_the_same(container, there, made.clone())? {
@@ -302,7 +309,7 @@ impl Shared {
         Ok(Repair::Repaired)
     }
 
-    /// The file of a member, or what a rehearsed repair has made of it.
+    /// Returns the file of a member, or the rehearsed repair of it.
     fn member_file(&self, member: &Member) -> Result<MemberFile> {
         match self.rehearsed(member.container) {
             Some(file) => Ok(Some(file)),
@@ -310,7 +317,7 @@ impl Shared {
         }
     }
 
-    /// Whether a file has exactly the blocks that a member had.
+    /// Returns whether a file has exactly the blocks that a member had.
     fn is_as_it_was(&self, member: &Member, file: &MemberFile) -> Result<bool> {
         let Some(file) = file else { return Ok(false) };
         if file.len()? != member.length_bytes {
@@ -325,7 +332,7 @@ impl Shared {
         Ok(true)
     }
 
-    /// Writes the file of member `lost` as it was; `false`: it cannot be done.
+    /// Writes the file of member `lost` as it was. Returns `false` if that is impossible.
     fn write_anew(&self, parity: &Parity, lost: usize, files: &[MemberFile], temporary: &str) -> Result<bool> {
         let member = &parity.header.members[lost];
         let output = self.create_beside(temporary)?;
@@ -348,7 +355,7 @@ impl Shared {
         self.is_the_same(member.container, &files[lost], output)
     }
 
-    /// Whether what was made is a sound container, and the one whose file is there.
+    /// Returns whether the rebuilt file is a sound container, and the same one as the file that is there.
     fn is_the_same(&self, container: ContainerId, there: &MemberFile, made: Arc<dyn File>) -> Result<bool> {
         let made = Some(made);
         if !self.is_sound(container, &made)? {
@@ -359,14 +366,14 @@ impl Shared {
             let start = file.as_ref()?.len().ok()?.checked_sub(FOOTER_BYTES as u64)?;
             Footer::decode(&part(file, start, FOOTER_BYTES)?).ok()
         };
-        // A file of another origin is never replaced. Where the header does not say what it is, the footer may.
+        // A file of another origin is never replaced. If its header does not say what it is, the footer may.
         Ok(match header(there) {
             Some(found) => Some(found) == header(&made),
             None => footer(there).is_none_or(|found| Some(found) == footer(&made)),
         })
     }
 
-    /// Whether a file is a container without damage.
+    /// Returns whether a file is a container without damage.
     fn is_sound(&self, container: ContainerId, file: &MemberFile) -> Result<bool> {
         let Some(file) = file else { return Ok(false) };
         let mut damage = Vec::new();
@@ -377,9 +384,9 @@ impl Shared {
         }
     }
 
-    /// Before the files of some members go: writes parity of the others and puts it in its place, durably. Where there is no room for it, what the others have
-    /// is made whole; if one of them cannot be, that is the error, and the files wait. The caller
-    /// [holds files in place](crate::merging::Merging::hold_files).
+    /// Writes parity of the staying members and puts it in its place, durably, before the files of the others go.
+    /// Without space for that, it repairs the staying members instead. If one of them cannot be repaired, that is the
+    /// error, and the files wait. The caller [holds files in place](crate::merging::Merging::hold_files).
     pub(crate) fn shrink_or_verify(&self, group: ContainerId, gone: &BTreeSet<ContainerId>) -> Result<()> {
         let full = match self.shrink(group, gone) {
             Ok(true) => return Ok(()),
@@ -398,14 +405,14 @@ impl Shared {
         Ok(())
     }
 
-    /// `false`: the parity's header cannot be read, so that it is of no use to anybody.
+    /// Returns `false` if the parity's header cannot be read: such parity is of no use.
     fn shrink(&self, group: ContainerId, gone: &BTreeSet<ContainerId>) -> Result<bool> {
         let parity = match self.open_parity(group) {
             Ok(parity) => parity,
             Err(Unusable::Failed(error)) => return Err(error),
             Err(Unusable::Damaged(_)) => return Ok(false),
         };
-        // Those that count on another group keep that one, which may be better.
+        // Members that count on another group keep that one, which may be better.
         let counting = self.with_groups(|groups| Ok(groups.members_counting_on(group)))?;
         let staying: BTreeSet<ContainerId> = counting.into_iter().filter(|member| !gone.contains(member)).collect();
         let new = self.with_groups(|groups| groups.next_group(group.partition()))?;
@@ -416,7 +423,7 @@ impl Shared {
             self.ground.rename(&temporary, &parity_path(&self.directory, new, &members)).map_err(StorageError::cannot_write)?;
             self.put_in_place(new, members, &folder)?;
             if is_damaged {
-                // Those of its members that are whole get better.
+                // Its sound members get better parity.
                 self.note_groups(|groups| groups.set_outdated(new))?;
             }
             Ok(true)
@@ -427,8 +434,8 @@ impl Shared {
         placed
     }
 
-    /// Writes the parity file of group `new`, which has those members of an older one that are `staying`; returns their numbers, and whether a place is
-    /// damaged.
+    /// Writes the parity file of group `new`, with the members of an older group that are `staying`. Returns their
+    /// numbers, and whether a place is damaged.
     fn write_shrunk(
         &self,
         parity: &Parity,
@@ -447,7 +454,7 @@ impl Shared {
         let mut is_damaged = false;
         let mut sum = vec![0; BLOCK_BYTES];
         for number in 0..most {
-            // What went is taken out of the sum; where that cannot be, the sum is made of those that stay.
+            // The departing members are taken out of the sum. If that fails, the sum is made of the staying ones.
             let going = all.iter().zip(&files).filter(|(member, _)| !stays(member));
             let mut is_right = parity.block(number, &mut sum)? && add_blocks(going, number, &mut sum)?;
             if !is_right {
@@ -457,7 +464,8 @@ impl Shared {
             if is_right {
                 checksums.push(checksum(&sum));
             } else {
-                // Of this place nothing can be made anew, neither now nor before. The other places are kept, and this one has a checksum that is never right.
+                // Nothing can be rebuilt at this place, neither now nor before. The other places are kept, and this one
+                // gets a checksum that is never right.
                 is_damaged = true;
                 sum.fill(0);
                 checksums.push(!checksum(&sum));
@@ -473,14 +481,14 @@ impl Shared {
 }
 
 impl Parity {
-    /// Reads a block of the parity; whether it is right.
+    /// Reads a block of the parity. Returns whether it is right.
     pub(crate) fn block(&self, number: usize, out: &mut [u8]) -> Result<bool> {
         let offset = self.header.data_offset() + (number * BLOCK_BYTES) as u64;
         is_right(&self.file, offset, out, self.header.checksums[number])
     }
 
-    /// Makes a block of a member out of the parity and the other members, by their places in the header, into the beginning of `out`, which has room for a whole
-    /// one; whether it could be made.
+    /// Rebuilds a block of a member from the parity and the other members, by their places in the header. It goes into
+    /// the beginning of `out`, which has room for a whole block. Returns whether that worked.
     pub(crate) fn lost_block(
         &self,
         lost: usize,
@@ -502,7 +510,7 @@ impl Parity {
     }
 }
 
-/// The file of a member, as far as there is one.
+/// Opens the file of a member; `None` if there is none that can be read.
 pub(crate) fn member_file(ground: &dyn Ground, directory: &str, member: &Member) -> Result<MemberFile> {
     match ground.open_past_cache(&file::path(directory, member.container)) {
         Ok(file) => Ok(Some(file)),
@@ -511,7 +519,7 @@ pub(crate) fn member_file(ground: &dyn Ground, directory: &str, member: &Member)
     }
 }
 
-/// Reads bytes; whether they have this checksum. An error is not about what is stored.
+/// Reads bytes. Returns whether they have this checksum. An error is not about the stored data.
 fn is_right(file: &Arc<dyn File>, offset: u64, out: &mut [u8], expected: u64) -> Result<bool> {
     match file.read_at(offset, out) {
         Ok(()) => Ok(checksum(out) == expected),
@@ -520,13 +528,13 @@ fn is_right(file: &Arc<dyn File>, offset: u64, out: &mut [u8], expected: u64) ->
     }
 }
 
-/// Reads a block of a member into the beginning of `out`; whether it is right.
+/// Reads a block of a member into the beginning of `out`. Returns whether it is right.
 pub(crate) fn read_block(member: &Member, file: &Arc<dyn File>, number: usize, out: &mut [u8]) -> Result<bool> {
     let block = &mut out[..block_length(member.length_bytes, number)];
     is_right(file, (number * BLOCK_BYTES) as u64, block, member.checksums[number])
 }
 
-/// Adds a block of several members, as far as they have it; `false`: one of them is not right.
+/// Adds a block of several members, as far as they have it. Returns `false` if one of them is not right.
 pub(crate) fn add_blocks<'a>(members: impl Iterator<Item = (&'a Member, &'a MemberFile)>, number: usize, sum: &mut [u8]) -> Result<bool> {
     let mut block = vec![0; BLOCK_BYTES];
     for (member, file) in members.filter(|(member, _)| number < blocks(member.length_bytes)) {
@@ -539,7 +547,7 @@ pub(crate) fn add_blocks<'a>(members: impl Iterator<Item = (&'a Member, &'a Memb
     Ok(true)
 }
 
-/// Some bytes of a file, if they can be read.
+/// Returns some bytes of a file, if they can be read.
 fn part(file: &MemberFile, offset: u64, length: usize) -> Option<Vec<u8>> {
     file.as_ref()?.range(offset, length).ok().map(std::borrow::Cow::into_owned)
 }

@@ -1,7 +1,8 @@
-//! Reading a container that is damaged or lost where nothing may be written: what is not right in its file is the exclusive or of the parity's block and those of
-//! the other members, block by block, whenever it is read.
+//! Reads a damaged or lost container where nothing may be written. Blocks of its file that are not right are computed
+//! at each read. Each is the exclusive or of the parity's block and those of the other members.
 //!
-//! What is given out has the checksum that the parity file knows, or is an error. Nobody merges or replaces files meanwhile, for who writes has a store alone.
+//! Returned bytes have the checksum that the parity file knows; otherwise the read is an error. Nobody merges or
+//! replaces files meanwhile, as a writer has the store alone.
 
 use crate::parity::{BLOCK_BYTES, Member, block_length};
 use crate::repair::{Parity, Unusable, member_file, read_block};
@@ -14,14 +15,15 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-/// The file of a container as it was when parity was made of it. Its memory is that of the checksums of its group, 8 bytes for each block of 64 KiB of each member.
+/// The file of a container as it was when parity was made of it. It takes the memory of its group's checksums: 8 bytes
+/// for each block of 64 KiB of each member.
 struct StandIn {
     ground: Arc<dyn Ground>,
     directory: String,
     parity: Parity,
-    /// Which member it is.
+    /// Index of the member that it is.
     at: usize,
-    /// What there is of it.
+    /// Its own file, if there is one.
     own: Option<Arc<dyn File>>,
     /// Files of members as a rehearsed repair would have made them.
     rehearsed: HashMap<ContainerId, Arc<dyn File>>,
@@ -34,8 +36,9 @@ impl fmt::Debug for StandIn {
 }
 
 impl ContainerStore {
-    /// From now on what is damaged of a container is read from the parity of its group, if it is in one; nothing is written. Only for a store that is open for
-    /// reading. Whether it is worth reading again: it may be that more of the group is damaged.
+    /// From now on damaged parts of a container are read from the parity of its group, if it is in one. Nothing is
+    /// written. Only for a store that is open for reading. Returns whether to retry the read, which may still fail if
+    /// more of the group is damaged.
     pub fn read_through_parity(&self, container: ContainerId) -> Result<bool> {
         let shared = &self.shared;
         if shared.may_repair() {
@@ -48,7 +51,7 @@ impl ContainerStore {
         Ok(true)
     }
 
-    /// Whether a container that is damaged or lost could be made anew from parity: all of it is read.
+    /// Returns whether a damaged or lost container could be rebuilt from parity. Reads all of it.
     pub fn is_repairable(&self, container: ContainerId) -> Result<bool> {
         let Some(stand_in) = self.shared.stand_in(container)? else { return Ok(false) };
         let mut damage = Vec::new();
@@ -61,7 +64,7 @@ impl ContainerStore {
 }
 
 impl Shared {
-    /// `None`: it has no parity that can be read.
+    /// Returns `None` if it has no parity that can be read.
     pub(crate) fn stand_in(&self, container: ContainerId) -> Result<Option<Arc<dyn File>>> {
         let is_merged = self.forwards.is_logged(container);
         let group = self.with_groups(|groups| Ok(groups.group_of(container)))?;
@@ -90,7 +93,7 @@ impl StandIn {
         GroundError::Io { operation, path: format!("{self:?}"), source }
     }
 
-    /// Reads block `number` into the beginning of `out`, and returns how long it is.
+    /// Reads block `number` into the beginning of `out`. Returns its length.
     fn block(&self, number: usize, out: &mut [u8]) -> Result<usize> {
         let members = &self.parity.header.members;
         let member = &members[self.at];
@@ -134,7 +137,7 @@ impl File for StandIn {
         Ok(())
     }
 
-    /// It takes reads of a whole group.
+    /// Never tries: this takes reads of a whole group.
     fn try_read_at(&self, _offset: u64, _buffer: &mut [u8]) -> onefold_ground::Result<bool> {
         Ok(false)
     }
