@@ -1,4 +1,4 @@
-//! What the container store spends time on, as profiles name it.
+//! What the container store spends time on, by the names in profiles.
 
 use onefold_ground::profile::Component;
 

@@ -7,24 +7,24 @@ use std::sync::Arc;
 /// An error of the container storage.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
-    /// What is on disk is not what was written. Never wrong bytes: nothing of the frame is given out.
+    /// The bytes on disk are not what was written. Wrong bytes are never returned: nothing of the frame is.
     #[error("{path}: container {container}{} is damaged: {why}", place(*frame, *slot))]
     Damaged {
-        /// The file as a person knows it.
+        /// The file, in a form for people.
         path: String,
         /// The container.
         container: ContainerId,
-        /// The frame, where one is concerned.
+        /// The frame, if the error is about one.
         frame: Option<u32>,
-        /// The slot, where one is concerned.
+        /// The slot, if the error is about one.
         slot: Option<u16>,
         /// What does not fit.
         why: String,
     },
-    /// A container is sound as far as is known, and does not have the chunk that somebody looks for in it.
+    /// A container is sound as far as known, but does not have the chunk that is looked for in it.
     #[error("{path}: container {container} does not have the chunk with the address {address}: {why}")]
     NotThere {
-        /// The file as a person knows it.
+        /// The file, in a form for people.
         path: String,
         /// The container that answers for the address.
         container: ContainerId,
@@ -33,33 +33,33 @@ pub enum StorageError {
         /// What does not fit.
         why: String,
     },
-    /// Containers cannot be written now (no room, most often). What was appended stays in memory and is written again by the next
-    /// [`prepare`](crate::ContainerStore::prepare); until that succeeds, nothing more is taken.
+    /// Containers cannot be written now, most often for lack of space. Appended data stays in memory, and the next
+    /// [`prepare`](crate::ContainerStore::prepare) writes it again. Until that succeeds, no more data is taken.
     #[error("containers cannot be written: {source}")]
     CannotWrite {
-        /// What the ground said.
+        /// The error of the ground.
         source: Arc<GroundError>,
     },
-    /// A sync failed, so that nobody knows what of the unlogged data is on disk: this opening of the store writes no more. What was
-    /// committed is safe; opening the store again goes on from there.
+    /// A sync failed, so it is unknown what of the unlogged data is on disk. This opening of the store writes no more.
+    /// Committed data is safe; opening the store again goes on from there.
     #[error("containers are not written any more since {why}; what was acknowledged is safe, open the store again")]
     Poisoned {
         /// The failure.
         why: Arc<str>,
     },
-    /// Whether a merged container is whole cannot be told now, so what it was made of can neither go nor stay.
+    /// It cannot be told now whether a merged container is whole, so the files it was made of can neither go nor stay.
     #[error(
         "{path}: container {container}, which others were merged into before a crash, cannot be read: {source}; nothing was changed. Try again; {}",
         after_a_merge(*may_be_moved)
     )]
     MergedUnreadable {
-        /// The file as a person knows it.
+        /// The file, in a form for people.
         path: String,
         /// The merged container.
         container: ContainerId,
-        /// All files that it was made of are there still.
+        /// Whether all files that it was made of are still there.
         may_be_moved: bool,
-        /// What the ground said.
+        /// The error of the ground.
         source: GroundError,
     },
     /// A file operation failed.
@@ -78,12 +78,12 @@ pub enum StorageError {
     Option {
         /// Its name.
         option: &'static str,
-        /// What was given.
+        /// The given value.
         value: String,
-        /// What can be.
+        /// The allowed values.
         allowed: &'static str,
     },
-    /// A log record is not one of a container.
+    /// A log record is not a valid one of a container.
     #[error("log record of kind {kind}: {why}")]
     Record {
         /// The kind.
@@ -91,15 +91,15 @@ pub enum StorageError {
         /// What does not fit.
         why: String,
     },
-    /// The log does not spell the whole content of a container that is not sealed.
+    /// The log does not describe the whole content of an unsealed container.
     #[error("the log is damaged: container {container}: {why}")]
     Log {
         /// The container.
         container: ContainerId,
-        /// What is missing or contradicts.
+        /// What is missing or contradictory.
         why: String,
     },
-    /// Containers cannot be merged as was asked; nothing was changed.
+    /// Containers cannot be merged as requested. Nothing was changed.
     #[error("containers cannot be merged: {why}")]
     Merge {
         /// What does not fit.
@@ -118,7 +118,7 @@ pub enum StorageError {
         /// The epoch of this process.
         epoch: u64,
     },
-    /// The partition is not one of those that this opening has.
+    /// The partition is not one of those that this opening owns.
     #[error("container partition {partition} is not opened here")]
     NotOpened {
         /// The partition.
@@ -133,7 +133,7 @@ pub enum StorageError {
 }
 
 impl StorageError {
-    /// Whether there is no room on the device: nothing is lost, it may be tried again when there is.
+    /// Returns whether the device has no space. Then nothing is lost; retry when there is space.
     pub fn is_full(&self) -> bool {
         match self {
             StorageError::CannotWrite { source } => source.is_full(),
@@ -142,7 +142,7 @@ impl StorageError {
         }
     }
 
-    /// Whether stored bytes are damaged.
+    /// Returns whether stored bytes are damaged.
     pub fn is_damage(&self) -> bool {
         matches!(self, StorageError::Damaged { .. } | StorageError::NotThere { .. })
     }
@@ -152,7 +152,7 @@ impl StorageError {
     }
 }
 
-/// What to do where a merged container cannot be read.
+/// Returns what to do if a merged container cannot be read.
 fn after_a_merge(may_be_moved: bool) -> &'static str {
     match may_be_moved {
         true => {

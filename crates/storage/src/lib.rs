@@ -1,30 +1,37 @@
 //! Containers (M0.12): where chunks are kept.
 //!
-//! A [`ContainerStore`] has one directory of container files per partition. [`Writer`]s fill containers frame by frame; worker threads
-//! compress the frames and write them; [`ContainerStore::prepare`] makes them durable and says what the operations log must hold of
-//! them; [`ContainerStore::load`] reads chunks back, wherever they are: in an open frame, on the way to disk, or in a sealed file.
+//! A [`ContainerStore`] has one directory of container files per partition.
+//! * [`Writer`]s fill containers frame by frame.
+//! * Worker threads compress the frames and write them.
+//! * [`ContainerStore::prepare`] makes them durable and says what the operations log must hold of them.
+//! * [`ContainerStore::load`] reads chunks back, wherever they are: in an open frame, on the way to disk, or in a
+//!   sealed file.
 //!
 //! # The way of a chunk
 //! 1. [`Writer::append`] copies it into the *open frame* of the writer's container and gives it its address.
-//! 2. A frame of at least `frame_bytes` is *handed over*: compressed, written at the container's next offset.
-//! 3. [`ContainerStore::prepare`] syncs the files and returns log records: FrameCommitted for full frames; FrameData, with the bytes, for
-//!    open ones, so that a flush needs no container write at all; ContainerSealed for containers that have got their catalog and footer.
-//! 4. When the log has them durably, [`ContainerStore::committed`] tells so. Only then may anything refer to the chunk.
+//! 2. A frame of at least `frame_bytes` is *handed over*: compressed, and written at the container's next offset.
+//! 3. [`ContainerStore::prepare`] syncs the files and returns log records:
+//!    - FrameCommitted for full frames,
+//!    - FrameData, with the bytes, for open frames, so that a flush needs no container write at all,
+//!    - ContainerSealed for containers that got their catalog and footer.
+//! 4. When the log has them durably, the caller calls [`ContainerStore::committed`]. Only then may anything refer to
+//!    the chunk.
 //!
-//! Containers of which little is needed any more are [merged](ContainerStore::merge): their chunks move, their addresses stay.
+//! Containers with few needed chunks left are [merged](ContainerStore::merge): their chunks move, their addresses stay.
 //!
-//! After a crash the log's records, [replayed](ContainerStore::replay), spell every container that is not sealed, and writing goes on in it:
-//! small flushes and short runs do not make small containers.
+//! After a crash the log's records, [replayed](ContainerStore::replay), describe every unsealed container. Writing goes
+//! on in it, so small flushes and short runs do not make small containers.
 //!
 //! # Invariants
-//! * The log knows of each container a prefix of its frames, and of the frame behind it a prefix of its chunks.
+//! * For each container, the log knows a prefix of its frames, and a prefix of the chunks of the frame behind it.
 //! * A record names only bytes that are synced, or carries them itself.
-//! * A failed write loses nothing (the frame stays in memory and is written again); a failed sync ends writing for this opening of the
-//!   store, because what is on disk is not known any more.
-//! * An address that was given out leads to its chunk for as long as anybody needs it, in whatever container that is by then.
-//! * Locks are taken in this order: making parity, holding files in place, what merges hold, settling, the flow, the list of
-//!   unsealed containers, the state of one container. Forwards, groups, caches and placement are taken last, alone. Each part
-//!   owns its lock, and its head says more.
+//! * A failed write loses nothing: the frame stays in memory and is written again. A failed sync ends writing for this
+//!   opening of the store, because it is no longer known what is on disk.
+//! * An address that was given out leads to its chunk as long as anybody needs the chunk, in whatever container it is
+//!   by then.
+//! * Locks are taken in this order: making parity, holding files in place, what merges hold, settling, the flow, the
+//!   list of unsealed containers, the state of one container. Forwards, groups, caches and placement are taken last,
+//!   alone. Each part owns its lock, and its head says more.
 //!
 //! This crate must never know who refers to a chunk, or how often.
 

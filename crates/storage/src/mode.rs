@@ -4,15 +4,15 @@ use onefold_ground::Access;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What may be written, and who else may write.
+/// What may be written, and whether others may write.
 #[derive(Debug)]
 pub(crate) struct Mode {
     access: Access,
     /// Set when replay is over and the store is open for writing.
     is_writable: AtomicBool,
-    /// Set where another process may write meanwhile.
+    /// Set if another process may write meanwhile.
     follows_writers: AtomicBool,
-    /// Set when containers may be rebuilt though nothing else may be written.
+    /// Set if containers may be rebuilt though nothing else may be written.
     allows_repairs: AtomicBool,
 }
 
@@ -31,12 +31,12 @@ impl Mode {
         self.access == Access::Read
     }
 
-    /// Returns whether anything may be written now: not before replay is over.
+    /// Returns whether anything may be written now. Before replay is over, nothing may.
     pub(crate) fn is_writable(&self) -> bool {
         self.is_writable.load(Relaxed)
     }
 
-    /// Replay is over, in a store that was opened for writing.
+    /// Allows writing. Call when replay is over, in a store that was opened for writing.
     pub(crate) fn begin_writing(&self) {
         self.is_writable.store(true, Relaxed);
     }
@@ -46,7 +46,7 @@ impl Mode {
         self.follows_writers.load(Relaxed)
     }
 
-    /// Another process may write from now on, unless this one does.
+    /// Lets another process write from now on, unless this one does.
     pub(crate) fn follow_writers(&self) {
         self.follows_writers.store(self.is_for_reading(), Relaxed);
     }

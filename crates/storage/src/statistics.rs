@@ -1,4 +1,4 @@
-//! The figures of a store, and what counts them while it is open.
+//! The figures of a store, and the counters behind them while it is open.
 
 use crate::store::ContainerStore;
 use crate::{Codec, Frame};
@@ -18,11 +18,11 @@ pub struct Statistics {
     pub sealed_containers: u64,
     /// Frames compressed.
     pub frames: u64,
-    /// Of these, stored plain.
+    /// Of these, frames stored plain.
     pub plain_frames: u64,
     /// Bytes of these frames before compression.
     pub raw_bytes: u64,
-    /// And after it.
+    /// Bytes of these frames after compression.
     pub stored_bytes: u64,
     /// Raw bytes of frames on their way to disk now.
     pub in_flight_bytes: u64,
@@ -57,17 +57,17 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// A container was created.
+    /// Counts a created container.
     pub(crate) fn created(&self) {
         self.created.fetch_add(1, Relaxed);
     }
 
-    /// A container was sealed.
+    /// Counts a sealed container.
     pub(crate) fn sealed(&self) {
         self.sealed.fetch_add(1, Relaxed);
     }
 
-    /// A frame was compressed.
+    /// Counts a compressed frame.
     pub(crate) fn compressed(&self, frame: &Frame) {
         self.frames.fetch_add(1, Relaxed);
         self.plain_frames.fetch_add(u64::from(frame.codec == Codec::Plain), Relaxed);
@@ -75,12 +75,12 @@ impl Counters {
         self.stored_bytes.fetch_add(u64::from(frame.stored_bytes), Relaxed);
     }
 
-    /// A full frame was handed over.
+    /// Counts a full frame that was handed over.
     pub(crate) fn handed_over(&self, raw_bytes: u64) {
         self.unsynced_bytes.fetch_add(raw_bytes, Relaxed);
     }
 
-    /// Full frames were synced.
+    /// Counts full frames that were synced.
     pub(crate) fn synced(&self, raw_bytes: u64) {
         self.unsynced_bytes.fetch_sub(raw_bytes, Relaxed);
     }
@@ -91,12 +91,13 @@ impl Counters {
 }
 
 impl ContainerStore {
-    /// Raw bytes of full frames that no [`prepare`](Self::prepare) has made durable yet: when it is much, it is time for one.
+    /// Returns the raw bytes of full frames that no [`prepare`](Self::prepare) has made durable yet. When there are
+    /// many, it is time for one.
     pub fn unsynced_bytes(&self) -> u64 {
         self.shared.counters.unsynced_bytes()
     }
 
-    /// Figures.
+    /// Returns the store's figures.
     pub fn statistics(&self) -> Statistics {
         let shared = &self.shared;
         let counters = &shared.counters;

@@ -1,4 +1,4 @@
-//! The store of containers as a whole: its options, opening and closing it, its figures.
+//! The container store as a whole: its options, opening and closing it, its figures.
 
 use crate::caches::Caches;
 use crate::flow::Flow;
@@ -24,18 +24,19 @@ use onefold_oplog::Ownership;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// How containers are filled, and what memory they may use.
+/// Options for filling containers, and bounds on memory.
 #[derive(Clone, Debug)]
 pub struct StorageOptions {
-    /// Size of a full container file, 4 KiB to 512 MiB. Aimed at by an estimate of what frames on the way will compress to.
+    /// Size of a full container file, 4 KiB to 512 MiB. Filling aims at it with an estimate of how well frames on their
+    /// way will compress.
     pub container_bytes: u32,
-    /// A frame is closed when it has so many raw bytes, 512 bytes to 16 MiB.
+    /// A frame is closed when it has this many raw bytes, 512 bytes to 16 MiB.
     pub frame_bytes: u32,
     /// How frames are compressed.
     pub compression: Compression,
-    /// The same for the frames of [sequential](crate::Writer::sequential) writers.
+    /// The same as `frame_bytes`, for the frames of [sequential](crate::Writer::sequential) writers.
     pub sequential_frame_bytes: u32,
-    /// The same for the frames of sequential writers.
+    /// The same as `compression`, for the frames of sequential writers.
     pub sequential_compression: Compression,
     /// Bytes of a fingerprint, 16 to 32.
     pub digest_bytes: usize,
@@ -43,14 +44,16 @@ pub struct StorageOptions {
     pub store: [u8; 16],
     /// Threads that compress and write, at least 1.
     pub workers: usize,
-    /// Raw bytes of full frames that wait for being compressed and written. One frame is always allowed. Each writer has one open frame besides.
+    /// Raw bytes of full frames that wait to be compressed and written. One frame is always allowed. In addition, each
+    /// writer has one open frame.
     pub in_flight_bytes: usize,
-    /// Decompressed frames kept for reading.
+    /// Bytes of decompressed frames kept for reading.
     pub frame_cache_bytes: usize,
-    /// Catalogs kept for reading.
+    /// Bytes of catalogs kept for reading.
     pub catalog_cache_bytes: usize,
-    /// Whether frames without metadata chunks have their place and checksum, but no bytes: then reading them is damage, and containers are not merged unless nothing in
-    /// them is needed. For experiments; a store that was once filled like this must always be opened like this.
+    /// Whether frames without metadata chunks have their place and checksum, but no bytes. Then reading them is damage,
+    /// and containers are merged only if nothing in them is needed. For experiments; a store that was once filled like
+    /// this must always be opened like this.
     pub discards_data: bool,
 }
 
@@ -94,7 +97,7 @@ impl StorageOptions {
     }
 }
 
-/// Containers of one or more partitions, open.
+/// Open containers of one or more partitions.
 #[derive(Debug)]
 pub struct ContainerStore {
     pub(crate) shared: Arc<Shared>,
@@ -103,13 +106,13 @@ pub struct ContainerStore {
     workers: Vec<JoinHandle<()>>,
 }
 
-/// What the workers share with the store.
+/// The state that the workers share with the store.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) ground: Arc<dyn Ground>,
     pub(crate) directory: String,
     pub(crate) options: StorageOptions,
-    /// Which partitions are opened, and what in them is their owner's.
+    /// The opened partitions, and what in them is their owner's.
     pub(crate) owners: Owners,
     pub(crate) profile: Arc<Profile>,
     /// What this opening may do.
@@ -120,7 +123,7 @@ pub(crate) struct Shared {
     pub(crate) log_end: LogEnd,
     /// Where the chunks of merged containers are.
     pub(crate) forwards: Forwards,
-    /// What merges hold.
+    /// The holds of merges.
     pub(crate) merging: Merging,
     /// Which containers have parity.
     pub(crate) protection: Protection,
@@ -142,9 +145,11 @@ impl ContainerStore {
         Ok(())
     }
 
-    /// Opens partitions of the containers below `directory`. What the log knows of them is to be [replayed](Self::replay) before anything is written.
-    /// With [`Access::Read`] nothing on disk changes, and the epochs do not matter; else a partition that a later owner has opened is refused. Sealed containers of
-    /// partitions that are not opened can be read.
+    /// Opens partitions of the containers below `directory`. The caller then [replays](Self::replay) what the log knows
+    /// of them, before anything is written.
+    ///
+    /// With [`Access::Read`] nothing on disk changes, and the epochs do not matter. Otherwise a partition that a later
+    /// owner has opened is refused. Sealed containers of partitions that are not opened can be read.
     pub fn open(
         ground: Arc<dyn Ground>,
         directory: &str,
@@ -196,20 +201,20 @@ impl ContainerStore {
         Ok(Arc::new(store))
     }
 
-    /// From now on another process may write to the containers: what is not where it was is looked for on the disk again. Only in a store that is open for
-    /// reading, before replay.
+    /// From now on another process may write to the containers: a file that is not in its place is looked for on disk
+    /// again. Call only before replay, in a store that is open for reading.
     pub fn follow_writers(&self) {
         self.shared.mode.follow_writers();
     }
 
-    /// Gives back the room that is reserved for containers that are not full, for a store that is closed: the next opening reserves it
-    /// again. Failing harms nothing but the free space.
+    /// Frees the space reserved for containers that are not full. For a store that is closed: the next opening reserves
+    /// the space again. A failure harms nothing but the free space.
     pub fn release_room(&self) {
         for container in self.shared.unsealed.all() {
             let state = container.state.lock();
             let kept = state.page_end_bytes();
             let cut = |file: &Arc<dyn File>| if file.len()? > kept { file.set_len(kept) } else { Ok(()) };
-            // What is being sealed has its catalog behind the frames.
+            // A container that is being sealed has its catalog behind the frames.
             if let (Some(file), true, Seal::None) = (&state.file, state.pending.is_empty(), state.seal)
                 && let Err(error) = cut(file)
             {
@@ -218,13 +223,14 @@ impl ContainerStore {
         }
     }
 
-    /// Whether a container is sealed: its catalog will not change any more.
+    /// Returns whether a container is sealed: its catalog will not change any more.
     pub fn is_sealed(&self, container: ContainerId) -> bool {
         !self.shared.unsealed.contains(container)
     }
 
-    /// All containers: those with a file of their own, and those that the log alone knows yet. Sorted. Those that live on in others are
-    /// the [`forwards`](Self::forwards). One that is being made has nothing to show.
+    /// Returns all containers, sorted: those with a file of their own, and those that only the log knows yet.
+    /// Containers that live on in others are the [`forwards`](Self::forwards). A container that is being made is not
+    /// listed.
     pub fn containers(&self) -> Result<Vec<ContainerId>> {
         let shared = &self.shared;
         let before = shared.placement.given_out();
@@ -241,9 +247,9 @@ impl ContainerStore {
 }
 
 impl ContainerStore {
-    /// Which slots are durable now. Of one moment if no batch is committed during the call.
+    /// Returns which slots are durable now. They are of one moment if no batch is committed during the call.
     pub fn committed_slots(&self) -> CommittedSlots {
-        // The numbers first: a container that is opened between the two is in the second, and has no slot that counts.
+        // The numbers first: a container that is opened in between is in the second, and has no slot that counts.
         let mut committed = self.shared.placement.given_out();
         self.shared.unsealed.with_all(|open| committed.extend(open.map(|container| (container.id, container.state.lock().logged.slots))));
         committed
@@ -262,7 +268,7 @@ impl Drop for ContainerStore {
 }
 
 impl Shared {
-    /// The containers whose files have names of one kind.
+    /// Returns the containers whose files have names of one kind.
     pub(crate) fn list(&self, number: fn(&str) -> Option<u32>) -> Result<Vec<ContainerId>> {
         let mut found = Vec::new();
         for partition in self.owners.partitions() {
@@ -277,7 +283,7 @@ impl Shared {
         Ok(found)
     }
 
-    /// Whether anything may be appended.
+    /// Checks that appending is allowed.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if !self.mode.is_writable() {
             return Err(StorageError::ReadOnly);

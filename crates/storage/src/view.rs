@@ -1,7 +1,8 @@
 //! The containers as a [`View`] of the log.
 //!
-//! They are the one view that the log's records are made of: [`prepare`](ContainerStore::prepare) writes chunks first and says what the log is to hold,
-//! and [`committed`](ContainerStore::committed) hears of it. So a live batch brings nothing new here, and only a replay does.
+//! They are the only view that the log's records are made from. [`prepare`](ContainerStore::prepare) writes chunks
+//! first and says what the log must hold, and [`committed`](ContainerStore::committed) hears of it. So a live batch
+//! brings nothing new here; only a replay does.
 
 use crate::StorageError;
 use crate::store::ContainerStore;
@@ -18,12 +19,12 @@ impl LogEnd {
         Position(self.0.load(Relaxed))
     }
 
-    /// The log ends here: the caller commits or replays its last batch.
+    /// Notes that the log ends here: the caller commits or replays its last batch.
     pub(crate) fn set(&self, end: Position) {
         self.0.store(end.0, Relaxed);
     }
 
-    /// The log ends here, or further on: other batches may be committed meanwhile.
+    /// Notes that the log ends here, or further on: other batches may be committed meanwhile.
     pub(crate) fn reach(&self, end: Position) {
         self.0.fetch_max(end.0, Relaxed);
     }
@@ -38,7 +39,8 @@ impl<E: From<StorageError>> View<E> for ContainerStore {
         Ok(())
     }
 
-    /// The start of the oldest batch that is needed here. [`ContainerStore::trim_point`] has the last word: a merge may begin meanwhile.
+    /// Returns the start of the oldest batch that is needed here. [`ContainerStore::trim_point`] has the last word, as
+    /// a merge may begin meanwhile.
     fn position(&self) -> Position {
         self.oldest_needed().unwrap_or_else(|| View::<E>::required_end(self))
     }
@@ -51,13 +53,15 @@ impl<E: From<StorageError>> View<E> for ContainerStore {
         if self.has_pending_merges() { Pressure::Behind } else { Pressure::Idle }
     }
 
-    /// Replaces the files of merged containers. Where that fails (a full disk) the log waits for it, and nobody else: it is tried again.
+    /// Replaces the files of merged containers. If that fails (a full disk), only the log waits for it, and a later
+    /// step retries it.
     fn step(&self) -> Result<bool, E> {
         self.shared.finish_or_warn();
         Ok(false)
     }
 
-    /// Steps do all that can be done here. Open containers get on through the log: [`ContainerStore::checkpoint_before`].
+    /// Does nothing: steps do everything that can be done here. Open containers advance through the log, by
+    /// [`ContainerStore::checkpoint_before`].
     fn catch_up(&self) -> Result<(), E> {
         Ok(())
     }
