@@ -1,4 +1,5 @@
-//! Containers on a real directory: appending unique data by codec, and loading it back, beside copying memory and writing a plain file.
+//! Containers in a real directory: appends unique data by codec, and loads it back. For comparison it copies memory and
+//! writes a plain file.
 //!
 //! `cargo bench -p onefold-storage --bench containers [-- DIRECTORY [MIB]]`
 
@@ -38,7 +39,8 @@ fn main() {
     }
 }
 
-/// GB/s of appending and syncing, of loading through the page cache, of loading from the frame cache; stored part.
+/// Returns GB/s of appending and syncing, of loading through the page cache, and of loading from the frame cache; and
+/// the stored part.
 fn run(parent: &std::path::Path, data: &[u8], total_bytes: usize, compression: Compression) -> (f64, f64, f64, f64) {
     let directory = tempfile::tempdir_in(parent).expect("a temporary directory");
     let ground: Arc<dyn Ground> = Arc::new(LocalGround::open(directory.path()).expect("the directory"));
@@ -138,7 +140,7 @@ fn noise(length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Words drawn unevenly from a small vocabulary: shrinks about as program text does.
+/// Returns words drawn unevenly from a small vocabulary, which shrink about as well as program text does.
 fn text(length: usize) -> Vec<u8> {
     let letters = noise(1 << 16);
     let words: Vec<Vec<u8>> =

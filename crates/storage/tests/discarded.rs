@@ -11,7 +11,8 @@ fn discarding(compression: Compression) -> StorageOptions {
     StorageOptions { compression, workers: 1, discards_data: true, frame_cache_bytes: 0, ..options() }
 }
 
-/// Appends chunks of 700 bytes with these names, of which each twentieth is metadata if wanted. They and their addresses.
+/// Appends chunks of 700 bytes with these names. Every twentieth is metadata if `metadata` is set. Returns the chunks
+/// with their addresses.
 fn append(store: &Arc<ContainerStore>, names: std::ops::Range<u64>, metadata: bool) -> Vec<(Address, u64, ChunkKind)> {
     let mut writer = store.writer();
     let append_one = |name: u64| {
@@ -47,7 +48,7 @@ fn frames_with_metadata_are_kept_others_are_damage_and_never_wrong_bytes() {
             }
         }
         assert!(kept > 19 && lost > 200, "{compression}: {kept} chunks are there, {lost} are not");
-        // Header, catalog and footer are sound; each frame without data is told.
+        // Header, catalog and footer are sound; each frame without data is reported.
         for container in store.containers().unwrap() {
             assert_eq!(store.verify_container(container, false, None).unwrap().damage.len(), 0);
             let report = store.verify_container(container, true, None).unwrap();
@@ -56,7 +57,7 @@ fn frames_with_metadata_are_kept_others_are_damage_and_never_wrong_bytes() {
     }
 }
 
-/// What is not sealed is continued behind what the log names, although there may be no byte at its end.
+/// An unsealed container is continued behind what the log names, although there may be no byte at its end.
 #[test]
 fn containers_are_continued_and_sealed_after_restarts() {
     let ground = SimulatedGround::new(1);
@@ -70,7 +71,7 @@ fn containers_are_continued_and_sealed_after_restarts() {
         let scope = if round % 3 == 0 { Scope::FullFrames } else { Scope::Everything };
         flush(&store, &mut log, scope).unwrap();
         if round % 3 == 0 {
-            // What was in the open frame is lost with the process.
+            // The content of the open frame is lost with the process.
             let committed = store.committed_slots();
             chunks.retain(|(address, ..)| committed.includes(*address));
         }

@@ -8,7 +8,7 @@ use onefold_storage::*;
 use std::io;
 use std::sync::Arc;
 
-/// A stretch of work with flushes, rollovers, checkpoints and a change of writers. Returns what was committed.
+/// Does some work with flushes, rollovers, checkpoints and a change of writers. Returns what was committed.
 fn work(store: &Arc<ContainerStore>, log: &mut Log, next_name: &mut u64, committed: &mut Chunks) -> Result<()> {
     let mut written = Chunks::new();
     let mut writers = [store.writer(), store.writer().sequential()];
@@ -35,7 +35,8 @@ fn work(store: &Arc<ContainerStore>, log: &mut Log, next_name: &mut u64, committ
 }
 
 fn small() -> StorageOptions {
-    // One worker writes the frames in their order. What other threads do between two of its writes differs from run to run.
+    // One worker writes the frames in their order. What other threads do between two of its writes differs from run to
+    // run.
     StorageOptions { container_bytes: 8 << 10, frame_bytes: 1 << 10, workers: 1, ..options() }
 }
 
@@ -45,7 +46,7 @@ fn start(seed: u64) -> SimulatedGround {
     ground
 }
 
-/// Crashes after `operations`, restarts, checks; then works on, crashes at the end, checks again.
+/// Crashes after `operations`, restarts, and checks. Then works on, crashes at the end, and checks again.
 fn crash_and_go_on(operations: u64, seed: u64, policy: CrashPolicy) {
     let ground = start(seed);
     let (mut log, mut next_name, mut committed) = (Log::default(), 0, Chunks::new());
@@ -134,7 +135,8 @@ fn a_write_that_fails_once_loses_nothing_and_a_failed_sync_ends_writing() {
                     refused += 1;
                 }
             }
-            // After a failed sync the system may have given up frames, also such whose chunks only the log has durably.
+            // After a failed sync the system may have given up frames, even frames whose chunks only the log has
+            // durably.
             if !is_poisoned {
                 check(&store, &all);
             }

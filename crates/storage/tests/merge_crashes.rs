@@ -9,7 +9,8 @@ use onefold_storage::*;
 use std::io;
 
 fn small() -> StorageOptions {
-    // One worker writes the frames in their order. What other threads do between two of its writes differs from run to run.
+    // One worker writes the frames in their order. What other threads do between two of its writes differs from run to
+    // run.
     StorageOptions { container_bytes: 8 << 10, frame_bytes: 1 << 10, workers: 1, ..options() }
 }
 
@@ -32,16 +33,16 @@ fn work(world: &mut World) -> Result<()> {
     world.merge(&victims)?;
     world.write(&[3000, 10])?;
     world.trim();
-    // Nothing of another one.
+    // None of another container.
     let empty = *world.unmerged().last().unwrap();
     world.forget(&world.needed_of(empty));
     world.merge(&[empty])?;
-    // One that does not come into the log.
+    // A merge that does not get into the log.
     let victims: Vec<_> = world.sealed().into_iter().take(2).collect();
     let merge = world.store.merge(&victims, &world.live_of(&victims))?;
     world.store.abandon_merge(merge);
     world.trim();
-    // The merged one again, of which one home goes, and another one.
+    // The merged container again, of which one home goes, and another container.
     let merged = *world.model.forwards.values().last().unwrap();
     let other = world.sealed().into_iter().find(|id| *id != merged).unwrap();
     let homes = world.needed_of(merged);
@@ -52,7 +53,8 @@ fn work(world: &mut World) -> Result<()> {
     world.write(&[100, 5000])
 }
 
-/// Crashes after `operations`, restarts, checks; works on, crashes at the end, checks again. Whether there were so many operations.
+/// Crashes after `operations`, restarts, and checks. Then works on, crashes at the end, and checks again. Returns
+/// whether there were that many operations.
 fn crash_and_go_on(operations: u64, seed: u64, policy: CrashPolicy) -> bool {
     let ground = start(seed);
     let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
@@ -62,7 +64,7 @@ fn crash_and_go_on(operations: u64, seed: u64, policy: CrashPolicy) -> bool {
     drop(world);
     let is_crashed = ground.is_crashed();
     let ground = ground.restart(policy);
-    // First as a reader, who sees the same and changes nothing.
+    // First as a reader, which sees the same and changes nothing.
     let before = (ground.operations(), files(&ground));
     let reader = World::open(&ground, model.clone(), &small(), Access::Read).unwrap();
     check(&reader.store, &model.needed);
@@ -75,7 +77,7 @@ fn crash_and_go_on(operations: u64, seed: u64, policy: CrashPolicy) -> bool {
     }
     drop(reader);
     assert!(before == (ground.operations(), files(&ground)));
-    // Opening for writing crashes too, here and there.
+    // Some openings for writing crash too.
     ground.crash_after_operations(seed % 7);
     let _ = World::open(&ground, model.clone(), &small(), Access::ReadWrite);
     let ground = ground.restart(policy);
@@ -114,7 +116,7 @@ fn a_drive_that_loses_sectors_takes_no_committed_chunk_along_whose_container_has
     lose_sectors(&StorageOptions { container_bytes: 9_000, ..small() });
 }
 
-/// Crashes at any operation, and once more while the next process goes on in the containers that the first one left.
+/// Crashes at any operation. Crashes once more while the next process continues the containers that the first one left.
 fn lose_sectors(options: &StorageOptions) {
     for operation in 0.. {
         let ground = start(operation);
@@ -168,7 +170,7 @@ fn m0_20_an_operation_that_fails_once_delays_a_merge_and_a_failed_sync_of_names_
             break;
         }
         if matches!(result, Err(StorageError::Poisoned { .. })) {
-            // The failed sync may have taken frames along that are in the log besides.
+            // The failed sync may have lost frames that are also in the log.
             for (address, (fingerprint, bytes)) in &world.model.needed {
                 let mut slices = Vec::new();
                 match world.store.load(&[(*address, *fingerprint)], &mut slices) {
@@ -232,7 +234,7 @@ fn m0_20_on_a_full_disk_nothing_is_merged_and_what_was_is_finished_when_there_is
     world.trim();
     world.check(&ground);
     assert!(matches!(world.store.merge(&[*world.model.files.last().unwrap()], &[]), Err(StorageError::Merge { .. })), "it is in a merge");
-    // Opened again, it is still full.
+    // After reopening, the disk is still full.
     let model = world.model.clone();
     drop(world);
     let mut world = World::open(&ground, model, &small(), Access::ReadWrite).unwrap();

@@ -1,4 +1,4 @@
-//! Merged containers against the model: what is read, what is refused, readers at the same time, damage.
+//! Merged containers against the model: what is read, what is refused, concurrent readers, and damage.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn start() -> SimulatedGround {
     ground
 }
 
-/// Some sealed containers of partition 0, of whose chunks every `step`th is dead.
+/// Writes some sealed containers of partition 0. Every `step`th of their chunks is dead.
 fn written(ground: &SimulatedGround, step: usize) -> (World, Vec<ContainerId>) {
     written_with(ground, step, &without_caches())
 }
@@ -40,7 +40,7 @@ fn written_with(ground: &SimulatedGround, step: usize, options: &StorageOptions)
     for _ in 0..16 {
         world.write(&[700, 1900, 2500, 0, 900]).unwrap();
     }
-    // How many chunks fit into a container depends on which frames are compressed already.
+    // How many chunks fit into a container depends on which frames are already compressed.
     for _ in 0..128 {
         if world.sealed().len() >= 4 {
             break;
@@ -61,7 +61,7 @@ fn frames_of_which_all_is_needed_are_copied_as_they_are() {
         let ground = start();
         let (mut world, mut victims) = written_with(&ground, 40, &options);
         for round in 0..8 {
-            // As the engine does where nothing else is known: in the order of the files.
+            // In the order of the files, as the engine does if it knows nothing else.
             let mut live = world.live_of(&victims);
             live.sort_by_key(|(address, _)| *address);
             let frames = victims.iter().flat_map(|id| world.store.catalog(*id).unwrap().frames.clone());
@@ -70,10 +70,10 @@ fn frames_of_which_all_is_needed_are_copied_as_they_are() {
             let merged = merge.container().unwrap();
             let frames = world.store.catalog(merged).unwrap().frames.clone();
             let kept = frames.iter().filter(|frame| before.contains(&frame.checksum)).count();
-            // A dead chunk costs its frame, and the one behind it where too little is left.
+            // A dead chunk costs its frame, and also the next frame if too little is left.
             assert!(2 * kept > before.len(), "{round}: {kept} of {} in {}", before.len(), frames.len());
             assert!(round > 0 || kept < before.len(), "{kept}");
-            // However often they are merged.
+            // This holds however often they are merged.
             assert!(frames.iter().all(|frame| frame.raw_bytes <= options.frame_bytes * 3 / 2), "{frames:?}");
             world.log_merge(&victims, &live, merge);
             world.check(&ground);
@@ -115,7 +115,7 @@ fn frames_stay_as_large_as_their_writers_made_them() {
         let merge = world.store.merge(&victims, &live).unwrap();
         let merged = merge.container().unwrap();
         let frames = codecs(&world.store.catalog(merged).unwrap());
-        // What is left where the kind changes may go with its neighbours.
+        // Remainders, where the kind changes, may go with their neighbours.
         let other = frames.iter().filter(|frame| !is_as_written(frame)).count();
         let of = |codec| frames.iter().filter(|(found, _)| *found == codec).count();
         assert!(other <= 2 && of(Codec::Lz4) > 10 && of(Codec::Zstd) > 10, "{frames:?}");
@@ -175,7 +175,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Same seed, same choice.
+/// Returns the same choice for the same seed.
 fn chosen(seed: u64, number: u64) -> u64 {
     (seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd) >> 33
 }
@@ -251,7 +251,7 @@ fn m0_20_addresses_stay_valid_when_merged_containers_are_merged_again_and_after_
         world = World::open(&ground, model, &without_caches(), Access::ReadWrite).unwrap();
         world.check(&ground);
         let merged = *world.model.forwards.values().next_back().unwrap();
-        // Whoever lists it names the chunks as recipes do.
+        // A list of its slots names the chunks as recipes do.
         let listed: Vec<_> = world.store.slots(merged).unwrap().into_iter().map(|(address, _)| address).collect();
         assert!(world.needed_of(merged).iter().all(|needed| listed.contains(needed)));
         let dead: Vec<_> = world.needed_of(merged).into_iter().skip(round).step_by(4).collect();
@@ -272,7 +272,7 @@ fn m0_20_chunks_lie_in_the_order_given_with_their_kinds_and_the_figures_are_righ
     live.reverse();
     let merge = world.store.merge(&victims, &live).unwrap();
     let target = merge.container().unwrap();
-    // Not known before the log has it.
+    // It is not known before the log has it.
     assert!(!world.store.containers().unwrap().contains(&target) && world.store.current(victims[0]).unwrap() == victims[0]);
     let statistics = world.log_merge(&victims, &live, merge);
     world.check(&ground);
@@ -379,7 +379,7 @@ fn m0_20_a_damaged_forward_is_found_and_never_leads_to_wrong_bytes() {
     drop(world);
     let forward = |id: ContainerId| format!("{}.forward", path(id));
     let (address, (fingerprint, _)) = model.needed.iter().find(|(address, _)| address.container() == victims[0]).unwrap();
-    // The log says nothing of them any more, and nothing of them is in memory.
+    // The log no longer says anything of them, and nothing of them is in memory.
     let mut later = model.clone();
     later.log.trim(None);
     for change in 0..FORWARD_BYTES as u64 + 4 {
@@ -395,7 +395,7 @@ fn m0_20_a_damaged_forward_is_found_and_never_leads_to_wrong_bytes() {
         assert!(store.verify_forward(victims[0]).unwrap_err().is_damage(), "{change}");
         assert!(store.load(&[(*address, *fingerprint)], &mut Vec::new()).unwrap_err().is_damage(), "{change}");
     }
-    // One that leads to a container that has nothing of it, or that is not there.
+    // A forward that leads to a container that has nothing of it, or that is not there.
     for target in [model.forwards[&victims[2]], ContainerId::new(0, 4000)] {
         let ground = ground.snapshot(CrashPolicy::KeepAll);
         let bytes = Forward { container: victims[0], target, store: options().store }.encode();
@@ -404,7 +404,7 @@ fn m0_20_a_damaged_forward_is_found_and_never_leads_to_wrong_bytes() {
         assert!(store.verify_forward(victims[0]).unwrap_err().is_damage());
         assert!(store.load(&[(*address, *fingerprint)], &mut Vec::new()).unwrap_err().is_damage());
     }
-    // Where the last record in the log does not say that the merge was finished, a damaged forward is written anew.
+    // If the last record in the log does not say that the merge was finished, a damaged forward is rewritten.
     ground.corrupt(&forward(victims[2]), 30, 1).unwrap();
     World::open(&ground, model.clone(), &without_caches(), Access::ReadWrite).unwrap().check(&ground);
 }
@@ -427,7 +427,7 @@ fn m0_20_numbers_of_removed_containers_are_not_given_out_again() {
         world.merge(&victims).unwrap();
         world.check(&ground);
         model = world.model.clone();
-        // The log has forgotten them, and the open ones are gone with it.
+        // The log has forgotten them, and the open containers are gone with it.
         model.log.batches.clear();
         model.files.clear();
         drop(world);
@@ -438,7 +438,7 @@ fn m0_20_numbers_of_removed_containers_are_not_given_out_again() {
     assert!(seen.len() > 10);
 }
 
-/// Readers of all kinds, and a writer, beside merge after merge: none ever meets an error or wrong bytes.
+/// Readers of all kinds, and a writer, run beside merge after merge: none ever meets an error or wrong bytes.
 fn readers_beside_merges(ground: std::sync::Arc<dyn Ground>, options: &StorageOptions, rounds: usize) {
     ContainerStore::create(&*ground, DIRECTORY, 2).unwrap();
     let mut log = Log::default();
@@ -448,7 +448,7 @@ fn readers_beside_merges(ground: std::sync::Arc<dyn Ground>, options: &StorageOp
         append(&mut store.writer(), &mut next_name, &[700, 1900, 2500, 300], &mut needed).unwrap();
         flush(&store, &mut log, Scope::Everything).unwrap();
     }
-    // What else is there dies.
+    // All other chunks there die.
     needed.retain(|address, _| address.slot() % 2 == 0);
     // The others get more chunks from the writer.
     let homes: BTreeSet<ContainerId> = needed.keys().map(|address| address.container()).filter(|id| store.is_sealed(*id)).collect();
@@ -495,7 +495,7 @@ fn readers_beside_merges(ground: std::sync::Arc<dyn Ground>, options: &StorageOp
             let mut files: BTreeSet<ContainerId> = homes.iter().map(|home| store.current(*home).unwrap()).collect();
             files.retain(|id| usize::from(id.partition()) == round % 2);
             let files: Vec<_> = files.into_iter().collect();
-            // Now all into one, now two by two.
+            // Sometimes all into one, sometimes two by two.
             for victims in files.chunks(if round % 3 == 2 { files.len().max(1) } else { 2 }) {
                 let is_here = |address: &Address| victims.contains(&store.container_of(*address).unwrap());
                 let live: Vec<_> =
@@ -504,7 +504,7 @@ fn readers_beside_merges(ground: std::sync::Arc<dyn Ground>, options: &StorageOp
                 let (start, end) = log.lock().append(vec![merge.record()]);
                 store.merged(merge, start, end);
             }
-            // Each reader gets on before the next round.
+            // Each reader makes progress before the next round.
             let before = read.load(Relaxed);
             while read.load(Relaxed) < before + 2 && !readers.iter().any(|reader| reader.is_finished()) {
                 std::thread::yield_now();
@@ -512,7 +512,7 @@ fn readers_beside_merges(ground: std::sync::Arc<dyn Ground>, options: &StorageOp
         }
     });
     assert!(!store.has_pending_merges());
-    // A worker may be about to let go of the last frame that it wrote.
+    // A worker may be about to drop the last frame that it wrote.
     let begun = std::time::Instant::now();
     while !open_files_without_name().is_empty() && begun.elapsed() < std::time::Duration::from_secs(10) {
         std::thread::yield_now();
@@ -526,7 +526,7 @@ fn readers_beside_merges(ground: std::sync::Arc<dyn Ground>, options: &StorageOp
     check_all(&store, &needed);
 }
 
-/// Container files that this process has open although they were removed.
+/// Returns the container files that this process has open although they were removed.
 fn open_files_without_name() -> Vec<String> {
     let entries = std::fs::read_dir("/proc/self/fd").unwrap();
     let names = entries.filter_map(|entry| Some(std::fs::read_link(entry.ok()?.path()).ok()?.to_string_lossy().into_owned()));

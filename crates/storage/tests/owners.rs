@@ -26,7 +26,7 @@ fn opened(ground: &SimulatedGround, log: &Log, ownership: &Ownership) -> Result<
     open_owned(Arc::new(ground.clone()), log, ownership, &small(), Access::ReadWrite)
 }
 
-/// Fills several containers with three streams, as one owner does, and makes all of it durable.
+/// Fills several containers with three streams, like one owner, and makes everything durable.
 fn fill(store: &Arc<ContainerStore>, log: &mut Log, next_name: &mut u64, chunks: &mut Chunks) {
     let mut writers = [store.writer(), store.writer(), store.writer()];
     for _ in 0..40 {
@@ -37,7 +37,7 @@ fn fill(store: &Arc<ContainerStore>, log: &mut Log, next_name: &mut u64, chunks:
     }
 }
 
-/// The chunks of containers that need no log.
+/// Returns the chunks of containers that need no log.
 fn sealed(store: &ContainerStore, chunks: &Chunks) -> Chunks {
     let mut sealed = chunks.clone();
     sealed.retain(|address, _| store.is_sealed(address.container()));
@@ -96,7 +96,7 @@ fn a_partition_that_a_later_owner_has_opened_is_refused() {
         assert!(matches!(refused, StorageError::Fenced { stored_epoch: 5, epoch: given, .. } if given == epoch), "{refused}");
         assert!(refused.to_string().contains("containers/0002 belongs to owner epoch 5"), "{refused}");
     }
-    // Whoever only reads takes nothing from anybody, and one owner may open again.
+    // Readers take nothing from anybody, and one owner may open again.
     open_owned(Arc::new(ground.clone()), &Log::default(), &mixed(4), &small(), Access::Read).unwrap();
     for epoch in [5, 7] {
         drop(opened(&ground, &Log::default(), &mixed(epoch)).unwrap());
@@ -115,7 +115,8 @@ fn an_adopter_leaves_what_the_owner_before_made_and_removes_its_own_leftovers() 
     let before = files(&ground, 1);
     ContainerStore::adopt(&ground, DIRECTORY, Owned { number: 1, epoch: 5 }).unwrap();
     assert!(matches!(opened(&ground, &log, &own(1, 4)), Err(StorageError::Fenced { .. })));
-    // Its own log starts before every position in the headers of the other one's containers, and names none of them.
+    // Its own log starts before every position in the headers of the earlier owner's containers, and names none of
+    // them.
     let mut log = Log::default();
     let store = opened(&ground, &log, &own(1, 5)).unwrap();
     assert_eq!(files(&ground, 1), before);
@@ -125,7 +126,7 @@ fn an_adopter_leaves_what_the_owner_before_made_and_removes_its_own_leftovers() 
     let last_of_other = chunks.keys().map(|address| address.container()).max().unwrap();
     assert!(own_chunks.keys().all(|address| address.container() > last_of_other), "no number is given out again");
     let committed = files(&ground, 1);
-    // Containers that the adopter begins, and no log ever has.
+    // Containers that the adopter begins, and that get into no log.
     let mut writers: Vec<_> = (0..6).map(|_| store.writer()).collect();
     writers.iter_mut().for_each(|writer| append(writer, &mut next_name, &[900; 4], &mut Chunks::new()).unwrap());
     assert!(files(&ground, 1).len() > committed.len());

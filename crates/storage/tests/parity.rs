@@ -1,5 +1,7 @@
-//! Parity of groups of containers: one lost or rotten container of a group is made anew, two are not, wrong bytes are never written; merges, crashes at any
-//! operation, failing operations and full disks lose nothing.
+//! Parity of groups of containers:
+//! * One lost or rotten container of a group is rebuilt, two are not.
+//! * Wrong bytes are never written.
+//! * Merges, crashes at any operation, failing operations and full disks lose nothing.
 
 mod common;
 
@@ -32,7 +34,7 @@ fn one_container_of_a_group_is_made_anew_whatever_became_of_it() {
                 4 => put(&ground, *id, &vec![0; bytes.len()]),
                 _ => put(&ground, *id, &older),
             }
-            // Opened anew, so that nothing is in memory.
+            // Reopened, so that nothing is in memory.
             let model = world.model.clone();
             drop(world);
             world = World::open(&ground, model, &small(), Access::ReadWrite).unwrap();
@@ -87,7 +89,7 @@ fn rot_at_different_places_of_several_containers_is_repaired_and_at_the_same_pla
     assert_eq!(world.store.repair(group[1]).unwrap(), Repair::Repaired);
     assert_eq!(world.store.repair(group[0]).unwrap(), Repair::Repaired);
     assert_eq!(contents(&ground, &group), whole);
-    // The same block of two.
+    // The same block of two members.
     ground.corrupt(&path(group[0]), 100, 1).unwrap();
     ground.corrupt(&path(group[2]), 200, 1).unwrap();
     let rotten = contents(&ground, &group);
@@ -95,7 +97,7 @@ fn rot_at_different_places_of_several_containers_is_repaired_and_at_the_same_pla
         assert_eq!(world.store.repair(id).unwrap(), Repair::Impossible);
     }
     assert_eq!(contents(&ground, &group), rotten);
-    // Two lost ones.
+    // Two lost members.
     put(&ground, group[0], &whole[&group[0]]);
     put(&ground, group[2], &whole[&group[2]]);
     let model = world.model.clone();
@@ -105,7 +107,7 @@ fn rot_at_different_places_of_several_containers_is_repaired_and_at_the_same_pla
     ground.remove(&path(group[3])).unwrap();
     assert_eq!(repair_lost(&world).unwrap(), (Vec::new(), vec![group[1], group[3]]));
     assert!(!ground.exists(&path(group[1])).unwrap() && !ground.exists(&path(group[3])).unwrap());
-    // One of them comes back: then the other one does.
+    // One of them comes back: then the other one can be rebuilt.
     let file = ground.create(&path(group[1])).unwrap();
     file.write_at(0, &whole[&group[1]]).unwrap();
     assert_eq!(world.store.repair(group[1]).unwrap(), Repair::Impossible, "it is not tried again for nothing");
@@ -161,7 +163,7 @@ fn a_header_that_is_written_anew_gets_parity_anew() {
     fill(&mut world, 10).unwrap();
     let groups = protect(&world, true).unwrap();
     let group: Vec<ContainerId> = sealed(&world).into_iter().filter(|id| id.partition() == 0).take(2).collect();
-    // Parity cannot give the header back: the same block of another member is rotten.
+    // Parity cannot restore the header: the same block of another member is rotten.
     ground.corrupt(&path(group[0]), 20, 1).unwrap();
     let there = read_file(&ground, &path(group[1]), u64::MAX).unwrap();
     ground.corrupt(&path(group[1]), 100, 1).unwrap();
@@ -213,7 +215,7 @@ fn groups_that_are_too_small_are_grouped_anew_with_later_containers() {
     assert_eq!(protect(&world, true).unwrap(), 0);
 }
 
-/// Writes, parity, merges of members and of others, parity again, a lost container.
+/// Writes, makes parity, merges members and others, makes parity again, and loses a container.
 fn work(ground: &SimulatedGround, world: &mut World) -> Result<()> {
     fill(world, 9)?;
     world.seal(SIZE, 10)?;
@@ -234,14 +236,15 @@ fn work(ground: &SimulatedGround, world: &mut World) -> Result<()> {
     if let Some(lost) = sealed(world).first().copied()
         && ground.remove(&path(lost)).is_ok()
     {
-        // Where the disk is full, later.
+        // Later, if the disk is full.
         let (repaired, still_lost) = repair_lost(world)?;
         assert_eq!([repaired, still_lost].concat(), [lost]);
     }
     fill(world, 1)
 }
 
-/// After a crash anywhere in `work`: the lost container comes back, everything is there, and parity still repairs.
+/// Checks, after a crash anywhere in `work`, that the lost container comes back, everything is there, and parity still
+/// repairs.
 fn verify_after(ground: &SimulatedGround, model: Model) {
     let mut world = World::open(ground, model, &small(), Access::ReadWrite).unwrap();
     let (_, lost) = repair_lost(&world).unwrap();
@@ -265,7 +268,7 @@ fn verify_after(ground: &SimulatedGround, model: Model) {
 
 #[test]
 fn m0_20_a_crash_at_any_operation_of_parity_repairs_and_merges_loses_nothing() {
-    // Runs differ in length: on until one ends before its crash.
+    // Runs differ in length, so this goes on until one ends before its crash.
     for operation in 0.. {
         let mut is_crashed = false;
         for policy in [CrashPolicy::DropAll, CrashPolicy::KeepAll, CrashPolicy::Random { seed: operation }] {
@@ -286,7 +289,7 @@ fn m0_20_a_crash_at_any_operation_of_parity_repairs_and_merges_loses_nothing() {
 
 #[test]
 fn an_operation_that_fails_once_and_a_full_disk_lose_nothing() {
-    // Runs differ in length: on until one ends before its failure.
+    // Runs differ in length, so this goes on until one ends before its failure.
     for operation in 0.. {
         let ground = start(1);
         let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
@@ -339,7 +342,7 @@ fn a_rehearsed_repair_shows_what_a_repair_would_make_and_writes_nothing() {
     world.store.rehearse();
     assert_eq!(repair_lost(&world).unwrap(), (vec![gone], Vec::new()));
     assert_eq!(repair_lost(&world).unwrap(), (Vec::new(), Vec::new()));
-    // The same block of two members: parity gives neither back until one has its header.
+    // The same block of two members: parity restores neither until one has its header.
     assert_eq!(world.store.repair(headless).unwrap(), Repair::Impossible);
     assert!(world.store.repair_header(headless).unwrap() && !world.store.repair_header(headless).unwrap());
     assert_eq!(world.store.repair(rotten).unwrap(), Repair::Repaired);
@@ -362,7 +365,7 @@ fn a_header_that_is_written_anew_says_when_its_container_was_created() {
     let late = all.iter().copied().rfind(|id| header(&whole[id]).created > 0).expect("all were made with the first batch");
     let model = world.model.clone();
     drop(world);
-    // A bit of it, and nothing left of it: then the footer tells what the log had reached.
+    // One flipped bit, and a header of zeros: then the footer tells what the log had reached.
     for damage in [vec![(50, 1)], (0..64).map(|at| (at, whole[&late][at as usize])).collect()] {
         put(&ground, late, &whole[&late]);
         damage.iter().filter(|(_, mask)| *mask != 0).for_each(|(at, mask)| ground.corrupt(&path(late), *at, *mask).unwrap());

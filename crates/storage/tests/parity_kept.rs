@@ -1,4 +1,5 @@
-//! Parity that a rotten container still needs stays: in spite of new groups, of damage of the parity itself, and of merges of its neighbours.
+//! Parity that a rotten container still needs stays: despite new groups, damage of the parity itself, and merges of its
+//! neighbours.
 
 mod common;
 
@@ -13,7 +14,7 @@ fn world(ground: &SimulatedGround) -> World {
     World::open(ground, Model::default(), &small(), Access::ReadWrite).unwrap()
 }
 
-/// A group of partition 0 with so many members: four, in a store where all sealed containers have parity.
+/// Returns a store where all sealed containers have parity, and in it a group of partition 0 with four members.
 fn protected(ground: &SimulatedGround) -> (World, ContainerId, Vec<ContainerId>) {
     let mut world = world(ground);
     world.seal(SIZE, 10).unwrap();
@@ -57,7 +58,7 @@ fn a_read_that_fails_once_leaves_nobody_beyond_repair() {
         ground.remove(&path(members[0])).unwrap();
         ground.fail_read(read, io::ErrorKind::OutOfMemory);
         failed += usize::from(world.store.repair(members[0]).is_err());
-        // As if nothing had been.
+        // As if nothing had happened.
         ground.fail_read(u64::MAX / 2, io::ErrorKind::OutOfMemory);
         assert_ne!(world.store.repair(members[0]).unwrap(), Repair::Impossible, "{read}");
         assert_eq!(contents(&ground, &members), whole);
@@ -80,12 +81,12 @@ fn damaged_parity_stays_as_long_as_a_rotten_member_needs_it() {
         assert!(ground.exists(&file).unwrap());
         protect(&world, true).unwrap();
         if block_of_parity == 1 {
-            // The place is another one.
+            // The parity is damaged at another place.
             assert_eq!(contents(&ground, &members), whole);
             assert!(!ground.exists(&file).unwrap());
             continue;
         }
-        // The others have new parity; what is left of the old one stays, also after another opening.
+        // The others have new parity. The rest of the old one stays, also after another opening.
         for _ in 0..2 {
             assert!(ground.exists(&file).unwrap());
             assert_eq!(world.store.repair(rotten).unwrap(), Repair::Impossible);
@@ -98,7 +99,7 @@ fn damaged_parity_stays_as_long_as_a_rotten_member_needs_it() {
             ground.remove(&path(*other)).unwrap();
             assert_eq!(world.store.repair(*other).unwrap(), Repair::Repaired);
         }
-        // Whole again, it is grouped anew, and the old file goes.
+        // Once repaired, it is grouped again, and the old file goes.
         assert!(ground.exists(&file).unwrap());
         put(&ground, rotten, &whole[&rotten]);
         let world = reopened(&ground, world);
@@ -117,7 +118,8 @@ fn a_merge_leaves_the_neighbours_their_parity() {
         let (victim, rotten) = (members[0], members[2]);
         ground.corrupt(&path(rotten), 300, 1).unwrap();
         if with_damaged_victim {
-            // Nobody needs what is there any more. The parity is made of the others then: another place.
+            // Nobody needs this block any more. At this place the parity is made of the others: `rotten` is damaged at
+            // another one.
             ground.corrupt(&path(victim), 70_000, 1).unwrap();
         }
         world.forget(&world.needed_of(victim));
@@ -145,7 +147,7 @@ fn a_place_that_nobody_can_make_anew_does_not_cost_the_others() {
         let (mut world, _, members) = protected(&ground);
         let whole = contents(&ground, &members);
         let (victim, rotten) = (members[0], members[2]);
-        // The first place of both is gone; of the second one only what the neighbour had.
+        // The first block of both is gone. The second block is gone only in the neighbour.
         ground.corrupt(&path(victim), 300, 1).unwrap();
         ground.corrupt(&path(rotten), 300, 1).unwrap();
         ground.corrupt(&path(rotten), 66_000, 1).unwrap();
@@ -175,7 +177,7 @@ fn parity_that_is_marked_takes_nobody_away_from_sound_parity() {
     let ground = start(1);
     let (world, group, members) = protected(&ground);
     let (victim, rotten) = (members[0], members[2]);
-    // One place is damaged in a member and in the parity, so the others get parity of their own, and the old one stays.
+    // One place is damaged in a member and in the parity. So the others get parity of their own, and the old one stays.
     ground.corrupt(&path(rotten), 300, 1).unwrap();
     ground.corrupt(&parity_file_with(&ground, rotten), 4096 + 9, 1).unwrap();
     let world = reopened(&ground, world);
@@ -201,12 +203,12 @@ fn a_merge_on_a_full_disk_makes_the_neighbours_whole_or_waits() {
     let (mut world, _, members) = protected(&ground);
     let file = parity_file_with(&ground, members[0]);
     world.forget(&world.needed_of(members[0]));
-    // The others are whole: nobody needs the parity.
+    // The others are sound: nobody needs the parity.
     ground.set_capacity(ground.used_bytes() + 20_000);
     world.merge(&[members[0]]).unwrap();
     assert!(!world.store.has_pending_merges() && !ground.exists(&file).unwrap());
     ground.set_capacity(u64::MAX);
-    // One is not: the files stay until it can be made anew.
+    // One is not sound: the files stay until it can be rebuilt.
     protect(&world, true).unwrap();
     let whole = contents(&ground, &members[2..3]);
     world.forget(&world.needed_of(members[1]));

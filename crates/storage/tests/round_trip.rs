@@ -44,7 +44,7 @@ fn compression() -> impl Strategy<Value = Compression> {
     ]
 }
 
-/// The last one writes large frames.
+/// Returns three writers. The last one writes large frames.
 fn three_writers(store: &Arc<ContainerStore>) -> Vec<Writer> {
     vec![store.writer(), store.writer(), store.writer().sequential()]
 }
@@ -177,7 +177,7 @@ fn writers_flushes_and_readers_work_at_the_same_time() {
     let log = parking_lot::Mutex::new(Log::default());
     let store = open(ground.clone(), &log.lock(), 2, &options(), Access::ReadWrite).unwrap();
     let done = std::sync::atomic::AtomicBool::new(false);
-    /// Ends the flushing, also when a writer failed.
+    /// Ends the flushing, even if a writer failed.
     struct Over<'a>(&'a std::sync::atomic::AtomicBool);
     impl Drop for Over<'_> {
         fn drop(&mut self) {

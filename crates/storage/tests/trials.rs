@@ -1,4 +1,4 @@
-//! The trials that everything that writes has to stand: containers, merges and the forwards that they leave, parity.
+//! The trials that all writing code must pass: containers, merges and the forwards that they leave, parity.
 
 mod common;
 
@@ -10,16 +10,17 @@ use onefold_ground::{Access, SimulatedGround};
 use onefold_storage::*;
 
 fn small() -> StorageOptions {
-    // One worker writes the frames in their order. What other threads do between two of its writes differs from run to run.
+    // One worker writes the frames in their order. What other threads do between two of its writes differs from run to
+    // run.
     StorageOptions { container_bytes: 8 << 10, frame_bytes: 1 << 10, workers: 1, ..options() }
 }
 
-/// Containers that are written, merged, and merged again, behind a log that is durable; with parity or without.
+/// Containers that are written, merged, and merged again, behind a durable log; with parity or without.
 struct Containers {
     has_parity: bool,
 }
 
-/// Makes all parity there is to make. After an error a container may be left for the next process.
+/// Makes all parity that can be made. After an error a container may be left for the next process.
 fn protect(world: &World, all: bool) -> Result<()> {
     while world.store.make_parity(SIZE, all)?.is_some() {}
     Ok(())
@@ -33,7 +34,7 @@ impl Containers {
         if self.has_parity {
             protect(world, false)?;
         }
-        // Half of the chunks of three containers are left, of which one may be merged already.
+        // Half of the chunks of three containers are left. One of the containers may already be merged.
         let mut victims: Vec<_> = world.sealed().into_iter().take(3).collect();
         victims.extend(world.model.forwards.values().last().copied().filter(|merged| !victims.contains(merged)));
         let dead: Vec<_> = victims.iter().flat_map(|victim| world.needed_of(*victim)).step_by(2).collect();
@@ -42,7 +43,7 @@ impl Containers {
         world.write(&[3000, 10])?;
         world.store.finish_merges()?;
         world.trim();
-        // The merged one again, of which one home goes, and another one.
+        // The merged container again, of which one home goes, and another container.
         let Some(merged) = world.model.forwards.values().last().copied() else { return Ok(()) };
         let homes = world.needed_of(merged);
         world.forget(&homes.iter().copied().filter(|home| home.container() == homes[0].container()).collect::<Vec<_>>());

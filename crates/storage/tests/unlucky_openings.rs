@@ -1,5 +1,6 @@
-//! Openings that meet what is no damage: a read that fails once, names that are not durable, files that somebody cut off.
-//! Whatever such an opening does, the next ones find all that is needed, and nothing of what was merged comes back.
+//! Openings that meet something other than damage: a read that fails once, names that are not durable, files that were
+//! cut off. Whatever such an opening does, the next ones find everything needed, and nothing that was merged comes
+//! back.
 
 mod common;
 
@@ -14,7 +15,7 @@ fn small() -> StorageOptions {
     StorageOptions { container_bytes: 8 << 10, frame_bytes: 1 << 10, workers: 1, ..options() }
 }
 
-/// A store with a merged container, just before that one is merged again with another container, and lastly the log.
+/// Returns a store with a merged container, just before that one is merged again with another container.
 fn before_the_second_merge(seed: u64) -> (SimulatedGround, World, Vec<ContainerId>) {
     let ground = SimulatedGround::new(seed);
     ContainerStore::create(&ground, DIRECTORY, 2).unwrap();
@@ -27,7 +28,7 @@ fn before_the_second_merge(seed: u64) -> (SimulatedGround, World, Vec<ContainerI
     // Its old records go, and the log has only the second merge.
     trim_all(&mut world);
     let merged = *world.model.forwards.values().last().unwrap();
-    // Of one home nothing is needed any more, and nothing of a container that was never merged.
+    // Nothing is needed any more of one home, nor of a container that was never merged.
     let homes = world.needed_of(merged);
     world.forget(&homes.iter().copied().filter(|home| home.container() == homes[0].container()).collect::<Vec<_>>());
     let others: Vec<_> = world.sealed().into_iter().filter(|id| *id != merged).take(2).collect();
@@ -37,7 +38,8 @@ fn before_the_second_merge(seed: u64) -> (SimulatedGround, World, Vec<ContainerI
 
 fn merge_again(world: &mut World, victims: &[ContainerId]) -> bool {
     let live = world.live_of(victims);
-    // How many operations come before it depends on how threads take turns: a failure that was meant for later may end it here, and then nothing was merged.
+    // How many operations come before it depends on how threads take turns. A failure that was meant for later may end
+    // it here, and then nothing was merged.
     let merge = world.store.merge(victims, &live);
     merge.is_ok_and(|merge| {
         world.log_merge(victims, &live, merge);
@@ -45,7 +47,7 @@ fn merge_again(world: &mut World, victims: &[ContainerId]) -> bool {
     })
 }
 
-/// Operations until the second merge is in the log, and from there until its files are replaced.
+/// Returns the operations until the second merge is in the log, and from there until its files are replaced.
 fn operations() -> (u64, u64) {
     let (ground, mut world, victims) = before_the_second_merge(1);
     let before = ground.operations();
@@ -57,7 +59,7 @@ fn operations() -> (u64, u64) {
     (logged - before, ground.operations() - logged)
 }
 
-/// Trims the log of all that the store lets go: what a busy store does in a while.
+/// Trims everything from the log that the store allows, as a busy store does in a while.
 fn trim_all(world: &mut World) {
     for _ in 0..2 {
         let mut prepared = world.store.checkpoint_before(world.model.log.end()).unwrap();
@@ -67,7 +69,7 @@ fn trim_all(world: &mut World) {
     }
 }
 
-/// Opens the store again and again, with power cuts between, and finds what is needed and nothing else.
+/// Opens the store again and again, with power cuts between. Checks that it finds what is needed and nothing else.
 fn all_is_well(ground: &SimulatedGround, model: Model, policy: CrashPolicy) {
     let mut world = World::open(ground, model, &small(), Access::ReadWrite).unwrap();
     assert!(!world.store.has_pending_merges());
@@ -80,7 +82,7 @@ fn all_is_well(ground: &SimulatedGround, model: Model, policy: CrashPolicy) {
     world.check(&ground);
 }
 
-/// The forwards on the disk that lead to a container without a file.
+/// Returns the forwards on disk that lead to a container without a file.
 fn dangling(ground: &SimulatedGround) -> Vec<String> {
     let all = files(ground);
     let there: BTreeSet<ContainerId> = all.iter().filter(|(_, _, suffix)| suffix.is_empty()).map(|(_, id, _)| *id).collect();
@@ -165,7 +167,7 @@ fn a_merged_container_on_a_bad_sector_ends_the_opening_until_it_can_be_read_or_i
         let result = World::open(&ground, model.clone(), &small(), Access::ReadWrite);
         if let Err(error) = result {
             assert!(error.to_string().contains("nothing was changed") && files(&ground) == before, "{error}");
-            // Only as long as all that it was made of is there.
+            // Only as long as everything it was made of is there.
             let is_offered = error.to_string().contains("move this file out of the store");
             let is_enough = victims[..2].iter().all(|victim| ground.exists(&path(*victim)).unwrap());
             assert!(is_enough || !is_offered, "operation {operation}: {error}");
@@ -173,7 +175,7 @@ fn a_merged_container_on_a_bad_sector_ends_the_opening_until_it_can_be_read_or_i
         } else {
             assert!(!ground.exists(&path(victims[1])).unwrap(), "the last file had gone, so nothing was left to do");
         }
-        // Readers are let in: what they cannot read is an error of its own.
+        // Readers may open it: what they cannot read is an error of its own.
         World::open(&ground, model.clone(), &small(), Access::Read).unwrap();
         ground.make_readable(&path(target)).unwrap();
         ground.make_readable(&path(target)).unwrap();
@@ -188,7 +190,7 @@ fn merged_containers_stay_away_when_the_process_is_killed_and_the_power_fails_af
     for operation in 0..operations {
         for policy in [CrashPolicy::DropAll, CrashPolicy::Random { seed: operation }] {
             let (ground, mut world, victims) = before_the_second_merge(operation);
-            // What came before the failure is not durable, and the process goes.
+            // Work before the failure is not durable, and the process ends.
             ground.fail_operation(logged + operation, io::ErrorKind::Other);
             merge_again(&mut world, &victims);
             let model = world.model.clone();
@@ -242,7 +244,7 @@ fn a_sealed_container_that_was_cut_off_is_not_taken_for_a_leftover_and_its_numbe
         ground.open(&path(last), Access::ReadWrite).unwrap().set_len(length).unwrap();
         for round in 0..3 {
             let mut world = World::open(&ground, model.clone(), &options, Access::ReadWrite).unwrap();
-            // One without any bytes goes when others have higher numbers.
+            // A container without any bytes goes if others have higher numbers.
             assert_eq!(ground.exists(&path(last)).unwrap(), length > 0 || round == 0);
             assert!(length == 0 || length == ground.open(&path(last), Access::Read).unwrap().len().unwrap());
             assert!(world.store.load(&lost, &mut Vec::new()).unwrap_err().is_damage());

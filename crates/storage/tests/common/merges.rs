@@ -1,4 +1,5 @@
-//! A store whose containers are merged, and a model of what must be in it: which chunks, in which files, reached through which forwards.
+//! A store whose containers are merged, and a model of what must be in it: which chunks, in which files, reached
+//! through which forwards.
 
 use super::*;
 use onefold_ground::SimulatedGround;
@@ -14,7 +15,7 @@ pub struct World {
 pub struct Model {
     pub log: Log,
     pub next_name: u64,
-    /// Committed and needed.
+    /// Committed and needed chunks.
     pub needed: Chunks,
     /// Containers with a file of their own.
     pub files: BTreeSet<ContainerId>,
@@ -28,12 +29,12 @@ impl World {
         Ok(World { store, model })
     }
 
-    /// New chunks of these lengths, flushed.
+    /// Writes new chunks of these lengths, and flushes.
     pub fn write(&mut self, lengths: &[usize]) -> Result<()> {
         self.write_with(|store| store.writer(), lengths)
     }
 
-    /// The same with a writer of some kind.
+    /// Does the same with a given kind of writer.
     pub fn write_with(&mut self, writer: impl Fn(&Arc<ContainerStore>) -> Writer, lengths: &[usize]) -> Result<()> {
         let mut written = Chunks::new();
         append(&mut writer(&self.store), &mut self.model.next_name, lengths, &mut written)?;
@@ -46,20 +47,21 @@ impl World {
         Ok(())
     }
 
-    /// Sealed containers of partition 0 with a file of their own.
+    /// Returns the sealed containers of partition 0 with a file of their own.
     pub fn sealed(&self) -> Vec<ContainerId> {
         self.model.files.iter().copied().filter(|id| id.partition() == 0 && self.store.is_sealed(*id)).collect()
     }
 
-    /// The sealed ones that no merge made.
+    /// Returns those of them that no merge made.
     pub fn unmerged(&self) -> Vec<ContainerId> {
         self.sealed().into_iter().filter(|id| !self.model.forwards.values().any(|target| target == id)).collect()
     }
 
-    /// Writes, with `unit` times the usual lengths, until there are `count` of them.
+    /// Writes chunks, with `unit` times the usual lengths, until there are `count` such containers.
     ///
-    /// No fixed number of rounds does: how much a container takes depends on which of its frames the worker has placed by then, and its partition on
-    /// how many containers were taken before it. The small writes keep the new containers from all going to one partition.
+    /// A fixed number of rounds does not work. How much a container takes depends on which of its frames the worker has
+    /// placed by then. Its partition depends on how many containers were taken before it. The small writes keep the new
+    /// containers from all going to one partition.
     pub fn seal(&mut self, count: usize, unit: usize) -> Result<()> {
         let mut round = 0;
         while self.unmerged().len() < count {
@@ -72,13 +74,13 @@ impl World {
         Ok(())
     }
 
-    /// Needed chunks in a file.
+    /// Returns the needed chunks in a file.
     pub fn needed_of(&self, file: ContainerId) -> Vec<Address> {
         let answers = |id: ContainerId| self.model.forwards.get(&id).copied().unwrap_or(id);
         self.model.needed.keys().copied().filter(|address| answers(address.container()) == file).collect()
     }
 
-    /// Nobody needs these any more.
+    /// Removes chunks from the needed ones.
     pub fn forget(&mut self, dead: &[Address]) {
         dead.iter().for_each(|address| drop(self.model.needed.remove(address)));
     }
@@ -86,7 +88,7 @@ impl World {
     pub fn live_of(&self, victims: &[ContainerId]) -> Vec<(Address, Fingerprint)> {
         let live = victims.iter().flat_map(|victim| self.needed_of(*victim));
         let mut live: Vec<_> = live.map(|address| (address, self.model.needed[&address].0)).collect();
-        // Half of the containers in the order of the files, so that whole frames can be copied, and half in none.
+        // Half of the containers in the order of the files, so that whole frames can be copied, and half in no order.
         live.sort_by_key(|(address, fingerprint)| match address.container().number() % 2 {
             0 => (None, address.bits()),
             _ => (Some(*fingerprint), 0),
@@ -94,7 +96,7 @@ impl World {
         live
     }
 
-    /// Merges, logs it, replaces the files.
+    /// Merges, logs the merge, and replaces the files.
     pub fn merge(&mut self, victims: &[ContainerId]) -> Result<MergeStatistics> {
         let live = self.live_of(victims);
         let merge = self.store.merge(victims, &live)?;
@@ -120,7 +122,7 @@ impl World {
         self.model.log.trim(Some(point));
     }
 
-    /// Everything needed is there, byte for byte; no other file is, once merges are finished.
+    /// Checks that everything needed is there, byte for byte. Once merges are finished, no other file may be there.
     pub fn check(&self, ground: &SimulatedGround) {
         check(&self.store, &self.model.needed);
         for (id, target) in &self.model.forwards {
@@ -145,7 +147,7 @@ impl World {
 
     fn no_other_files(&self, ground: &SimulatedGround, listed: &[ContainerId]) {
         for (path, id, suffix) in files(ground) {
-            // What a crash left without any bytes may be a sealed container that lost them.
+            // A file that a crash left without any bytes may be a sealed container that lost them.
             if suffix.is_empty() && ground.open(&path, Access::Read).unwrap().is_empty().unwrap() {
                 continue;
             }
@@ -159,7 +161,7 @@ impl World {
     }
 }
 
-/// All files of containers, not those of parity: path, container, what follows its name.
+/// Returns all files of containers, except those of parity: path, container, and what follows its name.
 pub fn files(ground: &SimulatedGround) -> Vec<(String, ContainerId, String)> {
     let mut found = Vec::new();
     for partition in ground.list(DIRECTORY).unwrap() {

@@ -13,9 +13,9 @@ use onefold_storage::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What an address says by its bits (`docs/format.md` section 5.6).
+/// What the bits of an address say (`docs/format.md` section 5.6).
 pub trait Named {
-    /// The container that the chunk was stored in first.
+    /// Returns the container that the chunk was stored in first.
     fn container(self) -> ContainerId;
 }
 
@@ -27,7 +27,7 @@ impl Named for Address {
 
 pub const DIRECTORY: &str = "containers";
 
-/// The log: what is in it is durable.
+/// The log: everything in it is durable.
 #[derive(Clone, Default)]
 pub struct Log {
     pub batches: Vec<(Position, Vec<Record>)>,
@@ -76,7 +76,7 @@ pub fn open(ground: Arc<dyn Ground>, log: &Log, partitions: u16, options: &Stora
     open_owned(ground, log, &Ownership::all(u32::from(partitions), 1), options, access)
 }
 
-/// The same of some partitions.
+/// Does the same for some partitions.
 pub fn open_owned(
     ground: Arc<dyn Ground>,
     log: &Log,
@@ -94,7 +94,7 @@ pub fn open_owned(
     Ok(store)
 }
 
-/// What an engine does for a flush.
+/// Does what an engine does for a flush.
 pub fn flush(store: &ContainerStore, log: &mut Log, scope: Scope) -> Result<Vec<(Fingerprint, Address, ChunkKind)>> {
     let mut prepared = store.prepare(scope)?;
     let chunks = std::mem::take(&mut prepared.chunks);
@@ -106,7 +106,7 @@ pub fn flush(store: &ContainerStore, log: &mut Log, scope: Scope) -> Result<Vec<
     Ok(chunks)
 }
 
-/// The bytes of chunk `name`: `length` of them, from noise to text.
+/// Returns the bytes of chunk `name`: `length` of them, from noise to text.
 pub fn content(name: u64, length: usize) -> Vec<u8> {
     let mut state = name.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(length + 8);
@@ -124,7 +124,7 @@ pub fn content(name: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// The fingerprint of chunk `name`, as good as a hash for what containers do with it.
+/// Returns the fingerprint of chunk `name`. It is as good as a hash for what containers do with it.
 pub fn fingerprint(name: u64) -> Fingerprint {
     let mut digest = [0; 32];
     digest[..8].copy_from_slice(&name.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
@@ -135,7 +135,7 @@ pub fn fingerprint(name: u64) -> Fingerprint {
 /// Chunks by address: fingerprint and bytes.
 pub type Chunks = BTreeMap<Address, (Fingerprint, Vec<u8>)>;
 
-/// Appends new chunks of the given lengths; what was taken is in `chunks`.
+/// Appends new chunks of the given lengths. Those that were taken go into `chunks`.
 pub fn append(writer: &mut Writer, next_name: &mut u64, lengths: &[usize], chunks: &mut Chunks) -> Result<()> {
     let names: Vec<u64> = lengths.iter().map(|_| std::mem::replace(next_name, *next_name + 1)).collect();
     let data: Vec<Vec<u8>> = names.iter().zip(lengths).map(|(name, length)| content(*name, *length)).collect();
@@ -152,7 +152,7 @@ pub fn append(writer: &mut Writer, next_name: &mut u64, lengths: &[usize], chunk
     Ok(())
 }
 
-/// All these chunks are there, byte for byte.
+/// Checks that all these chunks are there, byte for byte.
 pub fn check(store: &ContainerStore, chunks: &Chunks) {
     let wanted: Vec<_> = chunks.iter().map(|(address, (fingerprint, _))| (*address, *fingerprint)).collect();
     let mut slices = Vec::new();
@@ -163,7 +163,7 @@ pub fn check(store: &ContainerStore, chunks: &Chunks) {
     }
 }
 
-/// No container that is there is damaged, and each chunk that a check sees is right.
+/// Checks that no present container is damaged, and that each chunk that a check sees is right.
 pub fn check_all(store: &ContainerStore, chunks: &Chunks) {
     for container in store.containers().unwrap() {
         let mut visit = |address: Address, name: Fingerprint, _: ChunkKind, bytes: &[u8]| {

@@ -7,7 +7,8 @@ use onefold_ground::{Access, Ground, SimulatedGround, read_file};
 pub const SIZE: usize = 4;
 
 pub fn small() -> StorageOptions {
-    // One worker writes the frames in their order. What other threads do between two of its writes differs from run to run.
+    // One worker writes the frames in their order. What other threads do between two of its writes differs from run to
+    // run.
     StorageOptions {
         container_bytes: 100 << 10,
         frame_bytes: 8 << 10,
@@ -31,7 +32,7 @@ pub fn fill(world: &mut World, rounds: u64) -> Result<()> {
     Ok(())
 }
 
-/// Makes all parity there is to make; how many groups.
+/// Makes all parity that can be made. Returns the number of groups.
 pub fn protect(world: &World, all: bool) -> Result<usize> {
     let mut groups = 0;
     while let Some(members) = world.store.make_parity(SIZE, all)? {
@@ -76,14 +77,14 @@ pub fn is_damaged(store: &ContainerStore, id: ContainerId) -> bool {
     store.verify_container(id, true, None).map_or(true, |report| !report.damage.is_empty())
 }
 
-/// The same store, opened anew, so that nothing is in memory.
+/// Reopens the same store, so that nothing is in memory.
 pub fn reopened(ground: &SimulatedGround, world: World) -> World {
     let model = world.model.clone();
     drop(world);
     World::open(ground, model, &small(), Access::ReadWrite).unwrap()
 }
 
-/// Containers that were lost and made anew, and those that could not be.
+/// Returns the containers that were lost and rebuilt, and those that could not be rebuilt.
 pub fn repair_lost(world: &World) -> Result<(Vec<ContainerId>, Vec<ContainerId>)> {
     let (repaired, lost) = world.store.repair_lost(&|| true)?;
     Ok((repaired, lost.into_iter().map(|(container, _)| container).collect()))
