@@ -152,8 +152,8 @@ impl ContainerStore {
     /// other containers before it, and must not become durable without them. So while this looks at the containers,
     /// nobody appends, and no container is added.
     ///
-    /// A thread that holds the state of a container asks neither for the state of another nor for the list of
-    /// containers.
+    /// Apart from this, a thread that holds the state of a container asks neither for the state of another nor for the
+    /// list of containers.
     fn targets(&self, scope: Scope) -> Vec<Target> {
         self.shared.unsealed.with_all(|containers| {
             let mut states: Vec<_> = containers.map(|container| (container, container.state.lock())).collect();
