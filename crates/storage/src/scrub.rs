@@ -1,8 +1,8 @@
 //! Reads whole container files from the device, to find rotten ones (`onefold scrub`).
 //!
 //! The reads go past all caches, those of the system too. So no page in memory hides a rotten sector, and nothing in
-//! use is evicted from memory. Header, catalog, footer and the checksum of every frame are verified. Unlike `check
-//! --read-data`, this neither decompresses frames nor fingerprints chunks: the disk is the limit here, not the
+//! use is evicted from memory. Scrubbing verifies header, catalog, footer and the checksum of every frame. Unlike
+//! `check --read-data`, this neither decompresses frames nor fingerprints chunks: the disk is the limit here, not the
 //! processor.
 
 use crate::sealed::Bytes;
