@@ -28,7 +28,8 @@ const SLOT_ENTRY_BYTES: u64 = 16;
 
 /// Containers that were merged, for the log. It is either [merged](ContainerStore::merged) or
 /// [abandoned](ContainerStore::abandon_merge). If it is unknown whether the log has the record (its sync failed), it is
-/// [in doubt](ContainerStore::doubt_merge).
+/// [in doubt](ContainerStore::doubt_merge). If it is dropped instead, its containers stay as they are, and take part in
+/// no other merge, until the store is opened again.
 #[derive(Debug)]
 #[must_use]
 pub struct Merge {
