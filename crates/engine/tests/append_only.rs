@@ -109,7 +109,7 @@ fn a_state_that_cannot_be_read_lets_nobody_delete() {
 #[test]
 fn no_deletion_is_submitted_behind_the_switch() {
     let engine = open(&store(&descriptor()), settings(DEFAULT_CHAIN));
-    let key = |number: u32| [b"x", number.to_be_bytes().as_slice()].concat();
+    let key = |number: u32| [b"w", number.to_be_bytes().as_slice()].concat();
     let there = (0..10_000).map(|number| (0, key(number), Some(vec![1])));
     engine.submit(Transaction { changes: there.collect(), references: Vec::new() }).unwrap();
     let (left_at_switch, left_at_end) = std::thread::scope(|scope| {
@@ -119,7 +119,7 @@ fn no_deletion_is_submitted_behind_the_switch() {
                 engine.submit(Transaction { changes: vec![(0, key(number), None)], references: Vec::new() }).unwrap();
             }
         });
-        let left = || engine.range(0, b"x", b"y", 10_000).unwrap().len();
+        let left = || engine.range(0, b"w", b"x", 10_000).unwrap().len();
         engine.switch_append_only_on(SECRET).unwrap();
         let left_at_switch = left();
         deleter.join().unwrap();

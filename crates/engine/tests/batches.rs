@@ -55,7 +55,7 @@ fn a_small_flush_is_one_batch_and_one_sync_of_the_log() {
     for round in 0..3u8 {
         let pieces = write(&mut stream, &bytes(u64::from(round), 900), 900);
         let references = references(&pieces, 1);
-        engine.submit(Transaction { changes: vec![(0, vec![b'x', round], Some(vec![round; 100]))], references }).unwrap();
+        engine.submit(Transaction { changes: vec![(0, vec![b'z', round], Some(vec![round; 100]))], references }).unwrap();
         let (syncs, calls_before) = (ground.syncs(), calls(&engine, "log"));
         engine.flush().unwrap();
         assert_eq!((ground.syncs() - syncs, calls(&engine, "log") - calls_before), (1, 1), "flush {round}");

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use onefold_engine::{Engine, Hints, MetadataKind, decode_pieces, encode_pieces};
+use onefold_engine::{Engine, Hints, MetadataKind, Transaction, decode_pieces, encode_pieces};
 use onefold_ground::CrashPolicy;
 use onefold_ground::wire::Reader;
 use onefold_storage::ChunkKind;
@@ -36,6 +36,25 @@ fn a_commit_never_takes_a_metadata_chunk_without_what_it_refers_to() {
                 crashes += 1;
             }
         });
+    }
+}
+
+#[test]
+fn a_transaction_is_taken_only_while_what_it_was_decided_by_holds() {
+    let engine = open(&store(&descriptor()), settings(DEFAULT_CHAIN));
+    let object = |key: u8, value: Option<u8>| (0, vec![b'z', key], value.map(|value| vec![value]));
+    let write = |change| Transaction { changes: vec![change], references: vec![] };
+    let value = |key: u8| engine.object_index().get(0, &[b'z', key]).unwrap();
+    // What the second one read: first absent, then replaced, visible and durable, then removed.
+    for (before, expected) in [(Some(1), None), (Some(2), Some(1)), (None, Some(2))] {
+        engine.submit(write(object(1, before))).unwrap();
+        for _ in 0..2 {
+            assert!(!engine.submit_if(&[object(1, expected)], write(object(2, Some(9)))).unwrap());
+            assert_eq!(value(2), None);
+            engine.flush().unwrap();
+        }
+        assert!(engine.submit_if(&[object(1, before), object(2, None)], write(object(3, before))).unwrap());
+        assert_eq!(value(3), before.map(|value| vec![value]));
     }
 }
 

@@ -90,7 +90,7 @@ pub fn references(pieces: &[Piece], change: i64) -> Vec<Reference> {
 /// Makes an object that refers to `pieces`, or (-1) removes it.
 pub fn refer(engine: &Engine, key: u8, pieces: &[Piece], change: i64) {
     let references = references(pieces, change);
-    engine.submit(Transaction { changes: vec![(0, vec![b'x', key], (change > 0).then(|| vec![key]))], references }).unwrap();
+    engine.submit(Transaction { changes: vec![(0, vec![b'w', key], (change > 0).then(|| vec![key]))], references }).unwrap();
     engine.flush().unwrap();
 }
 
