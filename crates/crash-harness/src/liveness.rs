@@ -10,22 +10,35 @@
 //!   below and marking from above come to the same.
 //!
 //! A crash may take the batch that was under way, or leave it. So the model keeps the facts of batches that were not
-//! answered yet, and takes what the objects show after the next opening: nothing, or one of these, and all of it.
+//! answered yet, and takes what the objects show after the next opening: nothing, or one of these, and all of it. All
+//! crashes and failures come at operations on the log, because there a batch is under way.
+//!
+//! Some openings follow a repair: of a container whose file was gone for a while, or of the chunk index.
 
 use crate::model::{Model, check_clean};
 use crate::profile::Profile;
 use crate::steps::step;
+use crate::witness::file_of;
 use crate::world::{Case, Fault, Random, World, must, policy};
 use onefold_catalog::Backup;
 use onefold_engine::{Address, Candidate, Cursor, Facts, Group, Liveness, Mode, Noted, Piece, Recipe, Reference, Stored};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
-use onefold_ground::{SimulatedGround, checksum};
+use onefold_ground::{CrashPolicy, Ground, SimulatedGround, checksum};
+use onefold_storage::ContainerId;
+use onefold_upkeep::{NoMonitor, RepairOptions, rebuild_chunk_index};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::ErrorKind;
 use std::sync::{Arc, Mutex};
 
+/// How often each store is opened.
+const ROUNDS: u64 = 12;
 /// Most steps between an opening and the next crash.
-const STEPS: u64 = 400;
+const STEPS: u64 = 120;
+/// Most operations on the log between an opening and the next crash.
+const LOG_OPERATIONS: u64 = 600;
+/// Where the store has its log.
+const LOG: &str = "log";
 
 /// References of groups, by group, name and address.
 type Groups = BTreeMap<(Group, Fingerprint, Address), i64>;
@@ -38,7 +51,7 @@ struct State {
 }
 
 /// The facts of one batch.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Batch {
     references: Vec<Reference>,
     stored: Vec<Stored>,
@@ -115,6 +128,10 @@ impl Liveness for Beside {
     fn committed(&self) {
         let mut sets = self.sets.lock().unwrap();
         let batch = sets.open.pop().expect("it was noted before");
+        if batch == Batch::default() {
+            // Perhaps nothing was written: then the next opening may still find an earlier one.
+            return self.inner.committed();
+        }
         sets.open.clear();
         let applied = sets.state.apply(&batch);
         let added: BTreeMap<_, _> =
@@ -187,16 +204,60 @@ fn settle(world: &World, sets: &Mutex<Sets>) -> Result<(), Fault> {
     let mut possible = vec![sets.state.clone()];
     for batch in sets.open.drain(..) {
         let mut state = sets.state.clone();
-        state.apply(&batch)?;
-        possible.push(state);
+        // One that does not fit any more is not there.
+        possible.extend(state.apply(&batch).is_ok().then_some(state));
     }
     let fits = |state: &State| state.groups == found && state.metadata.keys().copied().collect::<BTreeSet<_>>() == metadata;
     let Some(state) = possible.iter().find(|state| fits(state)) else {
-        let differences: Vec<_> = possible.iter().map(|state| difference(&state.groups, &found)).collect();
+        let difference = |state: &State| {
+            let known: BTreeSet<_> = state.metadata.keys().copied().collect();
+            let (lost, new) = (known.difference(&metadata).count(), metadata.difference(&known).count());
+            format!("{}, {lost} metadata chunks lost, {new} new", difference(&state.groups, &found))
+        };
+        let differences: Vec<_> = possible.iter().map(difference).collect();
         return Err(format!("after a crash the objects fit none of {} states: {differences:?}", possible.len()).into());
     };
     sets.state = state.clone();
     Ok(())
+}
+
+/// Takes over what a repair left: the same references. What nobody refers to may be gone.
+fn settle_repaired(world: &World, sets: &Mutex<Sets>) -> Result<(), Fault> {
+    let state = &mut sets.lock().unwrap().state;
+    let (found, metadata) = (of_objects(world)?, stored_metadata(world)?);
+    if state.groups != found {
+        return Err(format!("a repair changed what objects refer to: {}", difference(&state.groups, &found)).into());
+    }
+    state.metadata.retain(|chunk, _| metadata.contains(chunk));
+    if state.metadata.len() != metadata.len() {
+        return Err("a repair found metadata chunks that were removed".into());
+    }
+    Ok(())
+}
+
+/// Repairs a store that nobody has open: rebuilds its chunk index, or takes the file of one of `containers` away,
+/// repairs, and brings it back.
+fn repair(case: Case, disk: &SimulatedGround, containers: &[ContainerId], random: &mut Random, seen: &mut Seen) -> Result<(), Fault> {
+    let ground: Arc<dyn Ground> = Arc::new(disk.clone());
+    let Some(container) = containers.get(random.below(2 * containers.len() as u64) as usize) else {
+        seen.rebuilt += 1;
+        let problems = rebuild_chunk_index(ground, case.settings(), "test", &NoMonitor)?;
+        return if problems.is_empty() { Ok(()) } else { Err(problems.join("; ").into()) };
+    };
+    let options = RepairOptions { dry_run: false, may_lose: false, memory_bytes: 16 << 20 };
+    let repair = || onefold_upkeep::repair(ground.clone(), case.settings(), options, "test", &NoMonitor);
+    let path = file_of(*container);
+    disk.rename(&path, "hidden")?;
+    seen.quarantined += repair()?.quarantined_chunks;
+    if disk.exists(&path)? {
+        disk.remove("hidden")?; // Parity had it.
+    } else {
+        disk.rename("hidden", &path)?;
+    }
+    match repair()?.check.problems.first() {
+        Some(problem) => Err(format!("container {container} is there again, but {problem:?}").into()),
+        None => Ok(()),
+    }
 }
 
 /// The metadata chunks that are stored.
@@ -221,7 +282,7 @@ fn difference(stated: &Groups, found: &Groups) -> String {
     format!("{} of {} differ, {}", wrong.len(), found.len(), first.unwrap_or_default())
 }
 
-/// What a run came to, for who reads the output.
+/// What a run came to, for the readers of the output.
 #[derive(Debug, Default)]
 struct Seen {
     comparisons: u64,
@@ -230,11 +291,16 @@ struct Seen {
     /// Unneeded chunks that only hung on other unneeded ones.
     hanging: usize,
     moved: u64,
+    /// Ends of a round at a write to the log, by a crash or a failure.
+    ends: u64,
+    /// Batches that failed, and the store went on.
+    failed: u64,
+    rebuilt: u64,
+    quarantined: u64,
 }
 
-/// Compares everything.
+/// Compares everything. The store was flushed.
 fn compare(world: &World, sets: &Mutex<Sets>, seen: &mut Seen) -> Result<(), Fault> {
-    world.engine.flush()?;
     let sets = sets.lock().unwrap();
     if let Some(wrong) = &sets.wrong {
         return Err(wrong.clone().into());
@@ -300,7 +366,38 @@ fn compare(world: &World, sets: &Mutex<Sets>, seen: &mut Seen) -> Result<(), Fau
     Ok(())
 }
 
-/// Runs random steps with crashes among them, and compares after every step.
+/// Takes random steps and compares after each, until a crash or a failed sync ends it. Panics if anything else does.
+fn run(world: &mut World, model: &mut Model, random: &mut Random, sets: &Mutex<Sets>, seen: &mut Seen) {
+    let ground = world.ground.clone();
+    let mut is_failing = false;
+    ground.crash_after_operations_in(LOG, random.below(LOG_OPERATIONS));
+    for _ in 0..STEPS {
+        if random.one_in(20) {
+            let kind = if random.one_in(2) { ErrorKind::Other } else { ErrorKind::StorageFull };
+            ground.fail_operation_in(LOG, random.below(8), kind);
+            is_failing = true;
+        }
+        let mut taken = step(world, model, random);
+        if random.one_in(3) {
+            // Layers that take in others move mappings.
+            taken = taken.and(world.volumes.resume_deletions(&|| true).map(drop).map_err(Fault::from));
+        }
+        let may_fail = is_failing || ground.is_crashed();
+        assert!(taken.is_ok() || may_fail, "{}: {taken:?}", world.case);
+        // A write that failed is repeated.
+        let flushed = world.engine.flush();
+        if flushed.is_err() && world.has_stopped() {
+            assert!(is_failing || ground.is_crashed(), "{}: it stopped", world.case);
+            seen.ends += 1;
+            return;
+        }
+        seen.failed += u64::from(taken.is_err() || flushed.is_err());
+        let compared = compare(world, sets, seen);
+        assert!(compared.is_ok() || ground.is_crashed(), "{}, {}: {compared:?}", world.case, world.doing);
+    }
+}
+
+/// Runs random steps with crashes, failures and repairs among them, and compares after every step.
 pub fn agree_with_sets(profile: &'static Profile, usual_seeds: u64) {
     let mut seen = Seen::default();
     let seeds = profile.each_case(usual_seeds, |case| {
@@ -308,38 +405,38 @@ pub fn agree_with_sets(profile: &'static Profile, usual_seeds: u64) {
         let (mut random, sets) = (Random(seed ^ 0x11fe), Arc::<Mutex<Sets>>::default());
         let mut model = Model::new("m");
         let mut ground = case.create();
-        for round in 0..4u64 {
-            ground.crash_after_operations(400 + random.below(20_000));
-            let mut run = || -> Result<(), Fault> {
-                let mut world = open(case, &ground, &sets)?;
-                settle(&world, &sets)?;
-                for _ in 0..STEPS {
-                    step(&mut world, &mut model, &mut random)?;
-                    compare(&world, &sets, &mut seen)?;
-                    if random.one_in(8) {
-                        // Layers that take in others move mappings.
-                        world.volumes.resume_deletions(&|| true)?;
-                        compare(&world, &sets, &mut seen)?;
-                    }
-                }
-                Ok(())
-            };
-            // The crash ends it, nothing else may.
-            let result = run();
-            assert!(result.is_ok() || ground.is_crashed(), "{case}, round {round}: {}", result.unwrap_err());
+        for round in 0..ROUNDS {
+            let must = |result: Result<(), Fault>, what: &str| must(result.map_err(|error| error.to_string()), case, what);
+            let mut world = open(case, &ground, &sets).unwrap();
+            must(settle(&world, &sets), "when opened");
+            run(&mut world, &mut model, &mut random, &sets, &mut seen);
             assert_eq!(sets.lock().unwrap().wrong, None, "{case}, round {round}");
+            drop(world);
             ground = ground.restart(policy(seed + round));
             let world = open(case, &ground, &sets).unwrap();
-            must(settle(&world, &sets).map_err(|error| error.to_string()), case, "after a crash");
-            must(compare(&world, &sets, &mut seen).map_err(|error| error.to_string()), case, "after a crash");
-            must(model.verify(&world, false), case, "after a crash");
-            must(check_clean(&world), case, "after a crash");
+            must(settle(&world, &sets), "after a crash");
+            must(compare(&world, &sets, &mut seen), "after a crash");
+            must(model.verify(&world, false).map_err(Fault::from), "after a crash");
+            must(check_clean(&world).map_err(Fault::from), "after a crash");
+            let mut containers = world.engine.storage().containers().unwrap();
+            containers.retain(|container| world.engine.storage().is_sealed(*container));
             drop(world);
             ground = ground.restart(policy(seed + round + 1));
+            if round % 3 == 2 {
+                must(repair(case, &ground, &containers, &mut random, &mut seen), "in a repair");
+                let world = open(case, &ground, &sets).unwrap();
+                must(settle_repaired(&world, &sets), "after a repair");
+                must(compare(&world, &sets, &mut seen), "after a repair");
+                must(model.verify(&world, false).map_err(Fault::from), "after a repair");
+                must(check_clean(&world).map_err(Fault::from), "after a repair");
+                drop(world);
+                ground = ground.restart(CrashPolicy::KeepAll);
+            }
         }
         seen.moved += sets.lock().unwrap().moved;
     });
     println!("{seen:?}");
     let is_much = seen.comparisons > 100 && seen.groups > 3 && seen.unneeded > 100 && seen.hanging > 10 && seen.moved > 0;
-    assert!(is_much || !seeds.are_enough(), "little was tried: {seen:?}");
+    let is_cut = seen.ends > 20 && seen.failed > 20 && seen.rebuilt > 3 && seen.quarantined > 20;
+    assert!(is_much && is_cut || !seeds.are_enough(), "little was tried: {seen:?}");
 }

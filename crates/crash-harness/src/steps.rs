@@ -6,6 +6,7 @@
 
 use crate::forget;
 use crate::model::{BLOCK_BYTES, BackupModel, Model, SLOTS, Tree, VolumeModel};
+use crate::witness::file_of;
 use crate::world::{Fault, Random, World};
 use onefold_catalog::{Attributes, Backup, BackupId, Content, DirectoryWriter, Entry, Statistics};
 use onefold_engine::{Cursor, Hints, Recipe, RecipeWriter, Repair};
@@ -142,7 +143,7 @@ fn lose_a_container(world: &World, random: &mut Random) -> Result<(), Fault> {
     if world.engine.repair_container(lost)? != Repair::Whole {
         return Ok(());
     }
-    let path = format!("containers/{:04x}/{:05x}/{:08x}", lost.partition(), lost.number() >> 12, lost.number());
+    let path = file_of(lost);
     if world.ground.remove(&path).is_err() {
         return Ok(());
     }
@@ -259,10 +260,13 @@ pub fn write(world: &mut World, model: &mut Model, random: &mut Random, slot: us
 
 fn zero(world: &mut World, model: &mut Model, random: &mut Random, slot: usize) -> Result<(), Fault> {
     let Some(known) = model.volume(slot).filter(|known| !known.is_read_only) else { return Ok(()) };
-    let (offset, length) = range(random, known.size);
+    // On a full disk, a discard may leave the rest of a block as it is.
+    let block = random.below(known.blocks.len() as u64) * BLOCK_BYTES;
+    let is_discard = random.one_in(4) && block + BLOCK_BYTES <= known.size;
+    let (offset, length) = if is_discard { (block, BLOCK_BYTES) } else { range(random, known.size) };
     let changed = changed(known, offset, &vec![0; length as usize]);
     let volume = world.volumes.get(&model.name(slot))?;
-    let result = volume.write_zeroes(offset, length);
+    let result = if is_discard { volume.discard(offset, length) } else { volume.write_zeroes(offset, length) };
     settle(world, model, slot, &volume, changed, result)
 }
 

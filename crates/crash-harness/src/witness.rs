@@ -54,6 +54,11 @@ impl Sight {
     ];
 }
 
+/// Returns the path of a container's file.
+pub(crate) fn file_of(container: ContainerId) -> String {
+    format!("containers/{:04x}/{:05x}/{:08x}", container.partition(), container.number() >> 12, container.number())
+}
+
 /// How often each was met.
 #[derive(Debug, Default)]
 pub struct Witness {
@@ -117,7 +122,7 @@ impl Witness {
             ControlFlow::Continue(())
         });
         for (container, end) in ends {
-            let path = format!("containers/{:04x}/{:05x}/{:08x}", container.partition(), container.number() >> 12, container.number());
+            let path = file_of(container);
             if let (Some(end), Ok(file)) = (end, ground.open(&path, Access::Read)) {
                 let length = file.len().unwrap_or(0);
                 let mut rest = vec![0; length.saturating_sub(end) as usize];

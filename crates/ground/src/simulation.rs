@@ -53,7 +53,7 @@ use inode::Inode;
 use names::Names;
 use parking_lot::Mutex;
 use random::Random;
-use state::State;
+use state::{InDirectory, State};
 use std::fmt;
 use std::io;
 use std::ops::Range;
@@ -146,6 +146,12 @@ impl SimulatedGround {
         state.crash_sync = Some(state.syncs + count);
     }
 
+    /// Lets `count` more operations on `directory` or in it succeed. The next one there hits a crash, and from then on
+    /// everything fails.
+    pub fn crash_after_operations_in(&self, directory: &str, count: u64) {
+        self.state.lock().crash_in = Some(InDirectory { directory: directory.to_owned(), left: count });
+    }
+
     /// Returns whether the crash has happened.
     pub fn is_crashed(&self) -> bool {
         self.state.lock().is_crashed
@@ -161,6 +167,12 @@ impl SimulatedGround {
     pub fn fail_operation(&self, count: u64, kind: io::ErrorKind) {
         let mut state = self.state.lock();
         state.failing_operation = Some((state.operations + count, kind));
+    }
+
+    /// Lets `count` more operations on `directory` or in it succeed. Only the next one there fails, as with
+    /// [`SimulatedGround::fail_operation`].
+    pub fn fail_operation_in(&self, directory: &str, count: u64, kind: io::ErrorKind) {
+        self.state.lock().failing_in = Some((InDirectory { directory: directory.to_owned(), left: count }, kind));
     }
 
     /// Lets `count` more reads of file contents succeed. Only the next one fails.
@@ -185,8 +197,8 @@ impl SimulatedGround {
     /// Cancels all faults that have not happened yet, including the crash.
     pub fn calm(&self) {
         let mut state = self.state.lock();
-        (state.crash_operation, state.crash_sync) = (None, None);
-        (state.failing_operation, state.failing_writeback) = (None, None);
+        (state.crash_operation, state.crash_sync, state.crash_in) = (None, None, None);
+        (state.failing_operation, state.failing_in, state.failing_writeback) = (None, None, None);
         (state.failing_read, state.failing_query) = (None, None);
     }
 

@@ -6,8 +6,8 @@ use onefold_ground::GroundError;
 /// An error of the operations log.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// A file operation failed. If the disk is full ([`GroundError::is_full`]), nothing has changed and the caller may
-    /// retry.
+    /// A file operation other than a sync failed. If the disk is full ([`GroundError::is_full`]), nothing has changed
+    /// and the caller may retry.
     #[error(transparent)]
     Ground(#[from] GroundError),
     /// The log is damaged: bytes that were durable are missing or changed.
@@ -34,6 +34,9 @@ pub enum LogError {
         /// The greatest epoch in the log.
         found: u64,
     },
+    /// A sync failed, also for want of space, so the state on disk is unknown. Reopen the store.
+    #[error("{0}; the store must be reopened")]
+    NotSynced(GroundError),
     /// An earlier sync failed, so the state on disk is unknown. Reopen the store.
     #[error("an earlier sync of the operations log failed; the store must be reopened")]
     Poisoned,

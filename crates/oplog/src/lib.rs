@@ -6,8 +6,8 @@
 //! # Why replay finds every acknowledged batch, and nothing else
 //! 1. *At most one batch is in doubt.* The log writes batches one after the other and syncs each before it starts the
 //!    next. So when it writes a batch, all earlier ones are durable, and a crash can tear only the last one.
-//!    - After a failed sync nobody knows what reached the disk, so the log accepts no more batches
-//!      ([`LogError::Poisoned`]).
+//!    - After a failed sync ([`LogError::NotSynced`]) nobody knows what reached the disk, so the log accepts no more
+//!      batches ([`LogError::Poisoned`]).
 //!    - Batches are aligned to 4 KiB. So writing the next batch rewrites no part of an acknowledged one, neither in the
 //!      page cache nor in a drive.
 //! 2. *A segment proves what is before it.* The log syncs every batch before a segment's start, and the segment's own

@@ -278,8 +278,9 @@ impl Log {
     /// records it writes nothing.
     ///
     /// After an error the next opening may or may not find the batch. It never finds a part of it, and never finds it
-    /// after a later batch that succeeded. If the log or the device was full ([`LogError::is_full`]), the caller may
-    /// retry.
+    /// after a later batch that succeeded. If the log or the device was full ([`LogError::is_full`]), no opening finds
+    /// it, and the caller may retry. If a sync failed ([`LogError::NotSynced`]), the log is closed until the next
+    /// opening.
     pub fn commit(&self, records: &[Record]) -> Result<(Position, Position)> {
         self.commit_as(false, records)
     }
@@ -491,7 +492,7 @@ impl State {
     /// Poisons the log after a failed sync: the state on disk is unknown.
     fn poison_unless(&mut self, synced: std::result::Result<(), GroundError>) -> Result<()> {
         self.is_poisoned |= synced.is_err();
-        Ok(synced?)
+        synced.map_err(LogError::NotSynced)
     }
 
     /// Continues in a segment that starts at the end or later.

@@ -91,18 +91,14 @@ impl Forward {
 }
 
 impl ContainerStore {
-    /// Returns the container whose file has the chunks with addresses of `container`: itself, or the one that it was
-    /// merged into.
-    pub fn current(&self, container: ContainerId) -> Result<ContainerId> {
+    /// Returns the container whose file has the chunk at an address, or the chunks of an origin: the one where they were
+    /// stored first, or what it was merged into.
+    pub fn container_of(&self, at: impl Into<Origin>) -> Result<ContainerId> {
+        let container = at.into().container();
         if !self.is_sealed(container) {
             return Ok(container);
         }
         self.shared.stable(|| self.shared.answering(container))
-    }
-
-    /// Returns the container whose file has the chunk at an address, or the chunks of an origin.
-    pub fn container_of(&self, at: impl Into<Origin>) -> Result<ContainerId> {
-        self.current(at.into().container())
     }
 
     /// Returns the containers whose files may have the chunks of an origin, even if the right one cannot be read.

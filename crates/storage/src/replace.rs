@@ -32,8 +32,9 @@
 //!
 //! # Merges in doubt
 //! If writing the record of a merge failed, the log may have it, and the next opening may find it. So its files and its
-//! hold on the log stay. Once the log takes another batch, no opening finds the failed one any more. Then the merge is
-//! given up, and its containers may be merged again.
+//! hold on the log stay. (Without the new file, the next opening would keep the old ones. But the batch of the record
+//! deletes their dead slots, so removed chunks would count as stored.) Once the log takes another batch, no opening
+//! finds the failed one any more. Then the merge is given up, and its containers may be merged again.
 
 use crate::forward::Forward;
 use crate::merge::Merge;

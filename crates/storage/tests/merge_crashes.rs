@@ -69,7 +69,7 @@ fn crash_and_go_on(operations: u64, seed: u64, policy: CrashPolicy) -> bool {
     let reader = World::open(&ground, model.clone(), &small(), Access::Read).unwrap();
     check(&reader.store, &model.needed);
     for (id, target) in &model.forwards {
-        assert_eq!(reader.store.current(*id).unwrap(), *target);
+        assert_eq!(reader.store.container_of(*id).unwrap(), *target);
     }
     assert_eq!(reader.store.forwards().unwrap(), model.forwards.keys().copied().collect::<Vec<_>>());
     for id in reader.store.containers().unwrap() {
@@ -273,7 +273,7 @@ fn m0_20_old_files_stay_where_the_merged_one_cannot_be_read_after_a_crash() {
         for access in [Access::Read, Access::ReadWrite] {
             let world = World::open(&ground, model.clone(), &small(), access).unwrap();
             check(&world.store, &model.needed);
-            assert_eq!(world.store.current(victims[0]).unwrap(), if lost { victims[0] } else { target });
+            assert_eq!(world.store.container_of(victims[0]).unwrap(), if lost { victims[0] } else { target });
         }
     }
 }

@@ -273,7 +273,7 @@ fn m0_20_chunks_lie_in_the_order_given_with_their_kinds_and_the_figures_are_righ
     let merge = world.store.merge(&victims, &live).unwrap();
     let target = merge.container().unwrap();
     // It is not known before the log has it.
-    assert!(!world.store.containers().unwrap().contains(&target) && world.store.current(victims[0]).unwrap() == victims[0]);
+    assert!(!world.store.containers().unwrap().contains(&target) && world.store.container_of(victims[0]).unwrap() == victims[0]);
     let statistics = world.log_merge(&victims, &live, merge);
     world.check(&ground);
     let merged = world.store.slots(victims[1]).unwrap();
@@ -474,7 +474,7 @@ fn readers_beside_merges(ground: std::sync::Arc<dyn Ground>, options: &StorageOp
                     let slots = store.slots(home).unwrap();
                     assert!(needed.keys().filter(|address| address.container() == home).all(|of| slots.iter().any(|(slot, _)| slot == of)));
                     assert!(store.verify_container(home, true, None).unwrap().damage.is_empty());
-                    store.current(home).unwrap();
+                    store.container_of(home).unwrap();
                     read.fetch_add(1, Relaxed);
                 }
             })
@@ -492,7 +492,7 @@ fn readers_beside_merges(ground: std::sync::Arc<dyn Ground>, options: &StorageOp
             *added.lock() = chunks;
         });
         for round in 0..rounds {
-            let mut files: BTreeSet<ContainerId> = homes.iter().map(|home| store.current(*home).unwrap()).collect();
+            let mut files: BTreeSet<ContainerId> = homes.iter().map(|home| store.container_of(*home).unwrap()).collect();
             files.retain(|id| usize::from(id.partition()) == round % 2);
             let files: Vec<_> = files.into_iter().collect();
             // Sometimes all into one, sometimes two by two.

@@ -25,13 +25,34 @@ pub(super) struct State {
     pub(super) queries: u64,
     pub(super) crash_operation: Option<u64>,
     pub(super) crash_sync: Option<u64>,
+    pub(super) crash_in: Option<InDirectory>,
     pub(super) failing_operation: Option<(u64, io::ErrorKind)>,
+    pub(super) failing_in: Option<(InDirectory, io::ErrorKind)>,
     pub(super) failing_read: Option<(u64, io::ErrorKind)>,
     pub(super) failing_query: Option<(u64, i32)>,
     pub(super) failing_writeback: Option<u64>,
     pub(super) during_writes: Option<DuringWrites>,
     pub(super) is_crashed: bool,
     pub(super) crash_site: Option<CrashSite>,
+}
+
+/// The next operation but `left` on a directory or something in it.
+pub(super) struct InDirectory {
+    pub(super) directory: String,
+    pub(super) left: u64,
+}
+
+impl InDirectory {
+    /// Counts an operation. Returns whether it is the one.
+    fn is_due(&mut self, path: &str) -> bool {
+        let rest = path.strip_prefix(&*self.directory);
+        if !rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
+            return false;
+        }
+        let is_due = self.left == 0;
+        self.left = self.left.saturating_sub(1);
+        is_due
+    }
 }
 
 /// Why an operation does not happen.
@@ -68,7 +89,9 @@ impl State {
             queries: 0,
             crash_operation: None,
             crash_sync: None,
+            crash_in: None,
             failing_operation: None,
+            failing_in: None,
             failing_read: None,
             failing_query: None,
             failing_writeback: None,
@@ -91,15 +114,16 @@ impl State {
     /// Counts an operation that changes something, and decides whether it happens.
     pub(super) fn begin(&mut self, is_sync: bool, operation: &'static str, path: &str) -> Begun {
         let is_due = self.crash_operation == Some(self.operations) || (is_sync && self.crash_sync == Some(self.syncs));
-        if is_due && !self.is_crashed {
+        if (is_due || self.crash_in.as_mut().is_some_and(|crash| crash.is_due(path))) && !self.is_crashed {
             self.is_crashed = true;
             self.crash_site = Some(CrashSite { operation, path: path.to_owned() });
         }
         self.check_crash()?;
-        let fault = self.failing_operation.take_if(|(operation, _)| *operation == self.operations);
+        let fault = self.failing_operation.take_if(|(operation, _)| *operation == self.operations).map(|(_, kind)| kind);
+        let fault_in = self.failing_in.take_if(|(failure, _)| failure.is_due(path)).map(|(_, kind)| kind);
         self.operations += 1;
         self.syncs += u64::from(is_sync);
-        fault.map_or(Ok(()), |(_, kind)| Err(Fault::Injected(kind)))
+        fault.or(fault_in).map_or(Ok(()), |kind| Err(Fault::Injected(kind)))
     }
 
     /// Counts a query, and decides whether it succeeds.

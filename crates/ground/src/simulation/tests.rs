@@ -144,6 +144,26 @@ fn an_operation_fails_once_with_the_given_kind() {
 }
 
 #[test]
+fn operations_in_a_directory_are_counted_on_their_own() {
+    let ground = SimulatedGround::new(1);
+    ground.create_directory("a").unwrap();
+    ground.create_directory("ab").unwrap();
+    let (inside, beside) = (written(&ground, "a/f", b"1"), written(&ground, "ab/f", b"1"));
+    ground.fail_operation_in("a", 1, io::ErrorKind::StorageFull);
+    ground.crash_after_operations_in("a", 3);
+    for _ in 0..4 {
+        beside.sync().unwrap();
+    }
+    inside.sync().unwrap();
+    assert!(inside.write_at(0, b"2").unwrap_err().is_full());
+    inside.write_at(0, b"3").unwrap();
+    beside.sync().unwrap();
+    ground.sync_directory("a").unwrap_err();
+    assert!(ground.is_crashed());
+    assert_eq!(ground.crash_site().unwrap().path, "a");
+}
+
+#[test]
 fn a_full_disk_takes_a_part_and_has_room_again_after_a_removal() {
     let ground = SimulatedGround::new(1);
     ground.set_capacity(10 * 4096);

@@ -126,7 +126,7 @@ impl World {
     pub fn check(&self, ground: &SimulatedGround) {
         check(&self.store, &self.model.needed);
         for (id, target) in &self.model.forwards {
-            assert_eq!(self.store.current(*id).unwrap(), *target);
+            assert_eq!(self.store.container_of(*id).unwrap(), *target);
             assert_eq!(self.store.verify_forward(*id).unwrap(), *target);
         }
         assert_eq!(self.store.forwards().unwrap(), self.model.forwards.keys().copied().collect::<Vec<_>>());

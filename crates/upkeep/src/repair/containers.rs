@@ -6,7 +6,7 @@ use crate::Result;
 use crate::reading::look_into_all;
 use onefold_engine::{Address, ContainerId, Engine, LostChunk, Repair as Repaired};
 use onefold_storage::Origin;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Lost chunks collected from the index before they are put in quarantine. Limits memory.
@@ -162,11 +162,15 @@ impl Repair<'_> {
             }
             self.monitor.advance(1);
         }
-        for container in unreadable.keys() {
+        // If a file comes back, only those of its chunks count that are restored.
+        let missing = asked.into_iter().filter(|(_, why)| why.is_some()).map(|(origin, _)| origin);
+        let missing = missing.filter_map(|origin| engine.storage().possible_containers(origin).last());
+        let given_up: BTreeSet<ContainerId> = unreadable.keys().copied().chain(missing).collect();
+        for container in given_up {
             if !self.go_on() {
                 return Ok(());
             }
-            engine.give_up_container(*container)?;
+            engine.give_up_container(container)?;
         }
         self.give_up_dead_ends(engine)
     }

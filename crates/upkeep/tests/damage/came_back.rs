@@ -138,7 +138,7 @@ fn a_forward_that_the_device_cannot_read_is_damage_and_ends_neither_check_nor_re
     let forward = storage.forwards().unwrap()[0];
     ground.make_unreadable(&format!("containers/0000/00000/{:08x}.forward", forward.number())).unwrap();
     let engine = open(&ground, Mode::ReadOnly).unwrap();
-    assert!(engine.storage().current(forward).unwrap_err().is_damage());
+    assert!(engine.storage().container_of(forward).unwrap_err().is_damage());
     let report = check(&engine, CheckOptions::default(), &NoMonitor).unwrap();
     assert!(report.problems.iter().any(|problem| problem.kind == ProblemKind::Container), "{:?}", report.problems);
     drop(engine);

@@ -325,6 +325,13 @@ fn what_can_be_read_again_is_restored() {
         assert!(found.report.is_clean());
         let engine = open(&ground, Mode::ReadOnly).unwrap();
         assert!(check(&engine, CheckOptions { read_data: true, ..CheckOptions::default() }, &NoMonitor).unwrap().is_clean());
+        // Writers take a slot that is not dead for a stored chunk.
+        for container in engine.storage().containers().unwrap() {
+            let dead = engine.dead_slots(container).unwrap();
+            for (number, (address, slot)) in engine.storage().slots(container).unwrap().iter().enumerate() {
+                assert!(dead.contains(number) || engine.locate(&slot.fingerprint).unwrap().is_some(), "{path}: {address} is nowhere");
+            }
+        }
     }
 }
 

@@ -176,7 +176,7 @@ impl Run {
             // A log that is not poisoned continues at once after a failure.
             Ok(()) | Err(LogError::Full { .. }) => {}
             Err(LogError::Ground(_)) if !self.ground.is_crashed() => {}
-            Err(LogError::Ground(_) | LogError::Poisoned) => self.log = None,
+            Err(LogError::Ground(_) | LogError::NotSynced(_) | LogError::Poisoned) => self.log = None,
             Err(error) => panic!("{error}"),
         }
     }
