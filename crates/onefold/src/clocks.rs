@@ -25,7 +25,7 @@ pub fn doubt_of_backup(catalog: &Catalog) -> Option<String> {
         return Some(doubt);
     }
     let now_ns = catalog.engine().date_ns();
-    // What is damaged is told by whoever needs it.
+    // Damage is reported by the command that needs the damaged part.
     let newest: Backup = catalog.newest(|_| true).ok()??;
     (newest.finished_ns.saturating_sub(now_ns) > HOUR_NS).then(|| {
         format!(

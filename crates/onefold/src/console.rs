@@ -43,7 +43,8 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Shows progress as far as `talk` allows. A signal ends the process at once, unless [`Terminal::watch_signals`] is called.
+    /// Shows progress as far as `talk` allows. A signal ends the process at once, unless [`Terminal::watch_signals`] is
+    /// called.
     pub fn new(talk: Talk) -> Terminal {
         Terminal { talk, bar: Mutex::new(None), interrupt: OnceLock::new() }
     }
@@ -62,7 +63,7 @@ impl Terminal {
     }
 
     fn bar(&self) -> MutexGuard<'_, Option<ProgressBar>> {
-        // A bar is whole at any time.
+        // The bar is complete whenever its lock is free, even after a panic.
         self.bar.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -129,7 +130,7 @@ impl Console for Terminal {
     }
 }
 
-/// Shows everything but results on another console, and keeps the results for later use.
+/// Passes everything but results to another console, and keeps the results for later.
 pub struct Keeping<'a> {
     console: &'a dyn Console,
     kept: Mutex<Vec<u8>>,
@@ -189,5 +190,5 @@ impl Console for Keeping<'_> {
     }
 }
 
-/// How often a signal is looked for while somebody is asked.
+/// How often it checks for a signal while it waits for an answer.
 const SIGNAL_STEP: Duration = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! Volumes that are being erased: whatever opens or changes a volume asks here first.
+//! Volumes that are being erased. Whoever opens or changes a volume asks here first.
 
 use crate::failure::{Failure, Result};
 use crate::units::printable;
@@ -6,8 +6,8 @@ use onefold_engine::Engine;
 use onefold_targets::kept_sanitize;
 use onefold_volume::Volumes;
 
-/// A volume of which an erasure is not at its end keeps its size and its content until it is: the erasure would fail for good, or leave out what was not there
-/// when it began.
+/// Refuses to change a volume's size or content during an erasure. Otherwise the erasure would fail for good, or miss
+/// data that was not there when it began.
 pub fn check_not_being_erased(engine: &Engine, volumes: &Volumes, name: &str) -> Result<()> {
     let number = volumes.list().into_iter().find(|info| info.name == name).map(|info| info.number);
     let Some(kept) = number.map(|number| kept_sanitize(engine, number)).transpose()?.flatten() else { return Ok(()) };

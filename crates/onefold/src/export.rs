@@ -24,7 +24,7 @@ struct Uses(Mutex<HashMap<String, u64>>);
 
 impl Uses {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, u64>> {
-        // A table of numbers is whole at any time.
+        // The table is complete whenever its lock is free, even after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -70,7 +70,7 @@ impl Exports for VolumeExports {
             _ => name,
         };
         let mut uses = self.uses.lock();
-        // What must be erased is shown to nobody, and what is written now would be gone.
+        // A volume that must be erased is not shown: data written now would be erased too.
         if let Err(failure) = check_not_being_erased(&self.engine, &self.volumes, name) {
             tracing::error!("cannot open volume {name:?}: {}", failure.message);
             return None;
@@ -157,7 +157,7 @@ impl Export for VolumeExport {
     }
 
     fn flush(&self) -> std::result::Result<(), ExportError> {
-        // Of what is only read everything is durable.
+        // A read-only volume has nothing to flush.
         if self.read_only { Ok(()) } else { self.volume.flush().map_err(refused) }
     }
 
@@ -167,7 +167,8 @@ impl Export for VolumeExport {
     }
 
     fn write_zeroes(&self, offset: u64, length: u64, _may_trim: bool, fua: bool) -> std::result::Result<(), ExportError> {
-        // Zeros never take space here, and no write is promised not to fail for want of it: both kinds are the same.
+        // Zeros never take space here, with or without trimming, and no later write is guaranteed to find space. So
+        // both kinds of request are the same.
         self.change(|volume| volume.write_zeroes(offset, length))?;
         if fua { self.flush() } else { Ok(()) }
     }

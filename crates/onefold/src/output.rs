@@ -111,7 +111,8 @@ pub fn note(text: impl Display) {
     let _ = writeln!(std::io::stderr(), "{}", harmless(&text.to_string()));
 }
 
-/// A text without what a terminal obeys. Texts of errors carry names and lines from stores and files that others have written.
+/// Returns a text without the characters that control a terminal. Error texts contain names and lines from stores and
+/// files that others have written.
 fn harmless(text: &str) -> String {
     let is_harmful = |letter: char| (letter.is_control() && letter != '\n') || is_bidirectional(letter);
     text.chars().map(|letter| if is_harmful(letter) { char::REPLACEMENT_CHARACTER } else { letter }).collect()

@@ -10,9 +10,9 @@ use std::io::{BufRead, IsTerminal, Read, Stdin, Write, stderr, stdin};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-/// The environment variable that may hold one.
+/// The environment variable that may hold a secret.
 pub const VARIABLE: &str = "ONEFOLD_SECRET";
-/// No secret is longer.
+/// The longest secret, bytes.
 const LIMIT_BYTES: usize = 1024;
 
 /// A secret. It is never printed.
@@ -62,7 +62,7 @@ impl Secret {
     }
 }
 
-/// All that a file or a variable holds, but for one newline at its end.
+/// Reads all that a file or a variable holds, without one newline at its end.
 fn from(source: impl Read) -> Result<Secret> {
     let mut bytes = Vec::new();
     let read = source.take(LIMIT_BYTES as u64 + 3).read_to_end(&mut bytes);
@@ -86,14 +86,14 @@ fn checked(bytes: Vec<u8>) -> Result<Secret> {
 
 /// Fewest bytes of a secret of CHAP (RFC 7143 section 9.2.1).
 const CHAP_LEAST_BYTES: usize = 12;
-/// Most of them: more than what RFC 7143 wants to be possible. Some initiators, those of Windows among them, take 16.
+/// The longest secret of CHAP. RFC 7143 requires less. Some initiators take only 16 bytes, those of Windows among them.
 const CHAP_MOST_BYTES: usize = 128;
 
 /// Reads a CHAP secret from a file that only its owner, and perhaps the owner's group, may read.
 pub fn chap_secret(path: &Path) -> Result<Secret> {
     let shown = path.display();
     let cannot = |error: std::io::Error| Failure::cannot_run(format!("cannot read the CHAP secret from {shown}: {error}"));
-    // A pipe in its place would be waited for.
+    // A pipe in its place would make this wait.
     if !std::fs::metadata(path).map_err(cannot)?.is_file() {
         return Err(Failure::cannot_run(format!("cannot read the CHAP secret from {shown}: it is not a file")));
     }
@@ -117,10 +117,10 @@ pub fn chap_secret(path: &Path) -> Result<Secret> {
     Ok(secret)
 }
 
-/// Asks on the terminal, which shows nothing of what is typed.
+/// Asks on the terminal, which does not show what is typed.
 fn ask(input: &Stdin, question: &str) -> Result<Secret> {
     let mut error = stderr();
-    // A closed standard error shows no question; whoever types knows what is asked.
+    // A closed standard error shows no question. Whoever types knows what is asked.
     let _ = error.write_all(question.as_bytes()).and_then(|()| error.flush());
     let typed = {
         let _silence = Silence::of(input).map_err(|error| Failure::cannot_run(format!("cannot ask for the secret: {error}")))?;
@@ -130,7 +130,8 @@ fn ask(input: &Stdin, question: &str) -> Result<Secret> {
     checked(typed?)
 }
 
-/// The terminal neither shows what is typed nor sends signals: ^C must not leave it silent. Ends with its life.
+/// Keeps the terminal from showing what is typed and from sending signals: ^C must not leave it silent. Dropping this
+/// ends it.
 struct Silence<'a> {
     terminal: &'a Stdin,
     before: Termios,
@@ -154,7 +155,7 @@ impl Drop for Silence<'_> {
     }
 }
 
-/// A line as it is typed, with the keys that correct it.
+/// Returns a line as typed, after the keys that correct it.
 fn typed(input: impl BufRead) -> Result<Vec<u8>> {
     const INTERRUPT: u8 = 0x03;
     const END: u8 = 0x04;

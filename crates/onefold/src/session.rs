@@ -164,7 +164,7 @@ impl<'a> Session<'a> {
         let _ = self.say(said);
     }
 
-    /// Shows it, and before it what was said while writers might have had to wait.
+    /// Shows this, after everything that was kept back.
     fn say(&self, what: Said) -> std::io::Result<()> {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         said.push(what);

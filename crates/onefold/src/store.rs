@@ -51,7 +51,7 @@ impl Store {
         note: &dyn Fn(&str),
     ) -> std::result::Result<Store, EngineError> {
         let opened = Engine::open(ground.clone(), settings.engine.clone(), Mode::Snapshot, command).and_then(|engine| {
-            // What every reading command looks at. Other damage is found where it is, and says what it concerns.
+            // Every reading command looks at these. Other damage is found and reported where it is.
             engine.for_each_object(b'b', &mut |_, _| {})?;
             Ok(engine)
         });
@@ -110,7 +110,7 @@ pub fn ground(directory: &Path) -> Result<Arc<dyn Ground>> {
 pub fn read_settings(path: &Path, optional: bool) -> Result<Settings> {
     let wrong = |why: String| Failure::cannot_run(format!("cannot use the settings in {}: {why}", path.display()));
     let mut text = String::new();
-    // A file that was named may be a pipe; that of a store is a file, and another thing in its place would be waited for.
+    // A file named on the command line may be a pipe. The store's own must be a file: reading anything else might wait.
     if optional && std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         return Err(wrong("it is not a file".to_owned()));
     }
@@ -126,10 +126,10 @@ pub fn read_settings(path: &Path, optional: bool) -> Result<Settings> {
     }
 }
 
-/// Turns a failure to open into one that says that the command could not run.
+/// Turns a failure to open into one of a command that could not run.
 pub fn cannot_open(error: EngineError) -> Failure {
     let is_damage = error.is_damage();
     let failure = Failure { exit: Exit::CannotRun, ..Failure::from(error) };
-    // No other command gets further than this one.
+    // No other command would get further.
     if is_damage { failure.advise(OPENING_ADVICE) } else { failure }
 }

@@ -97,7 +97,7 @@ pub fn utc_time(time_ns: i64) -> String {
     }
 }
 
-/// Returns whether a letter changes the direction of the text around it: a name with it would look like another one.
+/// Returns whether a character changes the direction of the text around it. Such a name would look like another one.
 pub fn is_bidirectional(letter: char) -> bool {
     matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -78,7 +78,7 @@ impl<'a> Waiting<'a> {
         was_stopped.then(|| Failure::interrupted("stopped while another process had the store; nothing was done"))
     }
 
-    /// Waits a moment if another process has the store and the command wants to wait. False: the error stands.
+    /// Waits a moment if another process has the store and the command may wait. Returns false if the error stands.
     pub fn goes_on_after(&mut self, error: &impl InUse) -> bool {
         let (Some(wait), Some(holder)) = (self.wait, error.holder()) else { return false };
         let is_over = matches!(wait, Wait::AtMost(span) if self.began.elapsed() >= Duration::from_secs(span.0));

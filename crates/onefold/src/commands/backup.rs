@@ -66,7 +66,7 @@ pub fn run(options: &Backup, talk: Talk) -> Result<Exit> {
     };
     drop(catalog);
     watch.finish();
-    // Whatever happened: what was stored so far is kept, so that a repeated backup is quick.
+    // Keeps what was stored so far, whatever happened: a repeated backup is then quick.
     let closed = store.close();
     let outcome = made.map_err(|error| match error {
         ClientError::Cancelled => {
@@ -85,7 +85,7 @@ pub fn run(options: &Backup, talk: Talk) -> Result<Exit> {
     Ok(if outcome.statistics().errors == 0 { Exit::Done } else { Exit::Partial })
 }
 
-/// What was done, or would be.
+/// The result, or what it would be.
 enum Outcome {
     Made(Box<BackupOutcome>),
     Rehearsed(Rehearsal),
@@ -179,7 +179,8 @@ fn sorted(mut tags: Vec<String>) -> Vec<String> {
     tags
 }
 
-/// Of several paths one may be missing: that is said and the rest is backed up. An empty backup is nobody's wish.
+/// Reports missing paths and lets the rest be backed up. If all are missing, this is an error: nobody wants an empty
+/// backup.
 fn refuse_only_missing(paths: &[PathBuf], has_input: bool) -> Result<()> {
     let missing = |path: &PathBuf| std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound);
     if has_input || !paths.iter().all(missing) {
@@ -191,7 +192,8 @@ fn refuse_only_missing(paths: &[PathBuf], has_input: bool) -> Result<()> {
         .advise("check the spelling of the paths"))
 }
 
-/// Who makes the backup, for the list of backups: the name that the environment or the system has for the user, else the number.
+/// Returns who makes the backup, for the list of backups: the user's name from the environment or the system, else the
+/// number.
 fn user() -> String {
     let number = rustix::process::getuid().as_raw().to_string();
     let named = ["USER", "LOGNAME"].into_iter().find_map(|variable| std::env::var(variable).ok().filter(|name| !name.is_empty()));
@@ -271,7 +273,7 @@ fn print(output: &mut Output, options: &Backup, outcome: &Outcome, watch: &Watch
                 0 => String::new(),
                 _ => format!(", {} compressed", size(statistics.stored_bytes)),
             };
-            // Of tiny files the tree may take more than they have: then there is nothing to boast of.
+            // The tree of tiny files may take more space than their content. Then there is no saving to show.
             let ratio = times_less(statistics.logical_bytes, statistics.added_bytes).map_or_else(String::new, |times| format!(", {times}"));
             output.line(format_args!("  added    {}{compressed}{ratio}", size(statistics.added_bytes)))?;
         }

@@ -50,7 +50,7 @@ impl StoreCommand for Check {
     }
 }
 
-/// Verifies the store. Damage is a result with exit code 1; what keeps the check from running has code 2.
+/// Verifies the store. Damage is a result with exit code 1. If the check cannot run, the code is 2.
 fn run(options: &Check, session: &Session<'_>) -> Result<Exit> {
     let check_options = CheckOptions { read_data: options.read_data, ..CheckOptions::default() };
     let checked = check(&session.store.engine, check_options, session);
@@ -63,7 +63,7 @@ fn run(options: &Check, session: &Session<'_>) -> Result<Exit> {
     show(options, &report, exposure.as_ref(), session.console(), session.quiet)
 }
 
-/// Names who can read the store though it is not theirs. No byte is damaged by it, so it does not change the exit code.
+/// Names users other than the owner who can read the store. That damages no byte, so the exit code stays.
 fn exposed(exposure: &Exposure) -> String {
     let Exposure { to_everybody, is_shared, path, mode } = exposure;
     let who = if *to_everybody { "every user of this machine" } else { "the group of its files" };
@@ -159,7 +159,7 @@ pub fn repair(options: &Check, console: &dyn Console, quiet: bool) -> Result<Exi
     Ok(if is_whole { Exit::Done } else { Exit::Failed })
 }
 
-/// Something would be lost for good: that is said, and nothing is changed.
+/// Refuses a repair that would lose something for good. Says what, and changes nothing.
 fn refuse(options: &Check, losses: &Losses, console: &dyn Console) -> Result<Exit> {
     let mut output = Output::to(console.out());
     if options.format.json {

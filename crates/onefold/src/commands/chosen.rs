@@ -1,4 +1,4 @@
-//! The backup or the volume that was named on the command line.
+//! The backup or volume that the command line names.
 
 use crate::failure::{Failure, Result};
 use crate::units::{counted, local_time, printable};
@@ -32,7 +32,7 @@ pub(super) fn missing(backup: &Backup) -> String {
     counted(backup.statistics.errors, "file or directory is missing", "files or directories are missing")
 }
 
-/// The volume of a name; the nearest name is told if there is none.
+/// Returns the volume of a name. If there is none, the error suggests the nearest name.
 pub(super) fn chosen_volume(volumes: &Volumes, name: &str) -> Result<Arc<Volume>> {
     volumes.get(name).map_err(|error| {
         let list = volumes.list();

@@ -25,7 +25,7 @@ use volumes::Reply;
 
 pub use volumes::CopyVolumes;
 
-/// Shows how far it is, and stops it.
+/// Shows the progress, and stops the work when a signal comes.
 struct Watch {
     bar: ProgressBar,
     interrupt: Interrupt,
@@ -41,16 +41,16 @@ impl onefold_copy::Monitor for Watch {
     }
 }
 
-/// What was done.
+/// The result.
 #[derive(Default)]
 struct Done {
     copied: Vec<Backup>,
     there: u64,
-    /// Backups that were not made, each with the first problems.
+    /// Backups that were not copied, each with its first problems.
     damaged: Vec<(Backup, Vec<Problem>)>,
     moved: Moved,
     volumes: Reply,
-    /// What is wrong with backups and volumes that could not even be listed.
+    /// Why some backups or volumes could not even be listed.
     left_out: Vec<String>,
 }
 
@@ -67,10 +67,9 @@ impl Done {
     }
 }
 
-/// Copies what the options name. First the backups as of a moment, beside any writer of the store. Then the volumes as
-/// of a moment, by a daemon that has the store open, or while nobody has.
-///
-/// In between neither store is open: a command that waits for one store never holds the other.
+/// Copies what the options name. First come the backups, as of a moment, beside any writer of the store. Then come the
+/// volumes, as of a moment. A daemon that has the store open copies them, otherwise this process. Between the two steps
+/// neither store is open: a command that waits for one store never holds the other.
 pub fn run(options: &Copy, talk: Talk) -> Result<Exit> {
     let interrupt = Interrupt::watch()?;
     let began = Instant::now();
@@ -95,7 +94,7 @@ pub fn run(options: &Copy, talk: Talk) -> Result<Exit> {
     Ok(if done.is_whole() { Exit::Done } else { Exit::Partial })
 }
 
-/// What is to be copied.
+/// What to copy.
 struct Chosen {
     /// The oldest first.
     backups: Vec<Backup>,
@@ -107,9 +106,9 @@ struct Chosen {
     known: HashSet<BackupId>,
     /// The greatest sequence of each name in the source.
     newest: HashMap<String, u64>,
-    /// Everything was asked for.
+    /// Whether everything was asked for.
     is_whole: bool,
-    /// What is damaged, so that it could not be chosen.
+    /// Damage that kept backups or volumes from being chosen.
     left_out: Vec<String>,
 }
 
@@ -118,7 +117,7 @@ fn choose(options: &Copy, source: &Store) -> Result<Chosen> {
     let is_whole = options.backups.is_empty() && options.names.is_empty() && options.volumes.is_empty();
     let wanted: HashSet<_> = options.backups.iter().map(|asked| Ok(catalog.find(asked)?.id)).collect::<Result<_>>()?;
     let (mut backups, damage) = catalog.list_sound()?;
-    // Those that were given by their ids were found.
+    // Backups named by their ids were found.
     let damage = damage.filter(|_| is_whole || !options.names.is_empty());
     let mut left_out: Vec<String> = damage.iter().map(CatalogError::to_string).collect();
     if let Some(name) = options.names.iter().find(|name| !backups.iter().any(|backup| backup.name == **name)) {
@@ -141,12 +140,12 @@ fn choose(options: &Copy, source: &Store) -> Result<Chosen> {
             left_out.extend_from_slice(opened.damaged());
         }
     }
-    // From here on only their chunks are read, and nobody who writes waits.
+    // From here on, only their chunks are read, so no writer waits.
     catalog.hold(&backups.iter().collect::<Vec<_>>())?;
     Ok(Chosen { backups, protected, volumes, known, newest, is_whole, left_out })
 }
 
-/// Opens the other store, made first if that was asked for.
+/// Opens the other store. Creates it first if the options ask for that.
 fn open_destination(options: &Copy, source: &Store, interrupt: &Interrupt, talk: Talk) -> Result<Store> {
     let directory = &options.to;
     let is_empty = std::fs::read_dir(directory).map_or(true, |mut entries| entries.next().is_none());
@@ -160,7 +159,7 @@ fn open_destination(options: &Copy, source: &Store, interrupt: &Interrupt, talk:
         return Err(Failure::cannot_run(format!("there is no store at {}", directory.display()))
             .advise("--init creates one with the settings of this store; `onefold init` creates one with other settings"));
     }
-    // Before it is opened for writing: that would wait for the source.
+    // This comes before it is opened for writing, which would wait for the source.
     if Descriptor::read(&*ground(directory)?)?.store == source.engine.descriptor().store {
         return Err(Failure::cannot_run(format!("{} is the same store, or a copy of its files", directory.display()))
             .advise("copy into a store that was made with `onefold init`, or with --init"));
@@ -168,7 +167,7 @@ fn open_destination(options: &Copy, source: &Store, interrupt: &Interrupt, talk:
     Store::open_when_free(directory, Mode::ReadWrite, "copy", &mut Waiting::until(options.store.wait, interrupt, talk.quiet))
 }
 
-/// Warns of backups that only the destination has and that are newer than all of their name in the source.
+/// Warns of backups that exist only in the destination and are newer than all backups of their name in the source.
 fn warn_of_newer(options: &Copy, chosen: &Chosen, destination: &Store) -> Result<()> {
     let names: HashSet<&str> = chosen.backups.iter().map(|backup| backup.name.as_str()).collect();
     let mut newest: BTreeMap<String, Backup> = BTreeMap::new();
@@ -182,7 +181,7 @@ fn warn_of_newer(options: &Copy, chosen: &Chosen, destination: &Store) -> Result
         }
     });
     match visited {
-        // A damaged record keeps nobody from copying.
+        // A damaged record does not stop the copy.
         Err(CatalogError::Damaged { .. }) => {}
         visited => visited?,
     }
@@ -218,8 +217,8 @@ fn copy_all_backups(source: &Store, destination: &Store, chosen: &Chosen, watch:
     Ok(())
 }
 
-/// Copies the volumes: the daemon does it that has this store open, else this process. Neither store is kept from others while the other one is waited
-/// for: they may be copied into each other.
+/// Copies the volumes. A daemon that has this store open does that, otherwise this process. Neither store is locked
+/// while this waits for the other: two stores may be copied into each other.
 fn copy_all_volumes(options: &Copy, chosen: &Chosen, to_store: [u8; 16], talk: Talk, watch: &Watch, done: &mut Done) -> Result<()> {
     watch.bar.finish_and_clear();
     let terminal = Terminal::stopped_by(talk, watch.interrupt.clone());
@@ -239,7 +238,7 @@ fn copy_all_volumes(options: &Copy, chosen: &Chosen, to_store: [u8; 16], talk: T
     match copied {
         Ok(reply) => done.volumes = reply,
         Err(_) if watch.interrupt.came() => return Err(failed(CopyError::Cancelled, done)),
-        // The backups were copied: the command could run.
+        // The backups were copied, so the command could run.
         Err(NotCopied::Failed(failure)) if failure.exit == Exit::CannotRun => {
             leave_out_volumes(chosen, done, &failure.message, failure.advice.as_deref());
             return Ok(());
@@ -268,7 +267,7 @@ fn leave_out_volumes(chosen: &Chosen, done: &mut Done, reason: &str, advice: Opt
 
 /// Why no volume was copied.
 enum NotCopied {
-    /// Somebody has one of the stores open.
+    /// Another process has one of the stores open.
     InUse(String),
     Failed(Failure),
 }
@@ -290,7 +289,7 @@ impl From<Failure> for NotCopied {
 
 impl From<EngineError> for NotCopied {
     fn from(error: EngineError) -> NotCopied {
-        // The backups were copied: the command could run.
+        // The backups were copied, so the command could run.
         error.holder().map_or_else(|| NotCopied::Failed(Failure { exit: Exit::Failed, ..cannot_open(error) }), NotCopied::InUse)
     }
 }

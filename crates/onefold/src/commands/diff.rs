@@ -32,7 +32,7 @@ impl StoreCommand for Diff {
 /// Shows what differs between two backups. Differences are no failure: exit code 0.
 fn run(options: &Diff, session: &Session<'_>) -> Result<Exit> {
     let catalog = Catalog::new(session.store.engine.clone());
-    // Backups that are forgotten meanwhile are read to their end: nothing of them is removed before.
+    // Backups that are forgotten meanwhile are read to their end: none of their chunks is removed before.
     let _in_flight = session.store.engine.in_flight();
     let find = |asked: &str| chosen(&catalog, asked, &|text| session.advise(text));
     let (older, newer) = (find(&options.older)?, find(&options.newer)?);

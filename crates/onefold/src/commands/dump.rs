@@ -33,7 +33,7 @@ impl StoreCommand for Dump {
 /// Writes one file of a backup, or an archive, to standard output.
 fn run(options: &Dump, session: &Session<'_>) -> Result<Exit> {
     let catalog = Catalog::new(session.store.engine.clone());
-    // A backup that is forgotten meanwhile is read to its end: nothing of it is removed before.
+    // A backup that is forgotten meanwhile is read to its end: none of its chunks is removed before.
     let _in_flight = session.store.engine.in_flight();
     let backup = chosen(&catalog, &options.backup, &|text| session.advise(text))?;
     catalog.hold(&[&backup])?;
@@ -48,7 +48,7 @@ fn run(options: &Dump, session: &Session<'_>) -> Result<Exit> {
         Some(ArchiveFormat::Tar) => onefold_client::archive(&catalog, &backup, &path, damaged, &listener, output.writer()),
         None => onefold_client::dump(&catalog, &backup, &path, damaged, &listener, output.writer()).map(|_| ()),
     };
-    // What is sound is written, whatever comes behind it.
+    // Sound data is written, whatever damage follows it.
     let finished = output.finish();
     dumped.map_err(|error| match error {
         ClientError::Io { source, .. } => Failure::output(&source),
@@ -61,7 +61,7 @@ fn run(options: &Dump, session: &Session<'_>) -> Result<Exit> {
     Ok(if listener.errors.load(Ordering::Relaxed) > 0 { Exit::Partial } else { Exit::Done })
 }
 
-/// Says what is wrong with what is written.
+/// Reports problems with the data that is written.
 struct Listener<'a> {
     session: &'a Session<'a>,
     errors: AtomicU64,

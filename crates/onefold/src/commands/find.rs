@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// Backups that a line for people names; JSON names all.
+/// How many backups a line for people names. JSON names all.
 const NAMED_BACKUPS: usize = 6;
 
 impl StoreCommand for Find {
@@ -39,11 +39,11 @@ impl StoreCommand for Find {
     }
 }
 
-/// Looks for files in many backups at once. Nothing found is no failure.
+/// Looks for files in many backups at once. Finding nothing is no failure.
 fn run(options: &Find, session: &Session<'_>) -> Result<Exit> {
     let patterns = options.patterns.iter().map(|pattern| Ok(Pattern::new(pattern)?)).collect::<Result<Vec<_>>>()?;
     let catalog = Catalog::new(session.store.engine.clone());
-    // Backups that are forgotten meanwhile are read to their end: nothing of them is removed before.
+    // Backups that are forgotten meanwhile are read to their end: none of their chunks is removed before.
     let _in_flight = session.store.engine.in_flight();
     let (mut backups, damage) = catalog.list_sound()?;
     if !options.backup.is_empty() {
@@ -59,7 +59,7 @@ fn run(options: &Find, session: &Session<'_>) -> Result<Exit> {
     catalog.hold(&backups.iter().collect::<Vec<_>>())?;
     backups.reverse();
     let mut finder = Finder { options, session, patterns, backups: &backups, output: session.output(), printed: Ok(()), damaged: 0 };
-    // Those that were given were found.
+    // The backups named on the command line were found.
     if let Some(error) = damage.filter(|_| options.backup.is_empty()) {
         session.note(format_args!("onefold: a backup is left out: {error}"));
         finder.damaged += 1;

@@ -38,15 +38,16 @@ impl StoreCommand for Forget {
     }
 }
 
-/// The groups, and what becomes of each.
+/// The plan for each group of backups.
 type Plans = BTreeMap<String, GroupPlan>;
 
-/// Forgets backups: first it is done, then it is told.
+/// Forgets backups, then reports what it did.
 fn run(options: &Forget, session: &Session<'_>) -> Result<Exit> {
     let policy = policy(options)?;
     let catalog = Catalog::new(session.store.engine.clone());
     if !options.dry_run {
-        // Asked for again when it is done; this comes before all other errors, and also when there is nothing to forget.
+        // Checked again when backups are forgotten. Here it comes before all other errors, and also if there is nothing
+        // to forget.
         drop(session.store.engine.permit_deletion("forget backups")?);
     }
     let protected = catalog.protected()?;
@@ -76,7 +77,7 @@ fn run(options: &Forget, session: &Session<'_>) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// What is forgotten, for the person who is asked.
+/// Lists the backups that will be forgotten, for the question to the user.
 fn losses(removed: &[Backup]) -> String {
     const NAMED: usize = 20;
     let fact = |backup: &Backup| {
@@ -91,7 +92,8 @@ fn losses(removed: &[Backup]) -> String {
     format!("{backups} forgotten for good:\n{}\nTheir files cannot be restored then, unless another backup has them", lines.join("\n"))
 }
 
-/// The policy that was given; `None`: backups were named. Neither, or a policy that would leave nothing, may be a mistake.
+/// Returns the policy. `None`: backups were named. An error if there is neither, or if the policy would keep nothing:
+/// both may be mistakes.
 fn policy(options: &Forget) -> Result<Option<Policy>> {
     let Some(policy) = options.keep.policy() else {
         if options.backups.is_empty() {
@@ -109,7 +111,7 @@ fn policy(options: &Forget) -> Result<Option<Policy>> {
     Ok(Some(policy))
 }
 
-/// The backups of the names and machines that were given.
+/// Returns the backups of the given names and machines.
 fn selected(options: &Forget, mut backups: Vec<Backup>) -> Result<Vec<Backup>> {
     let unknown = |what: &str, wanted: &str, known: &mut dyn Iterator<Item = &str>| {
         let failure = Failure::failed(format!("there are no backups of the {what} `{}`", printable(wanted.as_bytes())));
@@ -133,7 +135,7 @@ fn selected(options: &Forget, mut backups: Vec<Backup>) -> Result<Vec<Backup>> {
     Ok(backups)
 }
 
-/// The backups that were named, each once. One that is protected is an error: here nothing else would keep it.
+/// Returns the named backups, each once. A protected one is an error, because no policy would keep it here.
 fn named(options: &Forget, catalog: &Catalog, protected: &HashMap<BackupId, i64>, session: &Session<'_>) -> Result<Plans> {
     let mut plans = Plans::new();
     for asked in &options.backups {
@@ -220,7 +222,7 @@ fn print(output: &mut Output<'_>, plans: &Plans, policy: Option<&Policy>, dry_ru
     }
 }
 
-/// What both tables say of a backup.
+/// The columns that both tables have for a backup.
 fn facts(backup: &Backup) -> Vec<String> {
     let paths: Vec<String> = backup.paths.iter().map(|path| printable(path)).collect();
     let (time, host) = (local_time(backup.started_ns), printable(backup.host.as_bytes()));

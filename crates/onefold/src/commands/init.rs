@@ -18,7 +18,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Makes a store.
+/// Creates a store.
 pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
     let descriptor = descriptor(options)?;
     descriptor.validate()?;
@@ -65,13 +65,13 @@ pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Makes an empty store with its settings file.
+/// Creates an empty store with its settings file.
 pub(super) fn create(directory: &Path, descriptor: &Descriptor, group: Option<u32>) -> Result<Arc<dyn Ground>> {
     make_directory(directory).map_err(|error| {
         Failure::cannot_run(format!("cannot make the directory {}: {error}", directory.display()))
             .advise("give a place that you may write to")
     })?;
-    // An error, if it is not empty, before anything is changed.
+    // Fails if it is not empty, before anything changes.
     check_empty(directory)?;
     close_to_others(directory, group)?;
     let ground = ground(directory)?;
@@ -80,7 +80,8 @@ pub(super) fn create(directory: &Path, descriptor: &Descriptor, group: Option<u3
     Ok(ground)
 }
 
-/// Makes a directory for its owner alone, and those above it. Their names are durable on return: a store must not vanish as a whole with a crash.
+/// Creates a directory that only its owner may use, and those above it. Their names are durable on return: a crash must
+/// not take the whole store away.
 fn make_directory(directory: &Path) -> std::io::Result<()> {
     let directory = std::path::absolute(directory)?;
     let missing: Vec<&Path> = directory.ancestors().take_while(|place| !place.exists()).collect();
@@ -94,7 +95,7 @@ fn make_directory(directory: &Path) -> std::io::Result<()> {
     for made in missing.iter().rev() {
         match made.parent().map(std::fs::File::open) {
             Some(Ok(above)) => above.sync_all()?,
-            // A directory that may be written but not read cannot be synced by us.
+            // A directory that may be written but not read cannot be synced.
             Some(Err(error)) if error.kind() != std::io::ErrorKind::PermissionDenied => return Err(error),
             _ => {}
         }
@@ -102,7 +103,8 @@ fn make_directory(directory: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Gives the store's directory the mode that everything in it follows. A setgid bit that is there already says nothing: directories inherit it.
+/// Gives the store's directory the mode that all its content follows. An existing setgid bit means nothing: directories
+/// inherit it.
 fn close_to_others(directory: &Path, group: Option<u32>) -> Result<()> {
     let cannot = |what: &str, error: std::io::Error| Failure::cannot_run(format!("cannot {what} {}: {error}", directory.display()));
     let mode = match group {
@@ -128,7 +130,7 @@ fn check_empty(directory: &Path) -> Result<()> {
     if is_empty { Ok(()) } else { Err(Failure { exit: Exit::CannotRun, ..EngineError::NotEmpty { place: ground.describe("") }.into() }) }
 }
 
-/// The number of a group: itself, or as `/etc/group` says.
+/// Returns the number of a group, from its digits or from `/etc/group`.
 fn group_number(name: &str) -> Result<u32> {
     if let Ok(number) = name.parse() {
         return Ok(number);
@@ -145,7 +147,7 @@ fn group_number(name: &str) -> Result<u32> {
 }
 
 fn descriptor(options: &Init) -> Result<Descriptor> {
-    // The only profile there is; a second one makes this match say what to do with it.
+    // This is the only profile. A second one needs an arm here.
     match options.profile {
         ProfileName::Exact => {}
     }
@@ -160,7 +162,7 @@ fn descriptor(options: &Init) -> Result<Descriptor> {
     };
     let defaults = Descriptor::new()?;
     let container_bytes = in_file("--container-size", options.container_size)?;
-    // What is said of all frames holds for volumes too, unless something else is said of theirs.
+    // A size given for all frames holds for volumes too, unless one is given for theirs.
     let frame_bytes = |sizes: [(&str, Option<u64>); 2], default: u32| {
         let chosen = sizes.into_iter().find_map(|(option, bytes)| Some((option, bytes?)));
         chosen.map_or(Ok(default.min(container_bytes / 2)), |(option, bytes)| in_file(option, bytes))

@@ -33,7 +33,7 @@ impl StoreCommand for Ls {
 /// Lists what is in a backup, or in a directory of it.
 fn run(options: &Ls, session: &Session<'_>) -> Result<Exit> {
     let catalog = Catalog::new(session.store.engine.clone());
-    // A backup that is forgotten meanwhile is read to its end: nothing of it is removed before.
+    // A backup that is forgotten meanwhile is read to its end: none of its chunks is removed before.
     let _in_flight = session.store.engine.in_flight();
     let backup = chosen(&catalog, &options.backup, &|text| session.advise(text))?;
     catalog.hold(&[&backup])?;
@@ -81,7 +81,7 @@ fn run(options: &Ls, session: &Session<'_>) -> Result<Exit> {
     Ok(if damaged > 0 { Exit::Partial } else { Exit::Done })
 }
 
-/// What was backed up, each once; the root if the backup has none of its paths.
+/// Returns the paths that were backed up, each once. If the backup has none of its paths, returns the root.
 fn backed_up(catalog: &Catalog, backup: &Backup) -> Result<Vec<(Option<Entry>, Vec<u8>)>> {
     let mut starts: Vec<(Option<Entry>, Vec<u8>)> = Vec::new();
     for path in &backup.paths {
@@ -92,7 +92,7 @@ fn backed_up(catalog: &Catalog, backup: &Backup) -> Result<Vec<(Option<Entry>, V
         }
         match catalog.lookup(backup, &path) {
             Ok(found) => starts.push((found, path)),
-            // It could not be read when the backup was made.
+            // The path could not be read when the backup was made.
             Err(CatalogError::PathNotFound { .. } | CatalogError::NotADirectory { .. }) => {}
             Err(error) => return Err(error.into()),
         }

@@ -1,5 +1,5 @@
-//! The commands, a file each. A command opens what it needs, lets the parts work, and prints what they say; it knows no
-//! more.
+//! The commands, one file each. A command opens what it needs, lets the parts work, and prints their results. It does
+//! nothing else.
 
 mod analyze;
 mod append_only;
@@ -132,7 +132,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
     }
 }
 
-/// Makes the enum from the table.
+/// Creates the enum from the table.
 macro_rules! requests {
     ($(#[$about:meta])* $($name:ident($options:ty): $command:literal,)*) => {
         $(#[$about])*
@@ -222,7 +222,7 @@ fn on_store(request: Request, talk: Talk) -> Result<Exit> {
     let directory = command.directory();
     let ground = ground(directory)?;
     let asks = command.mode() == Mode::Snapshot && command.asks_the_daemon();
-    // Somebody may have the right to read the store and none to use the socket, which a daemon leaves behind that is killed.
+    // A user may have the right to read the store but not to use the socket, which stays when a daemon is killed.
     let asked = if asks { control::connect(directory) } else { Ok(None) };
     if let Ok(Some(daemon)) = asked {
         return daemon.run(request, talk, &terminal);
@@ -245,7 +245,7 @@ fn on_store(request: Request, talk: Talk) -> Result<Exit> {
     doer.run(request, talk, &terminal)
 }
 
-/// Who does a command.
+/// Who runs a command.
 enum Doer {
     /// This process: it has opened the store.
     Here(Box<Store>),
@@ -276,7 +276,7 @@ fn find_doer(
 }
 
 impl Doer {
-    /// Has it done.
+    /// Runs the command.
     fn run(self, request: Request, talk: Talk, console: &dyn Console) -> Result<Exit> {
         let store = match self {
             Doer::Here(store) => store,

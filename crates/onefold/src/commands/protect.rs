@@ -76,7 +76,7 @@ fn run(options: &Protect, session: &Session<'_>) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// The moment that was meant; `None`: no protection any more.
+/// Returns the end of the protection. `None`: it ends now.
 fn until_ns(until: Until) -> Result<Option<i64>> {
     let now = Timestamp::now();
     let until_ns = match (until.moment_ns, until.period) {

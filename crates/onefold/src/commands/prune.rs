@@ -39,11 +39,11 @@ impl StoreCommand for Prune {
     }
 }
 
-/// Frees space that nobody needs. Chunks that could not be judged are named, with exit code 1.
+/// Frees unneeded space. It names chunks that it could not judge, and then has exit code 1.
 fn run(options: &Prune, session: &Session<'_>) -> Result<Exit> {
     if !options.dry_run {
         drop(session.store.engine.permit_deletion("prune")?);
-        // What deleted volumes had is unused only when their mappings are dropped.
+        // The data of deleted volumes is unneeded only when their mappings are gone.
         session.volumes()?.resume_deletions(&|| !session.is_cancelled())?;
     }
     let prune_options = PruneOptions { max_unused: options.max_unused.0, max_fill: options.max_fill.0, dry_run: options.dry_run };
@@ -51,7 +51,8 @@ fn run(options: &Prune, session: &Session<'_>) -> Result<Exit> {
     session.end_progress();
     let report = pruned?;
     if !options.dry_run {
-        // Merging has taken parity away from the neighbours of what it merged. What was given back is not concerned if that fails.
+        // Merging took parity away from the neighbours of merged containers. If making parity fails, the freed space
+        // stays free.
         if let Err(error) = session.store.engine.make_parity(true, &|| !session.is_cancelled()) {
             session.note(format_args!("parity could not be made, the next prune, scrub or serve tries it again: {error}"));
         }

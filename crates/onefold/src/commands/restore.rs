@@ -21,7 +21,7 @@ pub fn run(options: &Restore, talk: Talk) -> Result<Exit> {
     let interrupt = Interrupt::watch()?;
     let ground = ground(&options.store.directory)?;
     let settings = read_settings(&options.store.directory.join(SETTINGS_FILE), true)?;
-    // Said when the backup is held: until then who writes to the store may have to wait.
+    // Shown once the backup is held: until then, writers of the store may have to wait.
     let said = RefCell::new(Vec::new());
     let say = |text: &str| said.borrow_mut().push(text.to_owned());
     let store = Store::open_as_of_now(ground, settings, "restore", &say).map_err(cannot_open)?;

@@ -1,4 +1,4 @@
-//! `onefold scrub`, and the scrub that a daemon runs by itself.
+//! `onefold scrub`, and the daemon's own scrub.
 
 use crate::cli::{Scrub, Wait};
 use crate::failure::{Exit, Failure, Result};
@@ -48,7 +48,7 @@ impl StoreCommand for Scrub {
     }
 }
 
-/// Reads on, or only says how far it is. Damage is a result with exit code 1.
+/// Continues the scrub, or only shows how far it is. Damage is a result with exit code 1.
 fn run(options: &Scrub, session: &Session<'_>) -> Result<Exit> {
     let begun = Instant::now();
     let report = if options.status {
@@ -137,11 +137,11 @@ pub fn to_json(status: &ScrubStatus) -> Value {
     })
 }
 
-/// How often the daemon's thread looks whether the daemon stops, and whether it is time.
+/// How often the daemon's thread checks whether the daemon stops and whether a scrub is due.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// A daemon that has just begun has other things to do.
+/// How long a new daemon does other things first.
 const FIRST_AFTER: Duration = Duration::from_secs(60);
-/// When it is tried again after an error.
+/// How long it waits after an error.
 const RETRY_AFTER: Duration = Duration::from_secs(600);
 
 /// Scrubs in the background of a daemon. Continues an unfinished pass, and begins a new one when the last began long
@@ -166,7 +166,7 @@ pub fn beside_the_serving(store: &Store, stopping: &Arc<AtomicBool>) -> Result<O
     thread.spawn(work).map(Some).map_err(|error| Failure::cannot_run(format!("cannot start a thread: {error}")))
 }
 
-/// What the daemon's thread works with.
+/// The state of the daemon's thread.
 struct Beside {
     engine: Arc<Engine>,
     options: ScrubOptions,
@@ -175,7 +175,7 @@ struct Beside {
 }
 
 impl Beside {
-    /// Until the daemon stops.
+    /// Runs until the daemon stops.
     fn work(&self, is_stopping: &dyn Fn() -> bool) {
         let mut look_at = self.clock.elapsed() + FIRST_AFTER;
         while !is_stopping() {
@@ -191,7 +191,7 @@ impl Beside {
         }
     }
 
-    /// Scrubs if it is time, from where that of a person stopped.
+    /// Scrubs if it is due. Continues where a user's scrub stopped.
     fn look(&self, is_stopping: &dyn Fn() -> bool) -> onefold_upkeep::Result<()> {
         let before = scrub_status(&self.engine)?;
         if !is_due(&before, self.interval_ns, self.clock.wall_ns()) {
@@ -209,7 +209,8 @@ impl Beside {
     }
 }
 
-/// Whether the daemon is to scrub: a pass is under way, or the last one began so long ago (or in the future: the clock was set back).
+/// Returns whether a scrub is due: a pass has begun, or the last one began too long ago, or in the future because the
+/// clock was set back.
 fn is_due(status: &ScrubStatus, interval_ns: i64, now_ns: i64) -> bool {
     status.under_way.is_some() || status.last.is_none_or(|(started, ..)| now_ns.saturating_sub(started) >= interval_ns || started > now_ns)
 }
@@ -273,7 +274,7 @@ mod tests {
             scrub_status(&beside.engine).unwrap().last.map(|(started, ..)| Duration::from_nanos(started as u64) - SECOND)
         };
         assert_eq!(passes(FIRST_AFTER - SECOND), None);
-        // Its thread begins anew each time here, as that of a daemon that was started again.
+        // The thread starts anew here, as in a restarted daemon.
         let first = passes(FIRST_AFTER * 3).unwrap();
         assert!(first >= FIRST_AFTER && first < FIRST_AFTER * 3, "{first:?}");
         clock.sleep(29 * DAY);
@@ -294,7 +295,8 @@ mod tests {
         let (_, read_bytes) = scrub_status(&beside.engine).unwrap().under_way.unwrap();
         let whole = beside.engine.descriptor().container_bytes as u64 * 2;
         assert!(read_bytes > 0 && read_bytes < whole, "{read_bytes}");
-        // It goes on from there, and takes as long as the rate says. What is read last, the object index, is charged and not waited for.
+        // It continues there, at the set rate. The object index is read last: its bytes count, but nothing waits for
+        // them.
         beside.work(&|| scrub_status(&beside.engine).unwrap().last.is_some());
         let (.., read_bytes) = scrub_status(&beside.engine).unwrap().last.unwrap();
         let took = (clock.elapsed() - end).as_secs_f64();

@@ -56,7 +56,7 @@ pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
     let exports = Arc::new(VolumeExports::new(Arc::clone(&store.engine), Arc::clone(&volumes), read_only));
     let iscsi = if portals.is_empty() { None } else { Some(Arc::new(targets(&store, &volumes, portals.len(), read_only)?)) };
     let daemon = Daemon { exports: Arc::clone(&exports), iscsi: iscsi.clone() };
-    // Beside a daemon that only reads, commands that read open the store themselves.
+    // Beside a read-only daemon, reading commands open the store themselves.
     let control = if read_only { None } else { listen_for_commands(directory, &store, daemon) };
     let served = runtime.block_on(async {
         let nbd = config.map(|config| Server::bind(config, exports)).transpose()?;
@@ -75,13 +75,14 @@ pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
         Ok::<_, Failure>(metrics.map(|metrics| metrics.snapshot()).unwrap_or_default())
     });
     drop(control);
-    // The runtime goes before the volumes: after it no request can reach a volume any more.
+    // The runtime ends before the volumes: after it, no request can reach a volume.
     drop(runtime);
     stopping.store(true, Ordering::Relaxed);
     if let Some(iscsi) = &iscsi {
         iscsi.stop();
     }
-    // Whatever happened to the server: everything that clients wrote becomes durable first. The threads may take a while to end.
+    // Whatever happened to the server, everything that clients wrote becomes durable first. The threads may take a
+    // while to end.
     let flushed = if read_only { Ok(()) } else { volumes.flush() };
     let _ = cleaner.map(JoinHandle::join);
     let _ = reclaimer.map(JoinHandle::join);
@@ -120,11 +121,11 @@ pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Serves until `shutdown` is done, or one of the servers fails: then the other one stops too.
+/// Serves until `shutdown` ends or one of the servers fails. Then the other one stops too.
 async fn run_both(nbd: Option<Server>, iscsi: Option<onefold_iscsi::Server>, shutdown: impl Future<Output = ()>) -> Result<()> {
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let stopping = |mut stopped: tokio::sync::watch::Receiver<bool>| async move {
-        // Without a sender it is over too.
+        // The server also stops when the sender is gone.
         let _ = stopped.wait_for(|is_over| *is_over).await;
     };
     let nbd = async {
@@ -160,7 +161,7 @@ fn portals(iscsi: &Iscsi) -> Result<Vec<PortalConfig>> {
     Ok(portals)
 }
 
-/// What initiators see. Each portal is a target port.
+/// Returns what initiators see. Each portal is a target port.
 fn targets(store: &Store, volumes: &Arc<Volumes>, portals: usize, is_read_only: bool) -> Result<Targets> {
     let options = iscsi::Options {
         is_read_only,
@@ -181,7 +182,7 @@ async fn bind_iscsi(portals: &[PortalConfig], targets: &Arc<Targets>, settings: 
     Ok(server)
 }
 
-/// The settings of the store, or those of `--config`, with the options of the command line laid over.
+/// Returns the settings of the store or of `--config`, overridden by the options of the command line.
 fn settings(options: &Serve) -> Result<Settings> {
     let mut settings = match &options.config {
         Some(path) => read_settings(path, false)?,
@@ -203,7 +204,7 @@ fn settings(options: &Serve) -> Result<Settings> {
     lay(&options.tls_certificate, &mut nbd.tls_certificate);
     lay(&options.tls_key, &mut nbd.tls_key);
     lay(&options.tls_client_ca, &mut nbd.tls_client_ca);
-    // Authorities are named to keep others out, those without TLS too.
+    // Certificate authorities are given to keep others out, so clients without TLS are refused too.
     nbd.tls_required |= options.tls_required || nbd.tls_client_ca.is_some();
     nbd.allow_plain_off_loopback |= options.allow_plain_off_loopback;
     nbd.read_only |= options.read_only;
@@ -211,7 +212,7 @@ fn settings(options: &Serve) -> Result<Settings> {
     Ok(settings)
 }
 
-/// `None`: nothing is served over NBD, as something else is served.
+/// Returns the NBD server's configuration. `None`: there is no NBD, because something else is served.
 fn config(nbd: &Nbd, may_be_off: bool) -> Result<Option<Config>> {
     let mut listen: Vec<Listen> = Vec::new();
     if let Some(address) = &nbd.listen {
@@ -239,7 +240,8 @@ fn config(nbd: &Nbd, may_be_off: bool) -> Result<Option<Config>> {
     Ok(Some(Config { listen, tls, allow_plain_off_loopback: nbd.allow_plain_off_loopback, limits: nbd_limits(nbd), socket_mode }))
 }
 
-/// A Unix socket is for the user who serves, and for the group of a setgid directory, as all that is made in such a store is.
+/// Only the serving user may use a Unix socket. If the store's directory has a setgid bit, its group may too, as for
+/// all files of such a store.
 fn socket_permissions(socket: &Path) -> Permissions {
     let directory = socket.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::metadata(directory).map_or(Permissions::PRIVATE, |found| Permissions::below(&found))
@@ -268,7 +270,8 @@ pub(super) fn iscsi_limits(settings: &Iscsi) -> onefold_iscsi::Limits {
     }
 }
 
-/// Takes commands of others for this store. Where that cannot be (a file system without sockets) clients of the volumes are served all the same.
+/// Accepts commands for this store. On a file system without sockets this fails, and clients of the volumes are served
+/// all the same.
 fn listen_for_commands(directory: &Path, store: &Store, daemon: Daemon) -> Option<ControlServer> {
     let listening = ControlServer::start(directory, store.clone(), daemon);
     listening
@@ -278,19 +281,20 @@ fn listen_for_commands(directory: &Path, store: &Store, daemon: Daemon) -> Optio
         .ok()
 }
 
-/// How often the thread that drops what nobody needs looks whether the daemon stops.
+/// How often the cleaning thread checks whether the daemon stops.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
-/// When it tries again after an error.
+/// How long it waits after an error.
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What was deleted is given back beside the serving, that of earlier runs too. What is left at the end goes on at the next start.
+/// Frees the space of deleted volumes beside the serving, also of those deleted in earlier runs. If the daemon stops,
+/// the next start continues.
 fn finish_deletions(store: &Store, volumes: &Arc<Volumes>, stopping: &Arc<AtomicBool>) -> Result<JoinHandle<()>> {
     let (engine, volumes, stopping) = (store.engine.clone(), Arc::clone(volumes), Arc::clone(stopping));
     let work = move || {
         let clock = SystemClock::start();
         let is_stopping = || stopping.load(Ordering::Relaxed);
         while !is_stopping() {
-            // A command that wants it done at once does it itself.
+            // A command that does not want to wait for this does it itself.
             let is_over = || is_stopping() || volumes.is_cleaning_wanted();
             let rests = Rests::new(&engine, &clock, &is_over);
             let failed = match volumes.resume_deletions(&|| rests.rest()) {
@@ -309,7 +313,7 @@ fn finish_deletions(store: &Store, volumes: &Arc<Volumes>, stopping: &Arc<Atomic
     thread.spawn(work).map_err(|error| Failure::cannot_run(format!("cannot start a thread: {error}")))
 }
 
-/// Gives back the space of what nobody needs, now and then, in small steps with rests in between.
+/// Frees unneeded space now and then, in small steps with rests between them.
 fn reclaim(store: &Store, stopping: &Arc<AtomicBool>) -> Result<Option<JoinHandle<()>>> {
     let settings = store.settings.reclamation;
     if settings.interval_seconds == 0 {
@@ -353,8 +357,8 @@ fn reclaim(store: &Store, stopping: &Arc<AtomicBool>) -> Result<Option<JoinHandl
     thread.spawn(work).map(Some).map_err(|error| Failure::cannot_run(format!("cannot start a thread: {error}")))
 }
 
-/// Ends when SIGINT or SIGTERM comes. Watches from the call on, so that no signal falls between binding and serving. A second signal ends the
-/// process at once: what was not flushed is then as after a crash.
+/// Ends when SIGINT or SIGTERM comes. It watches from the call on, so that no signal gets lost between binding and
+/// serving. A second signal ends the process at once. Data that was not flushed is then lost, as after a crash.
 fn shutdown_signal(talk: Talk) -> Result<impl Future<Output = ()>> {
     let watch = |kind| signal(kind).map_err(|error| Failure::cannot_run(format!("cannot watch for signals: {error}")));
     let (mut interrupt, mut terminate) = (watch(SignalKind::interrupt())?, watch(SignalKind::terminate())?);
@@ -370,7 +374,7 @@ fn shutdown_signal(talk: Talk) -> Result<impl Future<Output = ()>> {
     })
 }
 
-/// What is served, and where.
+/// What is served and where.
 struct Serving<'a> {
     nbd: &'a [LocalAddress],
     iscsi: &'a [SocketAddr],
@@ -378,7 +382,7 @@ struct Serving<'a> {
     volumes: &'a [VolumeInfo],
 }
 
-/// Says what is served and how to connect.
+/// Prints what is served and how to connect.
 fn announce(options: &Serve, talk: Talk, serving: &Serving<'_>, nbd: &Nbd) -> Result<()> {
     let uris: Vec<String> = serving.nbd.iter().map(|address| uri(address, "", nbd.tls_required)).collect();
     if options.format.json {

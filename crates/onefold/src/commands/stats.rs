@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::time::Duration;
 
-/// What the faces of the store have put into it.
+/// What volumes and backups hold.
 struct Contents {
     backups: u64,
     backup_bytes: u64,
@@ -62,7 +62,7 @@ fn run(options: &Stats, session: &Session<'_>) -> Result<Exit> {
                 contents.volumes += 1;
                 contents.volume_bytes += bytes;
             }
-            // In a daemon others delete meanwhile.
+            // In a daemon, others may delete volumes meanwhile.
             Err(_) if volumes.get(&info.name).is_err() => {}
             Err(failure) => return Err(failure),
         }
@@ -85,7 +85,7 @@ fn run(options: &Stats, session: &Session<'_>) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Sessions of the daemon that this runs in, if it serves iSCSI.
+/// Returns the sessions of the daemon that runs this, if it serves iSCSI.
 fn iscsi_sessions(session: &Session<'_>) -> Option<u64> {
     let iscsi = session.daemon()?.iscsi.as_deref()?;
     iscsi.server().map(|server| server.sessions().len() as u64)
@@ -154,7 +154,7 @@ fn to_json(contents: &Contents, statistics: &Statistics, scrubbed: &ScrubStatus,
     })
 }
 
-/// What merging is behind with: containers of which no more is needed than the settings tolerate.
+/// Work that merging has left: containers that hold more unneeded data than the settings allow.
 #[derive(Clone, Copy, Default)]
 struct MergeDebt {
     containers: u64,

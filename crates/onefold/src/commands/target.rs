@@ -19,13 +19,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(super) use access::check_secret_file;
 
-/// Sessions of a target in the daemon, if this runs in one.
+/// Returns the number of sessions of a target, if a daemon runs this.
 fn sessions(session: &Session<'_>, target: &str) -> u64 {
     let server = session.daemon().and_then(|daemon| daemon.iscsi.as_deref()).and_then(Iscsi::server);
     server.map_or(0, |server| server.count_of(target) as u64)
 }
 
-/// Refuses what initiators would not survive.
+/// Refuses a change that logged-in initiators would not survive.
 fn check_unused(session: &Session<'_>, target: &str, force: bool) -> Result<()> {
     match sessions(session, target) {
         0 => Ok(()),
@@ -44,7 +44,7 @@ fn unknown(error: TargetError, known: &Known, name: &str) -> Failure {
     }
 }
 
-/// Targets of the file of settings are changed there.
+/// Refuses to change a target of the settings file here.
 fn check_not_of_settings(session: &Session<'_>, name: &str) -> Result<()> {
     if session.store.settings.targets.iter().all(|target| target.target.name != name) {
         return Ok(());
@@ -66,7 +66,7 @@ pub(super) fn check_not_attached_by_settings(session: &Session<'_>, volume: &str
     }
 }
 
-/// Changes one target, as one step.
+/// Changes one target in one step.
 fn change_target<T>(session: &Session<'_>, name: &str, work: impl FnOnce(&mut Target) -> Result<T>) -> Result<T> {
     check_not_of_settings(session, name)?;
     change(&session.store.engine, |known| {
@@ -77,7 +77,7 @@ fn change_target<T>(session: &Session<'_>, name: &str, work: impl FnOnce(&mut Ta
     })
 }
 
-/// What is known of a volume.
+/// Returns the facts about a volume.
 fn volume(session: &Session<'_>, name: &str) -> Result<VolumeInfo> {
     let volumes = session.volumes()?;
     super::chosen::chosen_volume(volumes, name)?;
@@ -220,7 +220,7 @@ impl StoreCommand for TargetSet {
     }
 }
 
-/// Says that what counts at a login leaves alone who is logged in.
+/// Notes that a rule for logins does not affect sessions that are logged in.
 fn note_sessions(session: &Session<'_>, target: &str, is_of_logins: bool) {
     let count = sessions(session, target);
     if is_of_logins && count > 0 && !session.quiet {
@@ -255,7 +255,7 @@ impl StoreCommand for TargetAttach {
             if let Err(error) = known.find(&self.target) {
                 return Err(unknown(error, known, &self.target));
             }
-            // Nobody deletes a volume while targets are changed.
+            // While targets change, nobody can delete a volume.
             let info = volume(session, &self.volume)?;
             if info.size < u64::from(self.block_size) {
                 let why = format!("volume {} of {} is smaller than a logical block", printable(info.name.as_bytes()), size(info.size));

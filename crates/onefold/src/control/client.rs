@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How often a signal is looked for while the daemon says nothing.
+/// How often it checks for a signal while the daemon is silent.
 const SIGNAL_STEP: Duration = Duration::from_millis(50);
 
 /// A connection to the daemon of a store.
@@ -41,11 +41,11 @@ fn broken_off() -> Failure {
 }
 
 impl Client {
-    /// Has the daemon do a command, and ends as it did.
+    /// Has the daemon run a command, and ends as the command did.
     pub fn run(self, command: Request, talk: Talk, terminal: &dyn Console) -> Result<Exit> {
         let call = Call::new(command, talk.quiet, is_shown(talk), crate::console::can_ask());
         let call = call.encode().map_err(|error| Failure::failed(format!("the command cannot be sent to the daemon: {error}")))?;
-        // A daemon that does not want it says so and closes: what it said is still read.
+        // A daemon that refuses says why and closes the connection. Its message is still read.
         let _ = (&self.stream).write_all(&greeting()).and_then(|()| (&self.stream).write_all(&encode(Kind::Request, &call)));
         self.greeted()?;
         let done = self.follow(terminal);
@@ -106,7 +106,7 @@ impl Client {
     }
 }
 
-/// Brings the terminal from one state of the progress to the next.
+/// Updates the terminal from one state of the progress to the next.
 fn show(terminal: &dyn Console, before: &Progress, now: &Progress) {
     if (&now.step, now.total) == (&before.step, before.total) && now.done >= before.done {
         terminal.advance(now.done - before.done);

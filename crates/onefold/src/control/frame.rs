@@ -138,7 +138,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Gives its bytes one by one, and between them says that the wait is over.
+    /// A reader that returns its bytes one by one, with a timeout between them.
     struct Slow<'a>(&'a [u8], bool);
 
     impl Read for Slow<'_> {

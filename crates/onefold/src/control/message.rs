@@ -64,7 +64,7 @@ pub struct Progress {
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Ended {
     exit: i32,
-    /// Empty: nothing is said.
+    /// Empty: print nothing.
     message: String,
     advice: Option<String>,
 }

@@ -20,15 +20,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a client may take to say what it wants.
+/// How long a client may take to send its request.
 const REQUEST_TIME: Duration = Duration::from_secs(10);
-/// How often it is looked whether somebody who is asked has gone.
+/// How often it checks whether a client that was asked has gone.
 const ANSWER_STEP: Duration = Duration::from_millis(100);
 /// How often progress is sent.
 const PROGRESS_STEP: Duration = Duration::from_millis(100);
-/// How long commands may take to end by themselves when the daemon ends; then their clients are cut off.
+/// How long commands may take to end when the daemon ends. Then their connections are cut.
 const STOP_TIME: Duration = Duration::from_secs(1);
-/// How long nobody is accepted after an error of accepting (no file handles left), so that it is not tried without pause.
+/// How long it accepts nobody after accepting failed, for example because no file handles are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts commands for the daemon. Dropping it accepts no more, stops the running ones and waits for their end.
@@ -41,13 +41,13 @@ pub struct ControlServer {
 
 struct Shared {
     store: Store,
-    /// Whether the group of the store may use the daemon: whoever is not in it cannot open the socket.
+    /// Whether the store's group may use the daemon. Others cannot open the socket.
     is_open_to_group: bool,
     daemon: Daemon,
     stopping: AtomicBool,
     clients: Mutex<HashMap<u64, Arc<Connection>>>,
     client_ended: Condvar,
-    /// The name of the command that is done now of those that are done one at a time.
+    /// The name of the heavy command that runs now. They run one at a time.
     heavy: Mutex<Option<&'static str>>,
 }
 
@@ -55,14 +55,14 @@ struct Shared {
 #[derive(Debug)]
 struct Connection {
     stream: UnixStream,
-    /// Whether the client is the user as whom the daemon runs, or root.
+    /// Whether the client is root or the user who runs the daemon.
     is_owner: bool,
     /// Whether its command is to stop early.
     cancelled: AtomicBool,
 }
 
 impl Connection {
-    /// Ends the conversation: nothing blocks on the stream any more.
+    /// Ends the conversation: no read or write of the stream waits any more.
     fn cut(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
         let _ = rustix::net::shutdown(&self.stream, Shutdown::Both);
@@ -70,7 +70,7 @@ impl Connection {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is locked here is whole at any time; a command that panicked has said so.
+    // The value is complete whenever its lock is free. A command that panicked has reported that.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -193,7 +193,7 @@ impl Drop for Place {
 }
 
 fn end(stream: &UnixStream, result: Result<Exit>) {
-    // Without texts that are not UTF-8 there is always a JSON form; a client that is gone needs none.
+    // Texts in UTF-8 always have a JSON form. A client that is gone needs no result.
     let _ = serde_json::to_vec(&Ended::new(result)).map(|payload| send(stream, Kind::Result, &payload));
 }
 
@@ -202,7 +202,7 @@ fn converse(shared: &Shared, connection: &Connection) {
     let mut reader = Reader::default();
     let call = match request(&connection.stream, &mut reader) {
         Ok(Some(call)) => call,
-        // Another version: it has read in our greeting which one this is.
+        // The client speaks another version. It reads ours in the greeting.
         Ok(None) => return,
         Err(error) => {
             tracing::debug!("a connection to the control socket made no sense: {error}");
@@ -217,19 +217,19 @@ fn converse(shared: &Shared, connection: &Connection) {
             return end(&connection.stream, Err(failure.advise("daemon and command are of different versions: restart the daemon")));
         }
     };
-    // One that was stopped before it began does not begin.
+    // A command that was stopped before it began does not run.
     connection.cancelled.store(asks_to_cancel(&connection.stream), Ordering::Relaxed);
     let _ = connection.stream.set_read_timeout(call.progress.then_some(PROGRESS_STEP));
     let console = Remote { can_ask: call.can_ask, ..Remote::new(connection) };
     std::thread::scope(|scope| {
-        // Ends the watching thread whatever becomes of the command.
+        // Ends the watching thread, however the command ends.
         let _unwatched = Unwatched(connection);
         scope.spawn(|| watch(&console, reader));
         end(&connection.stream, work(shared, &call, &console));
     });
 }
 
-/// Whether a Cancel has come already. It stays to be read.
+/// Returns whether a Cancel has come. It leaves it to be read.
 fn asks_to_cancel(stream: &UnixStream) -> bool {
     let expected = encode(Kind::Cancel, &[]);
     let mut come = [0; 8];
@@ -273,7 +273,7 @@ fn request(mut stream: &UnixStream, reader: &mut Reader) -> io::Result<Option<st
     }
 }
 
-/// Does the command.
+/// Runs the command.
 fn work(shared: &Shared, call: &Call, console: &Remote<'_>) -> Result<Exit> {
     let command = call.command.command();
     if command.is_for_owner() && !console.connection.is_owner {
@@ -283,12 +283,12 @@ fn work(shared: &Shared, call: &Call, console: &Remote<'_>) -> Result<Exit> {
     set_local_zone(call.zone());
     tracing::info!("`{}` for a client", command.name());
     let done = command.run(&Session::beside(&shared.store, &shared.daemon, console, call.quiet));
-    // Before the client knows that it is done.
+    // This comes before the client learns that the command is done.
     let shown = if command.mode() == Mode::ReadWrite { shared.daemon.changed() } else { Ok(()) };
     with_shown(done, shown)
 }
 
-/// How a command ended, and whether clients see what it changed: of two failures none is left out.
+/// Combines the command's result with whether clients see its changes. Of two failures, both are reported.
 fn with_shown(done: Result<Exit>, shown: Result<()>) -> Result<Exit> {
     let Err(shown) = shown else { return done };
     let advice = "restart the daemon when the reason is gone";
@@ -306,7 +306,7 @@ fn with_shown(done: Result<Exit>, shown: Result<()>) -> Result<Exit> {
     }
 }
 
-/// The right to do a heavy command.
+/// The permission to run a heavy command.
 struct Heavy<'a>(&'a Shared);
 
 impl<'a> Heavy<'a> {
@@ -327,7 +327,7 @@ impl Drop for Heavy<'_> {
     }
 }
 
-/// Listens to the client while its command is done, and sends it the progress.
+/// Listens to the client while its command runs, and sends it the progress.
 fn watch(console: &Remote<'_>, mut reader: Reader) {
     let mut sent = None;
     loop {
@@ -338,7 +338,7 @@ fn watch(console: &Remote<'_>, mut reader: Reader) {
                 console.answered.notify_all();
             }
             Ok(Found::Nothing) => console.send_progress(&mut sent),
-            // Gone, or talks nonsense; or the command has ended.
+            // The client is gone or sent garbage, or the command has ended.
             _ => return console.connection.cut(),
         }
     }
@@ -349,12 +349,12 @@ struct Remote<'a> {
     connection: &'a Connection,
     /// Held while a frame is sent.
     sending: Mutex<()>,
-    /// The step, its units, and how many are done of those that were counted when it began.
+    /// The step and its units, and how many were done of those counted when it began.
     progress: Mutex<Option<Progress>>,
     done: AtomicU64,
     /// Whether a person is at the other end.
     can_ask: bool,
-    /// What the person said to the question.
+    /// The user's answer.
     answer: Mutex<Option<bool>>,
     answered: Condvar,
 }
@@ -379,7 +379,7 @@ impl Remote<'_> {
         send(&self.connection.stream, kind, payload)
     }
 
-    /// Sends how far the work is, unless nothing has changed or the client does not keep up.
+    /// Sends the progress, unless nothing has changed or the client does not keep up.
     fn send_progress(&self, sent: &mut Option<Progress>) {
         let Some(mut now) = lock(&self.progress).clone() else { return };
         now.done = self.done.load(Ordering::Relaxed);
@@ -389,7 +389,7 @@ impl Remote<'_> {
         }
         let Ok(payload) = serde_json::to_vec(&now) else { return };
         let frame = encode(Kind::Progress, &payload);
-        // So few bytes go into the socket whole or not at all.
+        // The socket takes so few bytes whole or not at all.
         match rustix::net::send(&self.connection.stream, &frame, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(count) if count == frame.len() => *sent = Some(now),
             Ok(_) => self.connection.cut(),
@@ -404,7 +404,7 @@ struct Out<'a>(&'a Remote<'a>);
 impl Write for Out<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let part = &bytes[..bytes.len().min(MAX_TEXT_BYTES)];
-        // Whatever the reason: its reader is gone.
+        // Whatever the reason, the reader is gone.
         self.0.send(Kind::Output, part).map_err(|_| ErrorKind::BrokenPipe)?;
         Ok(part.len())
     }
@@ -536,7 +536,7 @@ mod tests {
             let expected = Progress { step: "containers".into(), total: 10, done };
             assert_eq!(serde_json::from_slice::<Progress>(&payload).unwrap(), expected);
         }
-        // Nobody reads any more: what does not fit is left out.
+        // Nobody reads any more, so the rest is dropped.
         for _ in 0..100_000 {
             console.advance(1);
             console.send_progress(&mut sent);

@@ -51,7 +51,7 @@ pub(super) fn is_shared(directory: &Path) -> io::Result<bool> {
 pub(super) fn listen(directory: &Path) -> io::Result<UnixListener> {
     remove(directory)?;
     let socket = socket()?;
-    // Before it has a name: no moment is left in which others may connect.
+    // Set before the socket has a name, so that others can never connect.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     let address = address(directory)?;
     rustix::net::bind(&socket, &address.address)?;
@@ -82,7 +82,7 @@ pub(super) fn connect(directory: &Path) -> io::Result<Option<UnixStream>> {
     let socket = socket()?;
     match rustix::net::connect(&socket, &address.address) {
         Ok(()) => Ok(Some(socket.into())),
-        // Not there; left by a daemon that was killed; something else.
+        // It does not exist, a killed daemon left it, or it is not a socket.
         Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTSOCK) => Ok(None),
         Err(error) => Err(error.into()),
     }

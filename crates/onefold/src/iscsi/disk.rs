@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Debug)]
 pub(super) struct VolumeDisk {
     volume: Arc<Volume>,
-    /// How long it is, bytes. The volume itself may take minutes to answer, while it is made smaller or a snapshot is made.
+    /// Its size, bytes. The volume itself may take minutes to answer while it shrinks or a snapshot is made.
     size: AtomicU64,
-    /// Whether changes are refused though the volume takes them. A target may be set so while it is used.
+    /// Whether changes are refused although the volume could take them. A target may be set to this while it is in use.
     is_protected: AtomicBool,
 }
 
@@ -47,7 +47,7 @@ fn refused(error: VolumeError) -> DiskError {
         VolumeError::Engine(EngineError::ReadOnly) | VolumeError::ReadOnly { .. } => DiskError::ReadOnly,
         VolumeError::OutOfRange { .. } => DiskError::OutOfRange,
         _ => {
-            // The initiator gets sense data, which have no room for a reason.
+            // Sense data have no field for a reason, so the log gets it.
             tracing::error!("a command of an initiator fails: {error}");
             if error.is_damage() { DiskError::Damaged(error.to_string()) } else { DiskError::Io(error.to_string()) }
         }
@@ -86,7 +86,7 @@ impl Disk for VolumeDisk {
     }
 
     fn flush(&self) -> Result<()> {
-        // Of what is only read everything is durable, but for what was written before it was protected.
+        // A read-only volume has nothing to flush. Its writes from before it was protected must still be flushed.
         if self.volume.is_read_only() { Ok(()) } else { self.volume.flush().map_err(refused) }
     }
 
@@ -105,7 +105,7 @@ impl Disk for VolumeDisk {
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>> {
         let extents = self.volume.status(offset, length, limit).map_err(refused)?;
         if extents.is_empty() {
-            // Of what nobody knows it is said that it is mapped: then it is read, and nothing is taken for zeros.
+            // An unknown extent counts as mapped. Then it is read, and nothing is taken for zeros.
             return Ok(vec![Extent { length, mapped: true }]);
         }
         Ok(extents.into_iter().map(|extent| Extent { length: extent.length, mapped: !extent.is_hole }).collect())
@@ -129,10 +129,10 @@ impl Disk for VolumeDisk {
     }
 }
 
-/// Initiators are warned when only this part of the device that the store is on is left: a twentieth.
+/// Initiators get a warning when less than this part of the store's device is free: a twentieth.
 const LOW_SPACE_PARTS: u64 = 20;
 
-/// What a range of a volume was: copying it moves mappings only.
+/// A range of a volume as it was. Copying it moves mappings only.
 #[derive(Debug)]
 struct VolumeContent(onefold_volume::Content);
 
@@ -171,14 +171,14 @@ mod tests {
         onefold_ground::fill_random(&mut old).unwrap();
         disk.write(0, &old, true).unwrap();
         ground.set_capacity(ground.used_bytes());
-        // Until the buffers are full, too.
+        // Goes on until the buffers are full too.
         let mut noise = vec![0; 256 << 10];
         onefold_ground::fill_random(&mut noise).unwrap();
         let mut block = 0u64;
         for length in [256 << 10, 512] {
             let refused = loop {
                 block += 1;
-                // No part of it is as another one.
+                // Makes all parts different.
                 noise.chunks_mut(512).for_each(|part| part[..8].copy_from_slice(&block.to_le_bytes()));
                 if let Err(error) = disk.write(block << 18, &noise[..length], false) {
                     break error;
@@ -192,7 +192,7 @@ mod tests {
         let mut found = vec![0; 4096];
         disk.read(0, &mut found).unwrap();
         assert_eq!(found, old);
-        // A whole block needs no room.
+        // A whole block of zeros needs no space.
         disk.zero(0, 256 << 10).unwrap();
         disk.read(0, &mut found).unwrap();
         assert_eq!(found, [0; 4096]);

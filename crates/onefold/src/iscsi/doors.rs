@@ -1,4 +1,4 @@
-//! Which initiators are let in, and how.
+//! Which initiators may log in, and how.
 
 use super::{Iscsi, ServedTarget};
 use crate::secret::chap_secret;
@@ -14,7 +14,7 @@ impl Iscsi {
         self.state.lock().targets.get(&name.to_ascii_lowercase()).cloned()
     }
 
-    /// Whether the rules of a target let somebody in, what it has to prove left aside.
+    /// Returns whether the rules of a target let an initiator in, apart from what it must prove.
     fn lets_in(&self, record: &onefold_targets::Target, visitor: &Visitor) -> bool {
         let is_listed =
             record.initiators.is_empty() || record.initiators.iter().any(|pattern| matches_pattern(pattern, &visitor.initiator));
@@ -22,7 +22,7 @@ impl Iscsi {
         is_listed && is_near && !self.is_too_open(record, visitor)
     }
 
-    /// A target that is for everybody is for this machine only, unless the settings say that everybody may be meant.
+    /// Returns whether a target without rules is reachable from other machines although the settings do not allow that.
     fn is_too_open(&self, record: &onefold_targets::Target, visitor: &Visitor) -> bool {
         record.is_open() && !visitor.portal.ip().to_canonical().is_loopback() && !self.options.allows_open_off_loopback
     }
@@ -44,7 +44,7 @@ impl Doors for Iscsi {
         }
         let account = |account: &onefold_targets::Account| {
             let secret = chap_secret(&account.secret_file).map_err(|failure| {
-                // To let somebody in who proves nothing would be worse.
+                // Letting in an initiator without proof would be worse.
                 tracing::error!("nobody can log in to {name}: {}", failure.message);
                 Refused::TargetError
             })?;
@@ -53,7 +53,7 @@ impl Doors for Iscsi {
         let initiators = record.accounts.iter().map(account).collect::<Result<Vec<_>, Refused>>()?;
         let own = record.own_account.as_ref().map(account).transpose()?;
         if own.as_ref().is_some_and(|own| initiators.iter().any(|initiator| initiator.secret == own.secret)) {
-            // Who knows it could then answer for both (RFC 7143 section 9.2.1).
+            // Whoever knows this secret could answer for both sides (RFC 7143 section 9.2.1).
             tracing::error!("nobody can log in to {name}: it proves itself with the secret of an initiator; give it one of its own");
             return Err(Refused::TargetError);
         }
@@ -87,7 +87,7 @@ impl Targets for Iscsi {
         self.served(name).map(|served| served.target)
     }
 
-    // It takes `state`, which `on_unused` holds from its look at the sessions to the end of its work.
+    // This takes `state`. `on_unused` holds it from its look at the sessions to the end of its work.
     fn is_served(&self, target: &Arc<Target>) -> bool {
         self.served(&target.name).is_some_and(|served| Arc::ptr_eq(&served.target, target))
     }

@@ -29,7 +29,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// What INQUIRY says of every volume. A name would not do: it can change, and initiators take a device whose product changes for another one.
+/// The product name that INQUIRY returns for every volume. The volume's name can change, and an initiator takes a
+/// device with another product name for another device.
 const PRODUCT: &str = "VOLUME";
 /// Default size of a logical block, bytes.
 pub const LOGICAL_BLOCK_BYTES: u32 = 512;
@@ -71,13 +72,13 @@ pub fn as_known(target: &FileTarget, volumes: &BTreeMap<u32, VolumeInfo>) -> one
 #[derive(Debug, Default)]
 struct State {
     units: HashMap<u32, ServedUnit>,
-    /// Units of volumes whose place others have taken or may take, as long as somebody has them.
+    /// Earlier units of volumes that have a newer unit, or may get one, as long as anybody uses them.
     former: HashMap<u32, Vec<Weak<LogicalUnit>>>,
     targets: BTreeMap<String, ServedTarget>,
 }
 
 impl State {
-    /// Ends the unit of a volume; what it has under way is over before the next unit of that volume does anything.
+    /// Ends the unit of a volume. Its running work ends before the volume's next unit does anything.
     fn stop(&mut self, volume: u32, unit: &Arc<LogicalUnit>) {
         unit.stop();
         self.former.entry(volume).or_default().push(Arc::downgrade(unit));
@@ -121,7 +122,7 @@ impl Iscsi {
         Ok(iscsi)
     }
 
-    /// What the file says of targets must fit to the store.
+    /// Checks that the settings file's targets fit the store.
     fn check_file(&self) -> Result<()> {
         let known = known(&self.engine)?;
         let mut shown: HashMap<&str, (u16, &str)> = HashMap::new();
@@ -151,7 +152,7 @@ impl Iscsi {
         Ok(())
     }
 
-    /// Attaches the server that serves it.
+    /// Attaches the server that serves the targets.
     pub fn attach(&self, server: Handle) {
         let _ = self.server.set(server);
     }
@@ -209,7 +210,7 @@ impl Iscsi {
             show(&target, shown);
             targets.insert(record.name.clone(), ServedTarget { record, target });
         }
-        // While nobody can make another unit of their volumes: of one volume there is never a second erasure.
+        // Meanwhile nobody can make another unit of these volumes, so a volume never has two erasures.
         for (volume, served) in std::mem::replace(&mut state.units, units) {
             state.stop(volume, &served.unit);
         }
@@ -228,13 +229,13 @@ impl Iscsi {
         self.volumes.list().into_iter().map(|info| (info.number, info)).collect()
     }
 
-    /// The targets of the store. LUNs of volumes that are gone are free again, and while nobody has made a target, each volume has a LUN of the one that is there
-    /// by itself, as long as it exists.
+    /// Returns the targets of the store. LUNs of deleted volumes are free again. Until somebody creates a target, each
+    /// volume has a LUN of the default target as long as it exists.
     fn known_luns(&self) -> Result<Known> {
         let assign = |known: &mut Known| {
-            // Looked up when nobody else can give LUNs: one that was just given is of a volume in this list.
+            // Looked up while nobody else can assign LUNs: a LUN that was just assigned is of a volume in this list.
             let volumes = self.volumes_by_number();
-            // A volume that is damaged is not in it, and has its LUNs again after its repair.
+            // A damaged volume is not in the list. It gets its LUNs back when it is repaired.
             if self.volumes.damaged().is_empty() {
                 known.targets.iter_mut().for_each(|target| target.units.retain(|_, unit| volumes.contains_key(&unit.volume)));
             }
@@ -267,7 +268,7 @@ impl Iscsi {
         Ok(known)
     }
 
-    /// The unit of a volume: the one that there was, if it is still right.
+    /// Returns the unit of a volume: the existing one if it still fits.
     fn served_unit(&self, state: &mut State, info: &VolumeInfo, unit: &Unit, is_protected: bool) -> Result<ServedUnit> {
         let Unit { block_bytes, is_removable, .. } = *unit;
         match state.units.remove(&info.number) {
@@ -280,7 +281,8 @@ impl Iscsi {
                 }
                 return Ok(served);
             }
-            // Sessions may have it a while longer. What it erases is gone on with by the new one only, which reads below what is to be done.
+            // Sessions may keep it a while longer. Only the new unit continues its erasure, and it reads below what is
+            // left to erase.
             Some(other) => state.stop(info.number, &other.unit),
             None => {}
         }
@@ -296,10 +298,10 @@ impl Iscsi {
             reservations: kept::reservations(&self.engine, info.number)?,
         };
         let unit = LogicalUnit::new(disk.clone() as Arc<dyn Disk>, options, kept::reservations_keeper(self.engine.clone(), info.number));
-        // It stays in the list: there may be another one before all that these do is over.
+        // It stays in the list: a newer unit may come before the work of these is over.
         let unit = unit.in_place_of(state.former.get(&info.number).cloned().unwrap_or_default());
         let unfinished = kept::sanitize(&self.engine, info.number)?;
-        // While nothing can be written the erasure waits; what is to be erased is not shown.
+        // In a read-only store the erasure waits, and the volume is not shown.
         let unit = match self.options.is_read_only {
             true => unit.with_waiting_sanitize(unfinished),
             false => unit.with_sanitize(unfinished, kept::sanitize_keeper(self.engine.clone(), info.number)),
@@ -344,14 +346,14 @@ impl Iscsi {
         }
         let done = work();
         if let Err(failure) = self.refresh_within(&mut state) {
-            // Whoever changes something refreshes once more when it is done, and tells that to who asked for it.
+            // Whoever changes something refreshes again when it is done, and reports the failure to its caller.
             tracing::error!("what is served is not as the store says: {}", failure.message);
         }
         done
     }
 }
 
-/// Shows these units; initiators that are logged in hear of it.
+/// Shows these units. Initiators that are logged in are told.
 fn show(target: &Target, shown: BTreeMap<u16, Arc<LogicalUnit>>) {
     let mut units = target.units.write();
     let is_same =
@@ -360,12 +362,13 @@ fn show(target: &Target, shown: BTreeMap<u16, Arc<LogicalUnit>>) {
         return;
     }
     *units = shown.clone();
-    // Each command looks for its unit among these: who has one that is busy keeps nobody else waiting.
+    // Each command looks up its unit here. So a busy unit keeps no other command waiting.
     drop(units);
     shown.values().for_each(|unit| unit.tell_all(Code::REPORTED_LUNS_DATA_HAS_CHANGED));
 }
 
-/// Who a volume is to initiators: made of the store's random name and the volume's number, which never change and are never used again.
+/// Returns the identity of a volume for initiators. It is made of the store's random name and the volume's number,
+/// which never change and are never reused.
 fn identity(engine: &Engine, info: &VolumeInfo) -> Identity {
     let store = engine.descriptor().store;
     let whole = [&store[..], &info.number.to_be_bytes()].concat();

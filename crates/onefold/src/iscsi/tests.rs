@@ -15,7 +15,7 @@ use std::net::TcpStream;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// A store in a directory of its own.
+/// A store in its own directory.
 pub(super) struct Store {
     _directory: tempfile::TempDir,
     pub(super) engine: Arc<Engine>,
@@ -36,13 +36,13 @@ impl Store {
         Iscsi::new(self.engine.clone(), self.volumes.clone(), options).unwrap()
     }
 
-    /// Makes a volume. Returns its number.
+    /// Creates a volume. Returns its number.
     fn volume(&self, name: &str, size: u64) -> u32 {
         self.volumes.create(name, size, 256 << 10, None).unwrap();
         self.volumes.list().into_iter().find(|info| info.name == name).unwrap().number
     }
 
-    /// Makes a target with these units.
+    /// Creates a target with these units.
     fn target(&self, name: &str, units: &[(u16, Unit)]) {
         let target = onefold_targets::Target { name: name.into(), units: units.iter().copied().collect(), ..Default::default() };
         self.change(|known| known.add(target).unwrap());
@@ -77,7 +77,7 @@ fn wait_until(what: impl Fn() -> bool) {
     }
 }
 
-/// Erasures that go on in this process.
+/// Returns the number of erasures that run in this process.
 fn erasing() -> usize {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     threads.filter(|thread| std::fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim() == "sanitize")).count()
@@ -92,7 +92,7 @@ fn a_volume_is_erased_by_one_unit_at_a_time() {
     store.target(ONE, &[(0, unit_of(disk, 512))]);
     let iscsi = store.served(Options::default());
     wait_until(|| erasing() == 1);
-    // Somebody who is logged in has the units a while longer.
+    // A session that is logged in keeps the units a while longer.
     let unit = |iscsi: &Iscsi| iscsi.state.lock().units[&disk].unit.clone();
     let old = unit(&iscsi);
     store.change(|known| {
@@ -167,7 +167,7 @@ fn initiators_see_the_size_that_they_were_told_of() {
     store.close();
 }
 
-/// What a login asks is answered as the store says, but the target that it has found is given to it only when a test says so.
+/// Answers logins as the store says, but returns the found target only when a test says so.
 struct Halting {
     iscsi: Arc<Iscsi>,
     found: mpsc::Sender<()>,
@@ -198,8 +198,8 @@ impl Targets for Halting {
     }
 }
 
-/// Logs in to a target. When it is found, but before anybody is in it, `meanwhile` is done, which calls what it is given when the login shall go on.
-/// Returns the status of the login, and the connection.
+/// Logs in to a target. When the target is found, but before the session is in it, calls `meanwhile`. That calls its
+/// argument when the login may continue. Returns the status of the login, and the connection.
 fn log_in_beside(iscsi: &Arc<Iscsi>, target: &str, meanwhile: impl FnOnce(&dyn Fn())) -> (u16, TcpStream, tokio::runtime::Runtime) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (found, was_found) = mpsc::channel();
@@ -241,7 +241,7 @@ fn m0_1_a_login_beside_the_deletion_of_a_volume_finds_it_gone() {
     let (status, mut stream, runtime) = log_in_beside(&iscsi, &target, |go_on| {
         let delete = || {
             go_on();
-            // It is in the target as far as it can be.
+            // The session is as far into the target as it can be.
             wait_until(|| iscsi.server().unwrap().count_of(&target) > 0);
             Ok(store.volumes.delete("disk")?)
         };
@@ -252,7 +252,7 @@ fn m0_1_a_login_beside_the_deletion_of_a_volume_finds_it_gone() {
     let attention = read_first(&mut stream, 1, 2);
     assert_eq!(attention[4] & 15, 6, "the other one has something to say first");
     assert_eq!(read_first(&mut stream, 1, 3), [0; 512]);
-    // Whoever is logged in keeps the volume from being deleted.
+    // A session that is logged in keeps the volume from being deleted.
     let used = iscsi.on_unused("other", || Ok(())).unwrap_err();
     assert!(used.message.contains("in use: 1 session"), "{used}");
     drop((stream, runtime, iscsi));
@@ -291,7 +291,7 @@ fn m0_1_a_login_to_a_target_that_goes_meanwhile_is_refused() {
     store.target(ONE, &[(0, unit_of(disk, 512))]);
     let iscsi = Arc::new(store.served(Options { ports: vec![1], ..Options::default() }));
     let (status, stream, runtime) = log_in_beside(&iscsi, ONE, |go_on| {
-        // Another one of the same name is not the one that the login has found.
+        // A new target of the same name is not the one that the login found.
         store.change(|known| drop(known.remove(ONE).unwrap()));
         iscsi.refresh().unwrap();
         store.target(ONE, &[(0, unit_of(disk, 4096))]);

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a file costs beside its bytes, in bytes that take as long.
+/// The cost of a file apart from its bytes, as bytes that take the same time.
 const FILE_BYTES: u64 = 32 << 10;
-/// Rates are those of so much time.
+/// Rates cover this much time.
 const WINDOW: Duration = Duration::from_secs(20);
-/// How often the counters are noted.
+/// How often the counters are recorded.
 const STEP: Duration = Duration::from_millis(500);
 
 /// The counters of one operation.
@@ -28,7 +28,7 @@ pub struct Course {
     errors: AtomicU64,
     warnings: AtomicU64,
     has_totals: AtomicBool,
-    /// When, work done and data moved until then; the newest last.
+    /// Time, work done and data moved until then; the newest last.
     notes: Mutex<VecDeque<(Instant, u64, u64)>>,
 }
 
@@ -107,9 +107,9 @@ impl Course {
     fn standing_at(&self, now: Instant) -> Standing {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (files, data_bytes) = (get(&self.files), get(&self.data_bytes));
-        // What counts only whole files has no other bytes.
+        // Work that counts only whole files has no other bytes.
         let bytes = get(&self.done_bytes).max(get(&self.logical_bytes));
-        // Files may grow while they are read, and further ones appear.
+        // Files may grow while they are read, and new ones may appear.
         let (of_files, of_bytes) = (get(&self.found_files).max(files), get(&self.found_bytes).max(bytes));
         let has_totals = self.has_totals.load(Ordering::Relaxed);
         let done = work(files, bytes);
@@ -130,13 +130,13 @@ impl Course {
         }
     }
 
-    /// How much was done lately, and in what time.
+    /// Returns how much was done lately, and in what time.
     fn lately(&self, now: Instant, done: u64, data_bytes: u64) -> (Duration, u64, u64) {
         let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         if notes.back().is_none_or(|(at, ..)| now.saturating_duration_since(*at) >= STEP) {
             notes.push_back((now, done, data_bytes));
         }
-        // One note may be older: it is the beginning of the window.
+        // One note may be older: the window begins there.
         while notes.get(1).is_some_and(|(at, ..)| now.saturating_duration_since(*at) >= WINDOW) {
             notes.pop_front();
         }
@@ -206,7 +206,7 @@ mod tests {
         let known = course.standing_at(at(10));
         assert_eq!(known.left.map(|left| left.as_secs()), Some(90));
         assert_eq!(known.line(), "100MiB of 1000MiB, 10 of 100 files, 10MiB/s, 1m 30s left");
-        // The rest goes faster: what was long ago does not count any more.
+        // The rest is faster, and what was long ago does not count any more.
         course.count(Counter::DoneBytes, 800 << 20);
         course.count(Counter::Files, 80);
         course.standing_at(at(20));

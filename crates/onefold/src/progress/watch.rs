@@ -17,9 +17,9 @@ use std::time::Duration;
 
 /// Most problems whose text is kept for the result; all are printed and counted.
 const KEPT_PROBLEMS: usize = 10_000;
-/// Most kinds of problems that a summary tells apart.
+/// Most kinds of problems that a summary distinguishes.
 const KINDS: usize = 8;
-/// How often a line is written for people, and one for programs.
+/// How often it writes a line: for people, and for programs.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 const EVENT_EVERY: Duration = Duration::from_secs(1);
 
@@ -122,7 +122,7 @@ impl Watch {
     /// nobody reads.
     pub fn summary(&self, severity: Severity) -> Vec<String> {
         let problems = self.problems();
-        // What concerns no path was said before the work began.
+        // Problems without a path were shown before the work began.
         let problems = problems.iter().filter(|problem| problem.path != WHOLE);
         let mut kinds: BTreeMap<String, (u64, &Problem)> = BTreeMap::new();
         for problem in problems.filter(|problem| problem.severity == severity) {
@@ -143,15 +143,15 @@ impl Watch {
     }
 
     fn problems(&self) -> MutexGuard<'_, Vec<Problem>> {
-        // A list of texts is whole at any time.
+        // The list is complete whenever its lock is free, even after a panic.
         self.problems.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The path of what concerns none.
+/// The path of a problem that concerns none.
 const WHOLE: &[u8] = b"/";
 
-/// What a reason is without its numbers.
+/// Returns a reason without its numbers.
 fn kind(reason: &str) -> String {
     let mut kind = reason.replace(|letter: char| letter.is_ascii_digit(), "0");
     while kind.contains("00") {
@@ -160,12 +160,12 @@ fn kind(reason: &str) -> String {
     kind
 }
 
-/// A bar over files and bytes, with what is left.
+/// Returns a bar over files and bytes, with the time left.
 fn course_bar(talk: Talk, course: &Arc<Course>) -> ProgressBar {
     let bar = bar(talk, 1);
     let course = course.clone();
     let line = move |_: &ProgressState, out: &mut dyn std::fmt::Write| {
-        // A terminal that is gone is nobody's business.
+        // If the terminal is gone, there is nobody to tell.
         let _ = out.write_str(&course.standing().line());
     };
     let style = ProgressStyle::with_template("{elapsed_precise} [{bar:16}] {line}  {wide_msg}");
@@ -192,7 +192,8 @@ fn severity(problem: &Problem) -> &'static str {
     }
 }
 
-/// Formats a problem on one line. A restore's paths start at the root of the backup: they are shown as `ls` shows them.
+/// Formats a problem on one line. A restore's paths start at the root of the backup, so they are shown as `ls` shows
+/// them.
 pub fn said(problem: &Problem) -> String {
     let slash = if problem.path.starts_with(b"/") { "" } else { "/" };
     format!("{}: {slash}{}: {}", severity(problem), printable(&problem.path), problem.reason)
@@ -201,7 +202,7 @@ pub fn said(problem: &Problem) -> String {
 impl Monitor for Watch {
     fn count(&self, counter: Counter, increment: u64) {
         self.course.count(counter, increment);
-        // A backup counts what it is done with, a restore what it has in its place.
+        // A backup counts the bytes that it is done with, a restore those in their place.
         if matches!(counter, Counter::DoneBytes | Counter::LogicalBytes) && !self.bar.is_hidden() {
             let (done, all) = self.course.standing().share();
             self.bar.set_length(all);
@@ -232,7 +233,7 @@ impl Monitor for Watch {
                 Plan::Replace => "replace",
                 Plan::Delete => "delete ",
             };
-            // Who closes standard output has seen enough; the summary cannot be written then, and says so.
+            // The reader who closes standard output has seen enough. Then writing the summary fails and says so.
             let _ = self.bar.suspend(|| writeln!(std::io::stdout(), "{verb}  /{}", printable(path)));
         }
     }

@@ -77,7 +77,7 @@ impl Value {
         if let Value::Number(number) = self { number } else { 0 }
     }
 
-    /// A bound of memory or a count. What a machine of 32 bits cannot address anyway becomes all that it can.
+    /// Converts a bound of memory or a count. A machine of 32 bits takes the largest number that it can address.
     fn units(self) -> usize {
         usize::try_from(self.number()).unwrap_or(usize::MAX)
     }

@@ -200,7 +200,7 @@ pub enum SettingsError {
 }
 
 impl SettingsError {
-    /// Returns what is wrong without the line, for callers whose text has other lines.
+    /// Returns what is wrong, without the line: for callers whose text has other lines.
     pub fn without_line(&self) -> String {
         let text = self.to_string();
         match text.strip_prefix("line ").and_then(|rest| rest.split_once(": ")) {
@@ -281,7 +281,8 @@ fn line_of(text: &str, offset: usize) -> usize {
     1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// Reads a value of a kind; the error says what is wrong and what is allowed, as the end of a sentence that begins with the key.
+/// Reads a value of a kind. The error says what is wrong and what is allowed. It completes a sentence that begins with
+/// the key.
 fn check_value(kind: Kind, value: &DeValue<'_>) -> Result<Value, String> {
     let expected = |what: String| format!("is {}, it must be {what}", describe(value));
     match kind {
@@ -351,7 +352,7 @@ pub fn check_chain(names: &[String]) -> Result<(), String> {
             return Err(format!("names `{name}` twice"));
         }
     }
-    // Only the chunk index knows of every chunk: without it duplicates would be stored again and its counts would be wrong.
+    // Only the chunk index knows every chunk. Without it, duplicates would be stored again and counts would be wrong.
     if !names.iter().any(|name| name == "chunk-index") {
         return Err("lacks `chunk-index`, the filter that knows all chunks".to_owned());
     }

@@ -31,7 +31,7 @@ pub fn parse_portal(text: &str) -> Result<Vec<PortalConfig>, String> {
 /// The same with a port.
 fn with_port(address: &str) -> Option<String> {
     let has_port = match address.rsplit_once(':') {
-        // Colons of an address of version 6 stand within brackets.
+        // An IPv6 address has its colons in brackets.
         Some((before, port)) => !before.contains(':') || before.ends_with(']') || port.is_empty(),
         None => false,
     };

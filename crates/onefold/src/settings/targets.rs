@@ -53,7 +53,7 @@ fn digest(value: &DeValue<'_>) -> Result<Digest, String> {
     text(value).ok().flatten().and_then(|name| Digest::of(&name)).ok_or_else(wanted)
 }
 
-/// A volume: its name, or a table of its name and what else there is to say of it.
+/// Reads a volume: its name, or a table with its name and options.
 fn unit(value: &DeValue<'_>) -> Option<FileUnit> {
     let DeValue::Table(entries) = value else {
         return Some(FileUnit { volume: text(value).ok().flatten()?, is_removable: false });

@@ -196,7 +196,7 @@ fn marked(row: &Row, best: Option<Cut>) -> (String, String) {
     (format!("{} {name}", if best == Some(row.figures.cut) { '*' } else { ' ' }), target)
 }
 
-/// What to give `init`. Figures that are nearly alike are no reason to leave its defaults.
+/// Returns what to give `init`. If all figures are nearly alike, there is no reason to leave its defaults.
 fn advice(analysis: &Analysis) -> Option<String> {
     let best = analysis.best()?;
     let advice = match analysis.default_that_suffices() {

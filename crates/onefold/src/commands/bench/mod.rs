@@ -17,7 +17,7 @@ fn shown(path: &Path) -> String {
     printable(path.as_os_str().as_bytes())
 }
 
-/// A file was not written; before anything was run, `fail` is [`Failure::cannot_run`].
+/// Returns the failure to write a file. Before anything has run, `fail` is [`Failure::cannot_run`].
 fn cannot_write(path: &Path, error: &Error, fail: fn(String) -> Failure) -> Failure {
     if error.kind() == ErrorKind::IsADirectory {
         return fail(format!("cannot write {}: it is a directory", shown(path))).advise("give the name of a file in it");

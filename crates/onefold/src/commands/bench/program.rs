@@ -9,7 +9,7 @@ use onefold_volume::VolumesOptions;
 /// This program.
 pub struct Program;
 
-/// Sections that mean something for a store without a daemon.
+/// The sections that apply to a store without a daemon.
 const SECTIONS: [&str; 6] = ["memory", "log", "filter", "index", "workers", "parity"];
 
 impl SettingsReader for Program {
@@ -19,9 +19,9 @@ impl SettingsReader for Program {
             return Err(format!("[{section}] means nothing for an experiment; these do: {}", SECTIONS.join(", ")));
         }
         match parse_settings(&format!("{key} = {value}")) {
-            // Together with others it may be right.
+            // It may be right together with other keys.
             Ok(_) | Err(SettingsError::Contradiction { .. }) => Ok(()),
-            // The line is known to whoever reads the declaration.
+            // The reader of the declaration knows the line.
             Err(error) => Err(error.without_line()),
         }
     }

@@ -93,7 +93,7 @@ struct Watch {
 
 impl Watch {
     fn bar(&self) -> MutexGuard<'_, Option<ProgressBar>> {
-        // A bar is whole at any time.
+        // The bar is complete whenever its lock is free, even after a panic.
         self.bar.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -26,7 +26,7 @@ const INITIATOR: &str = "iqn.2026-01.io.onefold:bench";
 /// No request has this number: flushes do.
 const FLUSH: u64 = u64::MAX;
 
-/// A server on threads of its own. Dropped, it ends, and holds nothing of the store any more.
+/// A server on its own threads. Dropping it stops it. After that it holds nothing of the store.
 struct Running {
     runtime: Runtime,
     stop: Option<oneshot::Sender<()>>,
@@ -40,7 +40,7 @@ impl Running {
         Ok(Running { runtime, stop: None, task: None })
     }
 
-    /// Serves until it is dropped. `serve` is given what is done when it shall end.
+    /// Serves until it is dropped. `serve` gets a future that ends when it must stop.
     fn serve<Serving: Future<Output = ()> + Send + 'static>(&mut self, serve: impl FnOnce(oneshot::Receiver<()>) -> Serving) {
         let (stop, stopped) = oneshot::channel();
         self.stop = Some(stop);
@@ -50,10 +50,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Without a sender it is over, too.
+        // The server stops when the sender is gone.
         drop(self.stop.take());
         if let Some(task) = self.task.take() {
-            // One that panicked has said so.
+            // A task that panicked has reported that.
             let _ = self.runtime.block_on(task);
         }
     }
@@ -66,7 +66,7 @@ pub(super) struct NbdService {
 }
 
 impl NbdService {
-    /// Serves all volumes at a Unix socket. The error completes a sentence that says that it cannot.
+    /// Serves all volumes at a Unix socket. The error completes a sentence that begins with "cannot".
     pub(super) fn start(store: &Served<'_>, settings: &Settings) -> Result<NbdService, String> {
         let socket = store.directory.join("nbd");
         let length = socket.as_os_str().len();
@@ -139,16 +139,16 @@ impl Way for NbdWay {
 pub(super) struct IscsiService {
     portal: SocketAddr,
     targets: Arc<Iscsi>,
-    /// Each session has one of its own.
+    /// Each session has its own.
     next_isid: AtomicU32,
     running: Option<Running>,
 }
 
 impl IscsiService {
-    /// Serves all existing volumes at the loopback address. The error completes a sentence that says that it cannot.
+    /// Serves all existing volumes at the loopback address. The error completes a sentence that begins with "cannot".
     pub(super) fn start(store: &Served<'_>, settings: &Settings) -> Result<IscsiService, String> {
         let of_settings = iscsi_limits(&settings.iscsi);
-        // As many as the experiment has in flight, or what waits for the window would count as latency.
+        // As many as the experiment has in flight. With fewer, waiting for the window would count as latency.
         let limits = onefold_iscsi::Limits { queue_depth: of_settings.queue_depth.max(store.depth as u32), ..of_settings };
         let options = Options { ports: vec![1], ..Options::default() };
         let targets = Iscsi::new(store.engine.clone(), store.volumes.clone(), options).map_err(|failure| failure.message)?;

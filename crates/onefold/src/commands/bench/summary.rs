@@ -47,7 +47,7 @@ pub fn print(results: &Results, output: &mut Output<'_>) -> Result<()> {
     output.line("")
 }
 
-/// Texts of declarations are on one line, and command no terminal.
+/// Returns a text of a declaration on one line, without control characters for the terminal.
 fn plain(text: &str) -> String {
     printable(text.as_bytes())
 }

@@ -36,13 +36,13 @@ pub struct Reply {
     pub in_use: Option<String>,
     /// Volumes that were copied.
     pub copied: Vec<String>,
-    /// Volumes that the other store had already, and that were left alone.
+    /// Volumes that the other store already had, which stay as they are.
     pub there: Vec<String>,
     /// Volumes that were not copied, with the reasons.
     pub problems: Vec<(String, String)>,
     /// Bytes that were read.
     pub read_bytes: u64,
-    /// Damage in this store because of which volumes could not even be listed.
+    /// Damage in this store that kept volumes from being listed.
     pub damaged: Vec<String>,
 }
 
@@ -93,14 +93,14 @@ impl CopyVolumes {
             Err(failure) => return Err(failure),
         };
         let copied = self.copy_into(&destination, session);
-        // An error of the work comes before one of closing.
+        // An error of the copy takes priority over one of closing.
         let closed = destination.close();
         let reply = copied?;
         closed?;
         Ok(reply)
     }
 
-    /// The store that is copied into, or who has it open.
+    /// The destination store, or who has it open.
     fn open_destination(&self) -> Result<std::result::Result<Store, String>> {
         let ground = ground(&self.to)?;
         if Descriptor::read(&*ground)?.store != self.to_store {
@@ -112,7 +112,7 @@ impl CopyVolumes {
             Ok(engine) => Ok(Ok(Store { engine, settings })),
             Err(error) => match error.holder() {
                 Some(holder) => Ok(Err(holder)),
-                // The backups were copied: the command could run.
+                // The backups were copied, so the command could run.
                 None => Err(Failure { exit: Exit::Failed, ..cannot_open(error) }),
             },
         }
@@ -131,14 +131,14 @@ impl CopyVolumes {
         let wanted: HashSet<&str> = self.volumes.iter().map(String::as_str).collect();
         let frozen = source.frozen(&|info: &VolumeInfo| wanted.contains(info.name.as_str()))?;
         let there: HashSet<&str> = frozen.list().map(|info| info.name.as_str()).collect();
-        // Each difference is read once: what every layer alone has.
+        // Each layer is read once, so each difference counts once.
         let total: u64 = frozen.list().filter_map(|info| frozen.get(info.number)).map(|volume| volume.own_bytes()).sum();
         session.step("MiB of volumes", total >> 20);
         let volumes = Volumes::open(destination.engine.clone(), destination.volumes_options())?;
         let copied = copy_volumes(&frozen, &volumes, &Progress { session, left: std::cell::Cell::new(0) });
         session.end_progress();
         let outcome = copied.map_err(failed)?;
-        // What working copies left behind.
+        // Finishes the deletion of working copies that are left.
         volumes.resume_deletions(&|| !session.is_cancelled())?;
         let gone = self.volumes.iter().filter(|name| !there.contains(name.as_str()));
         let mut problems: Vec<(String, String)> =
@@ -155,10 +155,10 @@ impl CopyVolumes {
     }
 }
 
-/// Whoever follows the session follows the copy.
+/// Passes the progress of the copy to the session.
 struct Progress<'a> {
     session: &'a Session<'a>,
-    /// Bytes that are no whole MiB yet.
+    /// Bytes that do not fill a whole MiB yet.
     left: std::cell::Cell<u64>,
 }
 

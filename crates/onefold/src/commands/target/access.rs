@@ -9,7 +9,7 @@ use onefold_engine::Mode;
 use onefold_targets::{Account, Network};
 use std::path::Path;
 
-/// Checks the file of a secret from the user's own process, and makes its path one that the daemon can use.
+/// Checks the secret file as the user's own process, and makes its path absolute, so that the daemon can use it.
 pub(in crate::commands) fn check_secret_file(options: &mut TargetChap) -> Result<()> {
     if let Some(path) = &mut options.secret_file {
         chap_secret(path)?;

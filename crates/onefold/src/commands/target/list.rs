@@ -56,7 +56,7 @@ impl StoreCommand for TargetList {
 fn to_json(target: &Target, volumes: &BTreeMap<u32, VolumeInfo>, session: &Session<'_>) -> Value {
     let account = |account: &Account| json!({"user": account.name, "secret_file": account.secret_file.to_string_lossy()});
     let luns = target.units.iter().map(|(lun, unit)| {
-        // Of a volume that is gone or damaged there is no name.
+        // A deleted or damaged volume has no name.
         let volume = volumes.get(&unit.volume);
         let is_read_only = target.is_read_only || unit.is_read_only || volume.is_some_and(|volume| volume.is_read_only);
         json!({

@@ -23,7 +23,7 @@ pub fn run(options: &TrafficDescribe) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// The word that is typed for a value.
+/// Returns the word for a value on the command line.
 fn word(value: &impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
@@ -53,7 +53,7 @@ fn model(workload: &Workload) -> Option<Model> {
     }
 }
 
-/// Where the run lengths of this generation come from; of the other sets they are no measured ones.
+/// Returns the source of this generation's run lengths. Those of the other sets were not measured.
 fn run_lengths(workload: &Workload) -> Option<&'static str> {
     model(workload)?;
     Some(if workload.is_reconstructed() { "reconstructed" } else { "measured" })

@@ -39,7 +39,7 @@ pub fn run(options: &TrafficGenerate, talk: Talk) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Shows how far the stream is, and stops it when a signal comes.
+/// Shows the progress of the stream, and stops it when a signal comes.
 struct Watch {
     bar: ProgressBar,
     interrupt: Interrupt,

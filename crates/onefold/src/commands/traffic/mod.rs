@@ -7,7 +7,7 @@ use crate::cli::{PlacementName, SetName, TraceName, TrafficStream, VariantName};
 use crate::failure::{Failure, Result};
 use onefold_traffic::{Model, Placement, Set, Trace, TrafficError, Variant, Workload};
 
-/// The stream that the options name.
+/// Returns the stream that the options name.
 fn workload(options: &TrafficStream) -> Result<Workload> {
     let set = set(options)?;
     let size_bytes = options.size.unwrap_or(set.default_size_bytes());

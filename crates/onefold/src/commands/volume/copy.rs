@@ -1,4 +1,4 @@
-//! `onefold volume import` and `export`: between a volume and a file, a device, or a pipe. Holes stay holes.
+//! `onefold volume import` and `export`: copies between a volume and a file, a device, or a pipe. Holes stay holes.
 
 use super::destination::{self, Destination, check_outside};
 use super::{data_bytes, extents};
@@ -25,7 +25,8 @@ use std::time::Instant;
 /// Bytes copied at a time.
 const STEP: usize = 4 << 20;
 
-/// Opens the store and its volumes, works with them, closes both. An error of the work comes before one of closing.
+/// Opens the store and its volumes, works with them, and closes both. An error of the work takes priority over one of
+/// closing.
 fn with_volumes<T>(
     store: &StoreToOneself,
     mode: Mode,
@@ -46,7 +47,7 @@ fn with_volumes<T>(
 /// Copies a file into a volume, from its beginning.
 pub fn import(options: &VolumeImport, talk: Talk) -> Result<Exit> {
     let path = &options.file;
-    // The source comes first: a wrong name needs no store.
+    // The source is opened first: a wrong name needs no store.
     let source = if path == Path::new("-") {
         None
     } else {
@@ -81,7 +82,8 @@ pub fn import(options: &VolumeImport, talk: Talk) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Opens a file or device that can be read at any place, and asks its length. Everything else goes through standard input.
+/// Opens a file or device that can be read at any offset, and finds its length. Other input comes through standard
+/// input.
 fn open_source(path: &Path) -> Result<(File, u64)> {
     let file = File::open(path).map_err(|error| Failure::of_file("open", path, error))?;
     let kind = file.metadata().map_err(|error| Failure::of_file("ask for", path, error))?.file_type();
@@ -89,7 +91,7 @@ fn open_source(path: &Path) -> Result<(File, u64)> {
         return Err(Failure::cannot_run(format!("{} is neither a file nor a block device", path.display()))
             .advise(format!("copy a pipe or the like through standard input: onefold volume import NAME - < {}", path.display())));
     }
-    // The length of a device shows only in its end.
+    // Seeking to the end tells the length of a device.
     let length = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|error| Failure::of_file("ask the length of", path, error))?;
     Ok((file, length))
 }
@@ -123,13 +125,15 @@ fn import_file(volume: &Volume, file: &File, length: u64, path: &Path, talk: Tal
     Ok((read, length))
 }
 
-/// Length of the next step: up to the next multiple of [`STEP`], so that blocks of the volume are written whole.
+/// Returns the length of the next step. It ends at a multiple of [`STEP`], so that blocks of the volume are written
+/// whole.
 fn step_at(at: u64, end: u64) -> usize {
     let step = STEP as u64;
     (end - at).min(step - at % step) as usize
 }
 
-/// Where data begins at or after `at`; `length` if none does. A file system without holes has data everywhere.
+/// Returns where data begins at or after `at`, or `length` if there is none. A file system without holes has data
+/// everywhere.
 fn next_data(file: &File, at: u64, length: u64) -> u64 {
     match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(data) => data.clamp(at, length),
@@ -158,7 +162,8 @@ fn import_stream(volume: &Volume, mut source: impl Read, talk: Talk, interrupt: 
             }
         }
         if filled == 0 {
-            // ^C goes to the whole pipeline: the end of the input is then that of the program before, not that of the image.
+            // ^C goes to all programs of a pipeline. The input may then end because the program before was stopped, not
+            // because the image is complete.
             stopped(interrupt, &progress, at)?;
             break;
         }
@@ -194,7 +199,7 @@ pub fn export(options: &VolumeExport, talk: Talk) -> Result<Exit> {
     let path = &options.file;
     if path != Path::new("-") {
         check_outside(&options.store.directory, path)?;
-        // Refused before the store is opened, and asked again when the volume's size is known.
+        // Checked before the store is opened, and again when the volume's size is known.
         destination::check(path, options.force)?;
     }
     let mut waiting = Waiting::until(options.store.wait, &interrupt, talk.quiet);

@@ -52,7 +52,7 @@ pub(super) fn check(path: &Path, force: bool) -> Result<Option<Metadata>> {
 pub(super) fn check_outside(store: &Path, path: &Path) -> Result<()> {
     let Ok(store) = store.canonicalize() else { return Ok(()) };
     let absolute = std::path::absolute(path).map_err(|error| Failure::of_file("find", path, error))?;
-    // Of what is not there, the directory above counts.
+    // For a path that does not exist, its nearest existing directory counts.
     let found = absolute.ancestors().find_map(|place| place.canonicalize().ok());
     if found.is_some_and(|found| found.starts_with(&store)) {
         return Err(Failure::cannot_run(format!("{} is in the store itself, {}", name(path), store.display()))
@@ -72,7 +72,8 @@ impl Destination {
             let file = File::options().write(true).truncate(true).open(path).map_err(|error| Failure::of_file("open", path, error))?;
             return Ok(Destination::Overwritten(file));
         }
-        // Linux opens a device exclusively only while it is not mounted and no other part of the system uses it (open(2)).
+        // Linux opens a device exclusively only while it is not mounted and no other part of the system uses it
+        // (open(2)).
         let flags = OFlags::EXCL.bits() as i32;
         let file = File::options().write(true).custom_flags(flags).open(path).map_err(|error| match error.kind() {
             ErrorKind::ResourceBusy => Failure::failed(format!("{} is in use: it is mounted, or part of something that is", name(path)))

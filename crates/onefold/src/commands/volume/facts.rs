@@ -30,7 +30,7 @@ impl StoreCommand for VolumeRename {
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         chosen_volume(session.volumes()?, &self.name)?;
-        // Clients and the file of settings know it by its name.
+        // Clients and the settings file know the volume by its name.
         crate::commands::target::check_not_attached_by_settings(session, &self.name)?;
         session.on_unused_volume(&self.name, |volumes| Ok(volumes.rename(&self.name, &self.new)?))?;
         if !session.quiet {

@@ -1,5 +1,5 @@
-//! `onefold volume`: makes, lists, resizes and deletes volumes. `snapshots` has more commands; `copy` moves content in
-//! and out.
+//! `onefold volume`: creates, lists, resizes and deletes volumes. `snapshots` has more commands; `copy` moves content
+//! in and out.
 
 pub(super) mod copy;
 mod destination;
@@ -81,7 +81,7 @@ fn list(options: &VolumeList, session: &Session<'_>) -> Result<Exit> {
     let volumes = session.volumes()?;
     let list = volumes.list();
     let numbers: HashSet<u32> = list.iter().map(|info| info.number).collect();
-    // In a daemon others delete meanwhile.
+    // In a daemon, others may delete volumes meanwhile.
     let own_bytes = |info: &VolumeInfo| volumes.get(&info.name).map_or(0, |volume| volume.own_bytes());
     let mut output = session.output();
     if options.format.json {
@@ -150,7 +150,7 @@ fn resize(options: &VolumeResize, session: &Session<'_>) -> Result<Exit> {
     let (old, number) = (volume.size(), volume.info().number);
     let mut snapshot = None;
     if options.size < old {
-        // What is beyond the new size is gone: not under a client that may have a file system on it.
+        // Data beyond the new size is lost, so no client may have the volume open: it may have a file system on it.
         session.on_unused_volume(&options.name, |volumes| check_not_being_erased(&session.store.engine, volumes, &options.name))?;
         snapshot = before_shrinking(options, session, &volume)?;
         session.on_unused_volume(&options.name, |volumes| {
@@ -176,7 +176,8 @@ fn resize(options: &VolumeResize, session: &Session<'_>) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Asks before data is cut off, and returns the name of the snapshot to make before. Where there is no data, nobody is asked and nothing is kept.
+/// Asks before data is cut off, and returns the name of the snapshot to make first. Without data there, it asks nothing
+/// and makes none.
 fn before_shrinking(options: &VolumeResize, session: &Session<'_>, volume: &Volume) -> Result<Option<String>> {
     if volume.is_read_only() {
         return Ok(None);
@@ -239,7 +240,7 @@ fn delete(options: &VolumeDelete, session: &Session<'_>) -> Result<Exit> {
     }
     session.on_unused_volume(&options.name, |volumes| {
         check_still_meant(volumes, &options.name, number)?;
-        // Nobody gives it to a target meanwhile: no target shows what is gone.
+        // Meanwhile nobody can give the volume to a target, and no target may show a deleted one.
         onefold_targets::change(&session.store.engine, |targets| {
             check_not_attached(volumes, targets, &options.name)?;
             Ok(volumes.delete(&options.name)?)
@@ -252,15 +253,15 @@ fn delete(options: &VolumeDelete, session: &Session<'_>) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Says what goes with a volume. One that never held data is not asked for.
+/// Says what is lost with a volume. If it never held data, there is no question.
 fn confirm_deletion(options: &VolumeDelete, session: &Session<'_>) -> Result<()> {
     let volumes = session.volumes()?;
     let volume = chosen_volume(volumes, &options.name)?;
     if !volume.is_read_only() {
-        // What is not written out yet counts too.
+        // Data that is not written out yet counts too.
         volume.flush()?;
     }
-    // Without the second, a clone would go without a question that has all of what was deleted before.
+    // Without `held_alone`, a clone that holds all data of deleted volumes would be deleted without a question.
     let own = volume.own_bytes().max(volumes.held_alone(&volume));
     let list = volumes.list();
     let Some(info) = list.iter().find(|info| info.name == options.name).filter(|_| own > 0) else { return Ok(()) };
@@ -291,8 +292,8 @@ fn check_not_attached(volumes: &Volumes, targets: &onefold_targets::Known, name:
         .advise(format!("take it out first: `onefold target detach {target} {name}`")))
 }
 
-/// Drops what nobody needs any more, unless a daemon does that. What was deleted is gone already, durably: who stops this only leaves the rest to the
-/// next one who deletes or serves, which the returned text says.
+/// Drops unneeded data, unless a daemon does that. The deletion itself is durable already. If the user stops this, the
+/// next deletion or daemon continues, and the returned text says so.
 fn clean_up(session: &Session<'_>) -> Result<&'static str> {
     let done = session.is_in_daemon() || session.volumes()?.resume_deletions(&|| !session.is_cancelled())?;
     Ok(if done { "" } else { "; the rest of its data is dropped by the next `onefold serve` or `onefold volume delete`" })
@@ -328,7 +329,7 @@ fn extents(volume: &Volume, mut at: u64, visit: &mut dyn FnMut(u64, u64, bool) -
             at += length;
         }
         if at == before {
-            // An answer without an extent would repeat for ever.
+            // An answer without an extent would make this loop endless.
             return Err(Failure::failed(format!("volume {}: no extent at offset {at}", printable(volume.name().as_bytes()))));
         }
     }
@@ -340,7 +341,7 @@ pub(super) fn data_bytes(volume: &Volume) -> Result<u64> {
     data_bytes_from(volume, 0)
 }
 
-/// Bytes of a volume, from an offset on, that are not holes.
+/// Returns the bytes of a volume, from an offset on, that are not holes.
 fn data_bytes_from(volume: &Volume, offset: u64) -> Result<u64> {
     let mut sum = 0;
     extents(volume, offset, &mut |_, length, hole| {

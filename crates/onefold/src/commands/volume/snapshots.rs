@@ -127,11 +127,11 @@ impl StoreCommand for VolumeRollback {
 }
 
 impl VolumeRollback {
-    /// Says what was written since the snapshot. Nothing: nobody is asked.
+    /// Shows what was written since the snapshot. If that is nothing, there is no question.
     fn confirm(&self, session: &Session<'_>, is_open: bool) -> Result<()> {
         let volumes = session.volumes()?;
         let (from, to) = (volumes.get(&self.volume)?, volumes.get(&self.snapshot)?);
-        // What is not written out yet counts too; a volume that cannot be rolled back is refused by the work itself.
+        // Data that is not written out yet counts too. The rollback itself refuses a volume that cannot be rolled back.
         let is_possible = !from.is_read_only() && to.is_read_only();
         let mut bytes = 0;
         if is_possible {
