@@ -28,8 +28,8 @@ pub struct Limits {
     pub logins_of_address: usize,
     /// When a connection was silent for this long, the initiator is asked whether it is there.
     pub idle: Duration,
-    /// The longest time for a login, for an answer of an initiator that was asked, and for an initiator that does not
-    /// send or take data while others wait for the memory.
+    /// The longest time for a login, and for an answer of an initiator that was asked. An initiator that neither sends
+    /// nor takes data while others wait for memory has this much time too.
     pub patience: Duration,
     /// How long initiators may take to log out when the server stops.
     pub farewell: Duration,

@@ -286,7 +286,7 @@ mod tests {
     fn one_sanitize_at_a_time_waits_for_the_commands_before_it() {
         const ERASE: [u8; 10] = [0x48, 0x02, 0, 0, 0, 0, 0, 0, 0, 0];
         let unit = unit(&MemoryDisk::new(MAPPED_BYTES));
-        // A command that uses the medium goes on.
+        // A command that uses the medium is still running.
         let before = unit.share_medium();
         assert_eq!(sense_of(&send(&unit, &[0x48, 0x02, 0, 0, 0, 0, 0, 0, 1, 0], &[])), (5, 0x24, 0), "what is wrong does not wait");
         assert_eq!(send_as(&unit, "b", &[0x16, 0, 0, 0, 0, 0], &[]).status, Status::Good);

@@ -219,7 +219,7 @@ mod tests {
             (sense_of(&send_as(&unit, "a", &cdb, &list)), tried.load(Ordering::Relaxed))
         };
         assert_eq!(register(1, 1), ((4, 0x44, 0), 1));
-        // What is in the state is to be kept as before, which is nothing; but something may be there.
+        // The state asks for nothing to be kept, as before. But something may be kept already, so it is kept again.
         assert_eq!(register(2, 0), ((4, 0x44, 0), 2));
         assert_eq!(register(3, 0), ((0, 0, 0), 3));
         assert_eq!(register(4, 0), ((0, 0, 0), 3));

@@ -2,8 +2,8 @@
 //! 6.4.4, 6.5.9 and 6.6.7).
 //!
 //! There is one soft threshold. The store sets it; initiators cannot. When the free space falls below it, all
-//! initiators of a unit that is being written get a unit attention once, and again after there was more space
-//! meanwhile. Space is counted in *threshold sets* of 1 MiB. It is the space of all disks of the store together.
+//! initiators of a unit that is being written get a unit attention, once. If there is more space again, the next fall
+//! warns them again. Space is counted in *threshold sets* of 1 MiB. It is the space of all disks of the store together.
 
 use super::sense::Sense;
 use super::{Disk, Geometry, Space};

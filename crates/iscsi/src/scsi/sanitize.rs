@@ -3,8 +3,7 @@
 //! *Block erase* zeroes everything and frees the space. *Overwrite* does the same first, then fills the disk with the
 //! pattern. The disk below is thin and may only write to new places, so the effect of earlier passes would never be
 //! visible. So only the last pass runs, which writes the pattern as given. At the end, nothing of the disk leads to its
-//! old data any more, durably. Data that others share with it (a snapshot, the same data on another disk) is theirs and
-//! stays.
+//! old data any more, durably. Data that a snapshot or another disk shares with it stays.
 //!
 //! Invariants:
 //! * A sanitize that was answered with an error does not begin, not even after a restart. A sanitize that has begun

@@ -209,8 +209,8 @@ impl Beside {
     }
 }
 
-/// Returns whether a scrub is due: a pass has begun, or the last one began too long ago, or in the future because the
-/// clock was set back.
+/// Returns whether a scrub is due: a pass has begun, or the last one began too long ago. A beginning in the future
+/// counts too: the clock was set back.
 fn is_due(status: &ScrubStatus, interval_ns: i64, now_ns: i64) -> bool {
     status.under_way.is_some() || status.last.is_none_or(|(started, ..)| now_ns.saturating_sub(started) >= interval_ns || started > now_ns)
 }
