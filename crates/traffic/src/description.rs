@@ -1,8 +1,8 @@
 //! What a stream consists of, computed without generating its bytes.
 
-use crate::model::State;
+use crate::state::State;
 use crate::stream::Run;
-use crate::workload::Workload;
+use crate::workload::{TrafficError, Workload};
 use onefold_ground::histogram::Histogram;
 use std::collections::HashMap;
 
@@ -66,8 +66,16 @@ impl LengthQuantiles {
     }
 }
 
+impl Workload {
+    /// Returns what the stream consists of. Errors: as for [`Workload::stream`].
+    pub fn describe(&self) -> Result<Description, TrafficError> {
+        self.validate()?;
+        Ok(Description::new(self))
+    }
+}
+
 impl Description {
-    pub(crate) fn new(workload: &Workload) -> Description {
+    fn new(workload: &Workload) -> Description {
         let mut histograms = State::ALL.map(|state| (state, Histogram::new()));
         let mut pool = workload.pool(workload.generation);
         // How much of each buffer has appeared so far. Buffers are always read from the beginning.

@@ -1,7 +1,7 @@
 //! Lengths of runs: distributions given as quantiles, drawn by inverting them. The numbers are data files of this
 //! crate. Its README names the source.
 
-use crate::model::{State, Trace};
+use crate::state::{State, Trace};
 use std::sync::OnceLock;
 
 /// Runs from this quantile on are dropped, as in the papers' generator. The longest are tens of GB.

@@ -35,9 +35,11 @@ mod description;
 mod lengths;
 mod model;
 mod noise;
+mod op;
 mod pool;
 mod script;
 mod sets;
+mod state;
 #[cfg(test)]
 mod statistics;
 mod stream;
@@ -45,6 +47,8 @@ mod workload;
 pub mod write;
 
 pub use description::{Description, LengthQuantiles, StateDescription};
-pub use model::{Model, Placement, State, Trace, Variant};
+pub use model::{Model, Variant};
+pub use sets::FINGERPRINT_BYTES;
+pub use state::{Placement, State, Trace};
 pub use stream::{Fingerprints, Run, Runs, Stream};
-pub use workload::{FINGERPRINT_BYTES, GENERATIONS_MAX, Set, TrafficError, Workload};
+pub use workload::{GENERATIONS_MAX, Set, TrafficError, Workload};

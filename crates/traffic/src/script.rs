@@ -1,20 +1,8 @@
 //! A generation as a sequence of steps over the previous one, from beginning to end.
 
 use crate::model::ModelScript;
+use crate::op::Op;
 use crate::sets::{FingerprintScript, ImageScript, PlainScript};
-
-/// A step, with a length in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Op {
-    /// Data that appeared nowhere before.
-    Unique(u64),
-    /// Data from the pool of repeated data. Begins a run.
-    Internal(u64),
-    /// The next data of the previous generation.
-    Copy(u64),
-    /// Skips the next data of the previous generation.
-    Skip(u64),
-}
 
 /// The steps of a generation. They never ask the previous generation for more than it has.
 #[derive(Debug)]

@@ -1,7 +1,9 @@
 //! The other papers' sets as sequences of steps.
 
-use crate::script::Op;
-use crate::workload::FINGERPRINT_BYTES;
+use crate::op::Op;
+
+/// Bytes per fingerprint of [`Set::Fingerprints`](crate::Set::Fingerprints).
+pub const FINGERPRINT_BYTES: u64 = 32;
 
 /// Only new data, or only data from the pool.
 #[derive(Debug)]

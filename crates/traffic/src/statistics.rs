@@ -3,10 +3,11 @@
 //! little room.
 
 use crate::lengths::{self, CUT, Lengths};
-use crate::model::{Model, ModelScript, Placement, State, Trace, Variant};
+use crate::model::{Model, ModelScript, Variant};
 use crate::noise::Key;
+use crate::op::Op;
 use crate::pool::{MEAN_INDEX, Pool, Reuse};
-use crate::script::Op;
+use crate::state::{Placement, State, Trace};
 use crate::{Set, Workload};
 
 const TB: u64 = 1_000_000_000_000;

@@ -1,9 +1,10 @@
 //! The bytes of a generation, generated while they are read.
 
-use crate::model::State;
 use crate::noise::Key;
+use crate::op::Op;
 use crate::pool::Pool;
-use crate::script::{Op, Script};
+use crate::script::Script;
+use crate::state::State;
 use std::io::Read;
 
 /// The origin of some bytes.

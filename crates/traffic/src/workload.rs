@@ -1,16 +1,13 @@
 //! The choice of data: the set, and the numbers that determine its bytes.
 
-use crate::description::Description;
 use crate::lengths;
 use crate::model::{Model, ModelScript, Variant};
 use crate::noise::Key;
+use crate::op::Op;
 use crate::pool::{Pool, Reuse};
-use crate::script::{Op, Script};
-use crate::sets::{FingerprintScript, IMAGES, ImageScript, PlainScript, SEGMENT_BYTES, image_segments};
+use crate::script::Script;
+use crate::sets::{FINGERPRINT_BYTES, FingerprintScript, IMAGES, ImageScript, PlainScript, SEGMENT_BYTES, image_segments};
 use crate::stream::{Fingerprints, Generation, Runs, Stream};
-
-/// Bytes per fingerprint of [`Set::Fingerprints`].
-pub const FINGERPRINT_BYTES: u64 = 32;
 
 /// The last generation. Generating one takes all the generations before it.
 pub const GENERATIONS_MAX: u32 = 1000;
@@ -154,12 +151,6 @@ impl Workload {
         Ok(Fingerprints::new(self.stream()?))
     }
 
-    /// Returns what the stream consists of. Errors: as for [`Workload::stream`].
-    pub fn describe(&self) -> Result<Description, TrafficError> {
-        self.validate()?;
-        Ok(Description::new(self))
-    }
-
     /// Returns the length of the stream in bytes.
     pub fn length_bytes(&self) -> u64 {
         self.length_of(self.generation)
@@ -177,7 +168,7 @@ impl Workload {
         }
     }
 
-    fn validate(&self) -> Result<(), TrafficError> {
+    pub(crate) fn validate(&self) -> Result<(), TrafficError> {
         let last = self.set.generations();
         if !(1..=last).contains(&self.generation) {
             return Err(TrafficError::Generation { generation: self.generation, last });

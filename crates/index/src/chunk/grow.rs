@@ -40,7 +40,7 @@ use super::journal::{Journal, MAX_JOURNAL_PAGES};
 use super::merge::check_position;
 use super::page::{Entry, PAGE_BYTES, PairLayout, encode_page, page_capacity};
 use super::pages::{PageFile, Shape};
-use super::partition::{Files, Partition, State, records_of, shape_of};
+use super::partition::{Files, Partition, State, moved, records_of, shape_of};
 use crate::{IndexError, Result};
 use std::ops::Range;
 use std::sync::Arc;
@@ -102,13 +102,6 @@ fn step_end(from: u32) -> u32 {
         0 => 0,
         to => to.max(from.div_ceil(2).next_multiple_of(2)),
     }
-}
-
-/// Returns the header after the pages from `to` on have moved. `shape` is the current one.
-pub(super) fn moved(header: &Header, shape: Shape, to: u32) -> Header {
-    let next = shape.moved(to);
-    let progress = shape.moved_progress(header.progress, to);
-    Header { generation: next.generation, page_bits: next.page_bits, moved_from: u64::from(next.moved_from), progress, ..*header }
 }
 
 impl Partition {

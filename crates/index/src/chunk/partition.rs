@@ -9,12 +9,10 @@
 
 use super::auxiliary::{Auxiliary, Change, SORTED_BYTES};
 use super::filter::{PageRecord, Stamp};
-use super::grow;
 use super::header::{Header, HeaderFile};
 use super::journal::{Journal, JournalFile};
 use super::page::{PAGE_BYTES, Page, encode_page};
 use super::pages::{self, Memory, PageFile, Shape};
-use super::sweep::Work;
 use super::{Counters, IndexEntry};
 use crate::{IndexError, Result};
 use onefold_fingerprint::Fingerprint;
@@ -75,6 +73,18 @@ pub(super) struct Frozen {
     pub target: u64,
     /// Pages before this one have them durably.
     pub progress: u32,
+}
+
+/// The current sweep, in memory.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub target: u64,
+    /// The changes in order.
+    pub order: Arc<Vec<u32>>,
+    /// Expected entries in pages after the sweep, as far as the filter can tell.
+    pub expected_entries: u64,
+    /// Pages written.
+    pub written: u64,
 }
 
 /// Parts that only the sweep touches.
@@ -315,6 +325,13 @@ pub(super) fn shape_of(header: &Header, shape: Shape) -> Shape {
     Shape { generation: header.generation, page_bits: header.page_bits, moved_from: header.moved_from as u32, ..shape }
 }
 
+/// Returns the header after the pages from `to` on have moved. `shape` is the current one.
+pub(super) fn moved(header: &Header, shape: Shape, to: u32) -> Header {
+    let next = shape.moved(to);
+    let progress = shape.moved_progress(header.progress, to);
+    Header { generation: next.generation, page_bits: next.page_bits, moved_from: u64::from(next.moved_from), progress, ..*header }
+}
+
 /// Returns the stamp for saving a filter of these pages.
 fn stamp(header: &Header) -> Stamp {
     Stamp { generation: header.generation, moved_from: header.moved_from as u32, applied: header.applied }
@@ -346,7 +363,7 @@ pub(super) fn records_of(journal: &Journal, pages: &PageFile) -> Result<Vec<(u32
 /// Advances the header past an applied journal.
 fn advance(header: &mut Header, shape: Shape, journal: &Journal) {
     if journal.head.is_growth {
-        *header = grow::moved(header, shape, 0);
+        *header = moved(header, shape, 0);
     } else if journal.head.progress > header.progress {
         header.progress = journal.head.progress;
         header.entries = header.entries.saturating_add_signed(i64::from(journal.head.added_entries));

@@ -28,7 +28,7 @@ use super::journal::{Journal, MAX_JOURNAL_PAGES};
 use super::merge::{Merged, Pair, SortedChanges, merge};
 use super::page::{PAGE_BYTES, PairLayout, encode_page, page_capacity};
 use super::pages::{PageFile, Shape};
-use super::partition::{Files, Frozen, Partition};
+use super::partition::{Files, Frozen, Partition, Work};
 use super::{filter::PageRecord, grow};
 use crate::{IndexError, Result};
 use onefold_ground::Access;
@@ -52,18 +52,6 @@ enum Task {
     /// No changes: only the position moves.
     Advance(u64),
     Merge(Frozen, Arc<PageFile>),
-}
-
-/// The current sweep, in memory.
-#[derive(Debug)]
-pub(super) struct Work {
-    target: u64,
-    /// The changes in order.
-    order: Arc<Vec<u32>>,
-    /// Expected entries in pages after the sweep, as far as the filter can tell.
-    expected_entries: u64,
-    /// Pages written.
-    written: u64,
 }
 
 /// The result of a step.
@@ -107,7 +95,7 @@ impl Partition {
             Task::Merge(frozen, pages) => {
                 let mut work = match files.work.take() {
                     Some(work) if work.target == frozen.target => work,
-                    _ => Work::of(&frozen, &pages, &files.header.current()),
+                    _ => work_of(&frozen, &pages, &files.header.current()),
                 };
                 let has_ended = self.merge_step(files, &mut work, &frozen, &pages)?;
                 if !has_ended {
@@ -208,19 +196,18 @@ impl Partition {
     }
 }
 
-impl Work {
-    fn of(frozen: &Frozen, pages: &PageFile, header: &Header) -> Work {
-        let changes = SortedChanges::of(&frozen.changes);
-        let at = changes.first_at(&pages.shape, if header.target == frozen.target { header.progress } else { 0 });
-        // If its page may hold the chunk, the change most likely belongs to an existing entry.
-        let is_new = |at: &usize| {
-            let fingerprint = &changes.get(*at).0;
-            let answer = pages.filter.ask(pages.shape.home(fingerprint), fingerprint);
-            !answer.home && !answer.neighbour
-        };
-        let expected_entries = header.entries + (at..changes.len()).filter(is_new).count() as u64;
-        Work { target: frozen.target, order: changes.order(), expected_entries, written: 0 }
-    }
+/// Returns a sweep that begins with these changes, or continues where the header says.
+fn work_of(frozen: &Frozen, pages: &PageFile, header: &Header) -> Work {
+    let changes = SortedChanges::of(&frozen.changes);
+    let at = changes.first_at(&pages.shape, if header.target == frozen.target { header.progress } else { 0 });
+    // If its page may hold the chunk, the change most likely belongs to an existing entry.
+    let is_new = |at: &usize| {
+        let fingerprint = &changes.get(*at).0;
+        let answer = pages.filter.ask(pages.shape.home(fingerprint), fingerprint);
+        !answer.home && !answer.neighbour
+    };
+    let expected_entries = header.entries + (at..changes.len()).filter(is_new).count() as u64;
+    Work { target: frozen.target, order: changes.order(), expected_entries, written: 0 }
 }
 
 /// Returns the pairs of the next batch: left page and changes.
