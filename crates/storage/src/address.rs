@@ -1,5 +1,6 @@
 //! Where a chunk is: container and slot.
 
+use onefold_ground::wire::{Reader, WireError};
 use std::fmt;
 
 /// The name of a container: partition (16 bits) and a number counted up within the partition (32 bits, from 1).
@@ -114,6 +115,17 @@ impl fmt::Display for Origin {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(formatter)
     }
+}
+
+/// Reads the name of a container: 48 bits, the number not 0.
+pub(crate) fn decode_container(reader: &mut Reader<'_>) -> Result<ContainerId, WireError> {
+    let offset_bytes = reader.position();
+    let bits = reader.u64()?;
+    let container = ContainerId::from_bits(bits);
+    if container.bits() != bits || container.number() == 0 {
+        return Err(WireError::OutOfRange { what: "container", value: bits, offset_bytes });
+    }
+    Ok(container)
 }
 
 #[cfg(test)]

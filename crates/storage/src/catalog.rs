@@ -6,6 +6,7 @@
 //!   if the frame is plain.
 //! * Frames lie behind the file's header, end below 4 GiB, and have at most [`MAX_FRAME_BYTES`].
 
+use crate::address::decode_container;
 use crate::file::HEADER_BYTES;
 use crate::{Address, Codec, ContainerId, Homes, Origin};
 use onefold_fingerprint::Fingerprint;
@@ -199,17 +200,6 @@ impl Catalog {
         catalog.homes = Some(Homes::decode(reader, catalog.container, catalog.slots.len())?);
         Ok(catalog)
     }
-}
-
-/// Reads the name of a container: 48 bits, the number not 0.
-pub(crate) fn decode_container(reader: &mut Reader<'_>) -> Result<ContainerId, WireError> {
-    let offset_bytes = reader.position();
-    let bits = reader.u64()?;
-    let container = ContainerId::from_bits(bits);
-    if container.bits() != bits || container.number() == 0 {
-        return Err(WireError::OutOfRange { what: "container", value: bits, offset_bytes });
-    }
-    Ok(container)
 }
 
 /// Appends a frame with its slots (5.3, without the container).

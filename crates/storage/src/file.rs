@@ -1,6 +1,7 @@
 //! The structures around a container's data: file names, header and footer (`docs/format.md` section 5.1).
 
 use crate::ContainerId;
+use crate::address::decode_container;
 use onefold_ground::checksum;
 use onefold_ground::wire::{Reader, WireError};
 
@@ -112,7 +113,7 @@ impl Header {
         if flags & !FLAG_MERGED != 0 {
             return Err(format!("the header has unknown flags {flags:#x}"));
         }
-        let container = crate::catalog::decode_container(&mut reader).map_err(said)?;
+        let container = decode_container(&mut reader).map_err(said)?;
         let mut store = [0; 16];
         store.copy_from_slice(reader.take(16).map_err(said)?);
         let (epoch, created) = (reader.u64().map_err(said)?, reader.u64().map_err(said)?);

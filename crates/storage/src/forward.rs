@@ -20,7 +20,7 @@
 //! misses a file forgets what it knows of forwards and asks the disk. The disk always has one of the two, as a forward
 //! is durable before its file goes. What the log says of merges is not needed then.
 
-use crate::catalog::decode_container;
+use crate::address::decode_container;
 use crate::store::{ContainerStore, Shared};
 use crate::{Catalog, ContainerId, Origin, Result, StorageError, file};
 use onefold_ground::wire::Reader;

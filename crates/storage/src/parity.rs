@@ -5,7 +5,7 @@
 //! blocks `b` of all members. Zeros continue a shorter member. The header has the checksum of every block of every
 //! member, so it is known which blocks are rotten. At each place in the file, one member may be lost.
 
-use crate::catalog::decode_container;
+use crate::address::decode_container;
 use crate::{ContainerId, file};
 use onefold_ground::checksum;
 use onefold_ground::wire::{Reader, WireError};

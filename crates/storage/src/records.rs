@@ -1,6 +1,7 @@
 //! The log records of containers (`docs/format.md` sections 4 and 5.3 to 5.5).
 
-use crate::catalog::{MAX_FRAME_BYTES, MAX_FRAMES, MAX_SLOTS, decode_container, decode_frame, decode_slots, encode_frame, encode_slots};
+use crate::address::decode_container;
+use crate::catalog::{MAX_FRAME_BYTES, MAX_FRAMES, MAX_SLOTS, decode_frame, decode_slots, encode_frame, encode_slots};
 use crate::{Address, Catalog, ChunkKind, ContainerId, Frame, Result, Slot, StorageError};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_varint};
