@@ -62,6 +62,7 @@ mod repair;
 mod replace;
 mod scrub;
 mod sealed;
+mod short_reads;
 mod stand_in;
 mod statistics;
 mod store;

@@ -4,6 +4,7 @@ mod common;
 
 use common::merges::*;
 use common::*;
+use onefold_fingerprint::Algorithm;
 use onefold_ground::{Access, CrashPolicy, Ground, LocalGround, SimulatedGround};
 use onefold_storage::*;
 use parking_lot::Mutex;
@@ -189,11 +190,11 @@ proptest! {
         compression in prop_oneof![Just(Compression::None), Just(Compression::Lz4), Just(Compression::Zstd(1))],
         frame_bytes in 512..6000u32,
         container_bytes in 4096..30_000u32,
-        digest_bytes in prop_oneof![Just(20usize), Just(32)],
+        algorithm in prop_oneof![Just(Algorithm::Sha1), Just(Algorithm::Blake3)],
         cache_bytes in 0..20_000usize,
     ) {
         let options = StorageOptions {
-            container_bytes, frame_bytes, compression, digest_bytes,
+            container_bytes, frame_bytes, compression, fingerprint: algorithm,
             frame_cache_bytes: cache_bytes, catalog_cache_bytes: cache_bytes, ..options()
         };
         let ground = start();
