@@ -446,7 +446,7 @@ fn readers_beside_merges(ground: std::sync::Arc<dyn Ground>, options: &StorageOp
     let store = open(ground.clone(), &log, 2, options, Access::ReadWrite).unwrap();
     let (mut needed, mut next_name) = (Chunks::new(), 0);
     for _ in 0..30 {
-        append(&mut store.writer(), &mut next_name, &[700, 1900, 2500, 300], &mut needed).unwrap();
+        append_noise(&mut store.writer(), &mut next_name, &[700, 1900, 2500, 300], &mut needed).unwrap();
         flush(&store, &mut log, Scope::Everything).unwrap();
     }
     // What else is there dies.
@@ -481,6 +481,16 @@ fn readers_beside_merges(ground: std::sync::Arc<dyn Ground>, options: &StorageOp
             })
         };
         let readers = [reader(0), reader(1), reader(2)];
+        let short_reads = scope.spawn(|| {
+            let mut slices = Vec::new();
+            while !done.load(Relaxed) {
+                for (address, (fingerprint, bytes)) in &needed {
+                    slices.clear();
+                    store.load_short(&[(*address, *fingerprint)], &mut slices).unwrap();
+                    assert!(slices[0][..] == bytes[..]);
+                }
+            }
+        });
         scope.spawn(|| {
             let (mut writer, mut chunks) = (store.writer(), Chunks::new());
             while !done.load(Relaxed) {
@@ -507,7 +517,8 @@ fn readers_beside_merges(ground: std::sync::Arc<dyn Ground>, options: &StorageOp
             }
             // Each reader gets on before the next round.
             let before = read.load(Relaxed);
-            while read.load(Relaxed) < before + 2 && !readers.iter().any(|reader| reader.is_finished()) {
+            let is_over = || short_reads.is_finished() || readers.iter().any(|reader| reader.is_finished());
+            while read.load(Relaxed) < before + 2 && !is_over() {
                 std::thread::yield_now();
             }
         }
