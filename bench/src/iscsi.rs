@@ -68,10 +68,20 @@ const LOADS: [Load; 13] = [
     load("processor time of the server, write it again", "s/GB", TIME, |server, image| processor(server, &image.with_extension("third"))),
 ];
 
-/// Figures of one server, by load.
-type Figures = Vec<Vec<f64>>;
+/// What is measured in turns.
+#[derive(Clone, Copy, PartialEq)]
+enum Which {
+    /// The program.
+    Ours,
+    /// The earlier one that it is compared with.
+    Before,
+    Tgt,
+}
 
-/// Measures each load on both servers, by turns.
+/// Figures of a load: by server, by run.
+type Figures = [Vec<f64>; 3];
+
+/// Measures each load on all servers, by turns.
 pub fn measure(options: &Options, report: &mut Report) -> Result<()> {
     report.group("iSCSI on loopback beside tgt with a raw file, store and file in memory, lz4");
     if !is_installed("iscsi-perf") || !is_installed("qemu-img") {
@@ -83,35 +93,48 @@ pub fn measure(options: &Options, report: &mut Report) -> Result<()> {
         eprintln!("qemu-img has no driver for iSCSI (package qemu-block-extra): left out");
         return Ok(());
     }
-    let mut figures: [Figures; 2] = [vec![Vec::new(); LOADS.len()], vec![Vec::new(); LOADS.len()]];
-    let measured = take_turns(options, &mut figures);
+    let mut loads: Vec<(&Load, Figures)> =
+        LOADS.iter().filter(|load| load.name.contains(&options.load)).map(|load| (load, [const { Vec::new() }; 3])).collect();
+    let measured = take_turns(options, &mut loads);
     // What was measured before something failed is told too.
-    let [ours, theirs] = figures;
-    for ((load, ours), theirs) in LOADS.iter().zip(ours).zip(theirs).filter(|((_, ours), _)| !ours.is_empty()) {
+    for (load, [ours, before, theirs]) in loads.into_iter().filter(|(_, [ours, ..])| !ours.is_empty()) {
+        let lowest = ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).min_by(f64::total_cmp);
         let ours = median(ours);
-        if theirs.is_empty() {
-            report.add(load.name, ours, load.unit);
-            continue;
+        let beside = (!theirs.is_empty()).then(|| median(theirs));
+        let aim = beside.and_then(|theirs| load.share.map(|share| Aim::Above(theirs * share)));
+        report.add_beside(load.name, ours, load.unit, aim, beside.map(|theirs| ("tgt", theirs)));
+        if let (Some(lowest), Some(share)) = (lowest, load.share) {
+            report.add_beside(format!("{}: lowest run", load.name), lowest, "of tgt", Some(Aim::Above(share)), None);
         }
-        let theirs = median(theirs);
-        report.add_beside(load.name, ours, load.unit, load.share.map(|share| Aim::Above(theirs * share)), Some(("tgt", theirs)));
+        if !before.is_empty() {
+            report.add(format!("{}: before", load.name), median(before), load.unit);
+        }
     }
     measured
 }
 
-fn take_turns(options: &Options, figures: &mut [Figures; 2]) -> Result<()> {
+fn take_turns(options: &Options, loads: &mut [(&Load, Figures)]) -> Result<()> {
     let place = tempfile::tempdir_in(&options.memory)?;
     let image = place.path().join("image.raw");
     for (number, extension) in ["raw", "second", "third"].into_iter().enumerate() {
         write_random(&image.with_extension(extension), DISK_BYTES, &mut Random::new(options.seed + number as u64))?;
     }
+    // Without the load that writes it there is nothing to read.
+    let is_filled_by_load = loads.first().is_some_and(|(load, _)| load.name == LOADS[0].name);
     for _ in 0..options.runs {
-        for (which, figures) in figures.iter_mut().enumerate() {
+        for which in [Which::Ours, Which::Before, Which::Tgt] {
             let directory = tempfile::tempdir_in(place.path())?;
-            let server = if which == 0 { Some(ours(options, directory.path())?) } else { tgt(directory.path())? };
+            let server = match which {
+                Which::Ours => Some(ours(&options.binary()?, directory.path())?),
+                Which::Before => options.before.as_deref().map(|program| ours(program, directory.path())).transpose()?,
+                Which::Tgt => tgt(directory.path())?,
+            };
             let Some(server) = server else { continue };
-            for (load, figures) in LOADS.iter().zip(figures) {
-                figures.push((load.measure)(&server, &image).with_context(|| load.name)?);
+            if !is_filled_by_load {
+                convert(&server, &image)?;
+            }
+            for (load, figures) in loads.iter_mut() {
+                figures[which as usize].push((load.measure)(&server, &image).with_context(|| load.name)?);
             }
         }
     }
@@ -119,12 +142,11 @@ fn take_turns(options: &Options, figures: &mut [Figures; 2]) -> Result<()> {
 }
 
 /// A store with one volume, served.
-fn ours(options: &Options, directory: &Path) -> Result<Server> {
+fn ours(program: &Path, directory: &Path) -> Result<Server> {
     let store = directory.join("store").display().to_string();
-    let program = options.binary()?;
-    run(&program, &["init", &store, "--compression", "lz4"])?;
-    run(&program, &["volume", "create", "--store", &store, "disk", "--size", &DISK_BYTES.to_string()])?;
-    let mut child = Command::new(&program)
+    run(program, &["init", &store, "--compression", "lz4"])?;
+    run(program, &["volume", "create", "--store", &store, "disk", "--size", &DISK_BYTES.to_string()])?;
+    let mut child = Command::new(program)
         .args(["serve", "--json", "--store", &store, "--nbd", "none", "--iscsi", "127.0.0.1:0"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

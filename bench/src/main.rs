@@ -89,6 +89,12 @@ pub struct Options {
     /// The program [default: `onefold` beside this program]
     #[arg(long)]
     binary: Option<PathBuf>,
+    /// An earlier `onefold` that is measured in turns with the program (part `iscsi`)
+    #[arg(long)]
+    before: Option<PathBuf>,
+    /// Only loads with this in their name (part `iscsi`)
+    #[arg(long, default_value = "")]
+    load: String,
     /// A directory in memory
     #[arg(long, default_value = "/dev/shm")]
     memory: PathBuf,

@@ -25,8 +25,9 @@ fn batch_chunks(frame_bytes: usize, longest_chunk_bytes: usize) -> usize {
 }
 
 impl Engine {
-    /// Reads bytes `start .. start + out.len()` of the run that level-0 `pieces` spell. Frame checksums are always
-    /// verified; with `verify`, fingerprints too. Damage is an error that names container and chunk, never wrong bytes.
+    /// Reads bytes `start .. start + out.len()` of the run that level-0 `pieces` spell. Either the checksum of a frame or
+    /// the fingerprint of the chunk is verified; with `verify`, both. Damage is an error that names container and chunk,
+    /// never wrong bytes.
     pub fn read(&self, pieces: &[Piece], start: u64, out: &mut [u8], verify: bool) -> Result<()> {
         self.served(out.len());
         let end = start.saturating_add(out.len() as u64);
@@ -90,11 +91,11 @@ impl Engine {
     /// Loads chunks. If a chunk cannot be read where its recipe says, asks the chunk index for another copy.
     fn load_chunks(&self, wanted: &[(Address, Fingerprint)], kind: ChunkKind, verify: bool) -> Result<Vec<Slice>> {
         let mut slices = Vec::with_capacity(wanted.len());
-        let loaded = self
-            .storage
-            .load(wanted, &mut slices)
-            .map_err(EngineError::from)
-            .and_then(|()| if verify { self.verify(wanted, &slices, kind) } else { Ok(()) });
+        let loaded = if verify {
+            self.storage.load(wanted, &mut slices).map_err(EngineError::from).and_then(|()| self.verify(wanted, &slices, kind))
+        } else {
+            self.storage.load_short(wanted, &mut slices).map_err(EngineError::from)
+        };
         match loaded {
             Ok(()) => Ok(slices),
             Err(error) if can_be_elsewhere(&error) => wanted.iter().map(|one| self.load_or_other_copy(*one, kind, verify)).collect(),

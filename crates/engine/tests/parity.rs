@@ -45,6 +45,43 @@ fn a_read_that_the_device_refuses_is_answered_from_parity() {
 }
 
 #[test]
+fn a_short_read_of_a_damaged_chunk_repairs_it_and_damage_beside_it_does_not_disturb() {
+    let (ground, data, pieces) = filled();
+    let at = pieces.len() / 2;
+    let start = pieces[..at].iter().map(Piece::length).sum::<u64>() as usize;
+    let Piece::Chunk { address, .. } = pieces[at] else { panic!("these are no zeros") };
+    let engine = open(&ground, with_parity());
+    let catalog = engine.storage().catalog(container(&pieces, at)).unwrap();
+    let slot = catalog.slots[usize::from(address.bits() as u16)];
+    let frame = &catalog.frames[usize::from(slot.frame)];
+    let offset = u64::from(frame.offset_bytes + slot.offset_bytes);
+    // Another chunk of the same frame.
+    let beside = (0..pieces.len()).find(|other| {
+        let Piece::Chunk { address: other, .. } = pieces[*other] else { return false };
+        let first = u64::from(frame.first_slot);
+        other != address
+            && other.bits() >> 16 == address.bits() >> 16
+            && (first..first + u64::from(frame.slots)).contains(&(other.bits() & 0xffff))
+    });
+    let beside = beside.expect("a frame has several chunks");
+    drop(engine);
+    ground.corrupt(&path(container(&pieces, at)), offset, 1).unwrap();
+    let piece = |engine: &onefold_engine::Engine, at: usize| {
+        let mut out = vec![0; pieces[at].length() as usize];
+        engine.read(&pieces[at..=at], 0, &mut out, false).map(|()| out)
+    };
+    let beside_start = pieces[..beside].iter().map(Piece::length).sum::<u64>() as usize;
+    let engine = open(&ground, with_parity());
+    assert!(piece(&engine, beside).unwrap() == data[beside_start..][..pieces[beside].length() as usize]);
+    assert_eq!(engine.repaired_containers(), 0);
+    drop(engine);
+    let engine = open(&ground, with_parity());
+    assert!(piece(&engine, at).unwrap() == data[start..][..pieces[at].length() as usize]);
+    assert_eq!(engine.repaired_containers(), 1);
+    assert!(read(&engine, &pieces).unwrap() == data);
+}
+
+#[test]
 fn who_only_reads_has_what_is_damaged_or_lost_through_parity_and_changes_nothing() {
     let (ground, data, pieces) = filled();
     let (rotten, lost) = (container(&pieces, 0), container(&pieces, pieces.len() / 2));

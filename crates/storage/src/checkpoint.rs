@@ -26,7 +26,7 @@ impl ContainerStore {
         let mut prepared = Prepared::default();
         for container in containers {
             if let Some((change, record)) = self.shared.checkpoint(&container, position)? {
-                prepared.records.push(record.encode(self.shared.options.digest_bytes));
+                prepared.records.push(record.encode(self.shared.options.digest_bytes()));
                 prepared.changes.push(change);
             }
         }

@@ -10,5 +10,7 @@ pub static STORAGE_WRITE: Component = Component::new("storage_write");
 pub static STORAGE_READ: Component = Component::new("storage_read");
 /// Decompressing frames.
 pub static DECOMPRESS: Component = Component::new("decompress");
+/// Hashing chunks that were read without their frame.
+pub static FINGERPRINT: Component = Component::new("fingerprint");
 /// Rebuilding damaged containers from parity: a call for each.
 pub static REPAIR: Component = Component::new("repair");

@@ -170,7 +170,7 @@ impl Shared {
             Ok(_) => {}
             Err(error) if error.is_damage() => {
                 let header = Header {
-                    digest_bytes: self.options.digest_bytes as u8,
+                    digest_bytes: self.options.digest_bytes() as u8,
                     container: id,
                     store: self.options.store,
                     epoch,
@@ -202,7 +202,7 @@ impl Shared {
             end = frame.end_bytes();
             catalog.push(frame, &state.open.slots);
         }
-        let tail = catalog_and_footer(&catalog, end, None, self.options.digest_bytes);
+        let tail = catalog_and_footer(&catalog, end, None, self.options.digest_bytes());
         file.write_at(end, &tail)?;
         file.set_len(end + tail.len() as u64)?;
         file.sync()?;

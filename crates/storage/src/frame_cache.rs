@@ -1,15 +1,24 @@
 //! Keeps decompressed frames for reading, and lets only one thread at a time read a frame.
 //!
+//! Only whole frames are kept. A short read (`short_reads.rs`) leaves no bytes here, only a note: the next reader of
+//! the same frame soon after reads the whole frame.
+//!
 //! Each method takes the lock last and alone.
 
 use crate::cache::Lru;
+use crate::short_reads::SHORT_READ_FRAMES;
 use crate::{ContainerId, Frame};
 use parking_lot::{Condvar, Mutex};
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// The latest so many short reads are noted. A frame that is read twice within them is read as a whole. More notes would
+/// promote frames of random reads, which nobody reads again before they are evicted; fewer would miss sequential readers
+/// beside each other.
+const NOTED_SHORT_READS: usize = 64;
 
 type FrameKey = (ContainerId, u32);
 
@@ -26,6 +35,22 @@ pub(crate) struct FrameCache {
 struct Frames {
     cached: Lru<FrameKey, Arc<Vec<u8>>>,
     loading: HashSet<FrameKey>,
+    /// Frames of the latest short reads, oldest first.
+    short: VecDeque<FrameKey>,
+}
+
+impl Frames {
+    /// Notes a short read of a frame. Returns false, and notes nothing, if there was one lately.
+    fn note_short(&mut self, key: FrameKey) -> bool {
+        if self.short.contains(&key) {
+            return false;
+        }
+        if self.short.len() == NOTED_SHORT_READS {
+            self.short.pop_front();
+        }
+        self.short.push_back(key);
+        true
+    }
 }
 
 /// A frame to fetch, and the chunks that are wanted from it.
@@ -48,6 +73,8 @@ pub(crate) struct Share<'a> {
     pub(crate) claims: Claims<'a>,
     /// Frames that this caller reads and publishes.
     pub(crate) mine: Vec<Needed>,
+    /// Frames of which this caller reads the wanted chunks only.
+    pub(crate) short: Vec<Needed>,
     /// Frames that others read. If `mine` is empty, one of these was just published or given up.
     pub(crate) waiting: Vec<Needed>,
 }
@@ -61,7 +88,7 @@ pub(crate) struct Claims<'a> {
 impl FrameCache {
     pub(crate) fn new(limit_bytes: usize) -> FrameCache {
         FrameCache {
-            inner: Mutex::new(Frames { cached: Lru::new(limit_bytes), loading: HashSet::new() }),
+            inner: Mutex::new(Frames { cached: Lru::new(limit_bytes), loading: HashSet::new(), short: VecDeque::new() }),
             changed: Condvar::new(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
@@ -69,9 +96,18 @@ impl FrameCache {
     }
 
     /// Passes frames that are in the cache to `give`, and shares out the others: one caller reads each. Waits while
-    /// others read all that is left. With `counts`, hits and misses are counted.
-    pub(crate) fn share(&self, needed: Vec<Needed>, counts: bool, mut give: impl FnMut(&Needed, &Arc<Vec<u8>>)) -> Share<'_> {
-        let mut share = Share { claims: Claims { cache: self, keys: HashSet::new() }, mine: Vec::new(), waiting: Vec::new() };
+    /// others read all that is left. With `counts`, hits and misses are counted. With `may_be_short`, the caller does a
+    /// short read of a frame if it wants little of it and nobody did one lately.
+    pub(crate) fn share(
+        &self,
+        needed: Vec<Needed>,
+        counts: bool,
+        may_be_short: bool,
+        mut give: impl FnMut(&Needed, &Arc<Vec<u8>>),
+    ) -> Share<'_> {
+        let claims = Claims { cache: self, keys: HashSet::new() };
+        let mut share = Share { claims, mine: Vec::new(), short: Vec::new(), waiting: Vec::new() };
+        let may_be_short = may_be_short && needed.len() <= SHORT_READ_FRAMES;
         let mut hits = 0;
         let mut inner = self.inner.lock();
         for frame in needed {
@@ -79,18 +115,21 @@ impl FrameCache {
             if let Some(cached) = inner.cached.get(&key) {
                 hits += 1;
                 give(&frame, &cached);
-            } else if inner.loading.insert(key) {
+            } else if inner.loading.contains(&key) {
+                share.waiting.push(frame);
+            } else if may_be_short && frame.short_range().is_some() && inner.note_short(key) {
+                share.short.push(frame);
+            } else {
+                inner.loading.insert(key);
                 share.claims.keys.insert(key);
                 share.mine.push(frame);
-            } else {
-                share.waiting.push(frame);
             }
         }
         if counts {
             self.hits.fetch_add(hits, Relaxed);
-            self.misses.fetch_add((share.mine.len() + share.waiting.len()) as u64, Relaxed);
+            self.misses.fetch_add((share.mine.len() + share.short.len() + share.waiting.len()) as u64, Relaxed);
         }
-        if share.mine.is_empty() && !share.waiting.is_empty() {
+        if share.mine.is_empty() && share.short.is_empty() && !share.waiting.is_empty() {
             while share.waiting.iter().all(|needed| inner.loading.contains(&needed.key())) {
                 self.changed.wait(&mut inner);
             }
@@ -135,5 +174,23 @@ impl Drop for Claims<'_> {
             drop(inner);
             self.cache.changed.notify_all();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_read_short_again_only_after_many_others() {
+        let cache = FrameCache::new(1000);
+        let mut frames = cache.inner.lock();
+        let key = |number: u32| (ContainerId::new(0, 1), number);
+        for number in 0..NOTED_SHORT_READS as u32 {
+            assert!(frames.note_short(key(number)) && !frames.note_short(key(number)));
+        }
+        assert!(!frames.note_short(key(0)), "the oldest is still noted");
+        assert!(frames.note_short(key(1000)) && frames.note_short(key(0)) && !frames.note_short(key(2)));
+        assert_eq!(frames.short.len(), NOTED_SHORT_READS);
     }
 }

@@ -69,6 +69,7 @@ mod repair;
 mod replace;
 mod scrub;
 mod sealed;
+mod short_reads;
 mod stand_in;
 mod statistics;
 mod store;

@@ -130,7 +130,7 @@ impl ContainerStore {
             forwarded: plan.forwarded,
             removed: plan.removed,
             finished: shared.merging.oldest_log().unwrap_or_default(),
-            digest_bytes: shared.options.digest_bytes,
+            digest_bytes: shared.options.digest_bytes(),
             statistics,
         })
     }
@@ -215,7 +215,7 @@ impl Shared {
         let homes = Homes::new(live.iter().map(|(home, _)| *home).collect());
         let homes = homes.map_err(|twice| refused(format!("the chunk with the address {twice} is live twice")))?;
         let raw_bytes: u64 = chunks.iter().map(|chunk| u64::from(chunk.slot.length_bytes)).sum();
-        let entry_bytes = FRAME_ENTRY_BYTES + SLOT_ENTRY_BYTES + self.options.digest_bytes as u64;
+        let entry_bytes = FRAME_ENTRY_BYTES + SLOT_ENTRY_BYTES + self.options.digest_bytes() as u64;
         if HEADER_BYTES as u64 + raw_bytes + (chunks.len() as u64 + 64) * entry_bytes > u64::from(u32::MAX) {
             return Err(refused(format!("their live chunks have {raw_bytes} bytes, a container has less than 4 GiB")));
         }

@@ -100,7 +100,7 @@ impl ContainerStore {
         shared.settle(&targets)?;
         let mut prepared = Prepared::default();
         for target in targets {
-            prepared.add(target, shared.options.digest_bytes);
+            prepared.add(target, shared.options.digest_bytes());
         }
         Ok(prepared)
     }
@@ -173,7 +173,7 @@ impl ContainerStore {
             if let Some(first) = slots.first() {
                 let raw = &state.open.raw[first.offset_bytes as usize..];
                 let first_slot = first_slot + known;
-                let digest_bytes = self.shared.options.digest_bytes;
+                let digest_bytes = self.shared.options.digest_bytes();
                 target.data = Some(frame_data(container.id, frames as u32, first_slot as u32, slots, raw, digest_bytes));
                 target.chunks = chunks_of(container.id, first_slot, slots);
             }
@@ -235,7 +235,7 @@ impl Shared {
             let complete = state.full && state.pending.is_empty() && state.catalog.frames.len() == target.frames;
             if complete && state.seal == Seal::None {
                 self.profile
-                    .time(&STORAGE_WRITE, 0, || state.write_footer(self.options.digest_bytes))
+                    .time(&STORAGE_WRITE, 0, || state.write_footer(self.options.digest_bytes()))
                     .map_err(StorageError::cannot_write)?;
             }
             if state.synced_frames < target.frames || state.seal == Seal::Written {

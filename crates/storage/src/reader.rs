@@ -3,6 +3,9 @@
 //! A call sorts the wanted chunks by place, looks for their frames in the cache, reads neighbouring frames in one go,
 //! and decompresses each once. Other calls that want the same frame at the same time wait for it (`frame_cache.rs`).
 //! Everything returned was checked: catalog, frame checksum, raw length, and that the slot has the wanted fingerprint.
+//!
+//! A few chunks of a plain frame are read without the rest. Then their bytes are compared with their fingerprints
+//! instead of the frame's checksum (`short_reads.rs`).
 
 use crate::components::DECOMPRESS;
 use crate::compression::decompress;
@@ -70,7 +73,17 @@ impl ContainerStore {
     /// error is [`StorageError::Poisoned`] instead. The system may have thrown away frames that the log has; the next
     /// opening brings them back.
     pub fn load(&self, wanted: &[(Address, Fingerprint)], out: &mut Vec<Slice>) -> Result<()> {
-        let loaded = self.shared.stable(|| self.load_once(wanted));
+        self.load_as(wanted, false, out)
+    }
+
+    /// Does the same, and may read chunks of user data without the rest of their frames (`short_reads.rs`): fewer bytes for
+    /// random reads. Such a chunk may be given although another one of its frame is damaged, where [`Self::load`] says so.
+    pub fn load_short(&self, wanted: &[(Address, Fingerprint)], out: &mut Vec<Slice>) -> Result<()> {
+        self.load_as(wanted, true, out)
+    }
+
+    fn load_as(&self, wanted: &[(Address, Fingerprint)], may_be_short: bool, out: &mut Vec<Slice>) -> Result<()> {
+        let loaded = self.shared.stable(|| self.load_once(wanted, may_be_short));
         if loaded.as_ref().is_err_and(StorageError::is_damage) {
             self.shared.flow.check_poison()?;
         }
@@ -78,7 +91,7 @@ impl ContainerStore {
         Ok(())
     }
 
-    fn load_once(&self, wanted: &[(Address, Fingerprint)]) -> Result<Vec<Slice>> {
+    fn load_once(&self, wanted: &[(Address, Fingerprint)], may_be_short: bool) -> Result<Vec<Slice>> {
         let mut order: Vec<usize> = (0..wanted.len()).collect();
         order.sort_by_key(|at| wanted[*at].0);
         let mut slices: Vec<Option<Slice>> = vec![None; wanted.len()];
@@ -86,7 +99,7 @@ impl ContainerStore {
         for run in order.chunk_by(|a, b| wanted[*a].0.container() == wanted[*b].0.container()) {
             self.shared.locate(wanted, run, &mut slices, &mut needed)?;
         }
-        self.shared.fetch(needed, &mut slices)?;
+        self.shared.fetch(wanted, needed, may_be_short, &mut slices)?;
         let not_found = |address: &Address| self.shared.damaged(address.container(), None, Some(address.slot()), "it was not found");
         slices.into_iter().zip(wanted).map(|(slice, (address, _))| slice.ok_or_else(|| not_found(address))).collect()
     }
@@ -189,7 +202,13 @@ impl Shared {
     }
 
     /// Gets frames from the cache or from disk, and cuts the wanted chunks from them.
-    fn fetch(&self, mut needed: Vec<Needed>, slices: &mut [Option<Slice>]) -> Result<()> {
+    fn fetch(
+        &self,
+        wanted: &[(Address, Fingerprint)],
+        mut needed: Vec<Needed>,
+        may_be_short: bool,
+        slices: &mut [Option<Slice>],
+    ) -> Result<()> {
         let give = |slices: &mut [Option<Slice>], needed: &Needed, frame: &Arc<Vec<u8>>| {
             for (at, range) in &needed.users {
                 slices[*at] = Some(Slice::new(frame.clone(), range.clone()));
@@ -197,7 +216,8 @@ impl Shared {
         };
         let mut is_first = true;
         while !needed.is_empty() {
-            let Share { mut claims, mut mine, waiting } = self.frames.share(needed, is_first, |needed, frame| give(slices, needed, frame));
+            let Share { mut claims, mut mine, short, waiting } =
+                self.frames.share(needed, is_first, is_first && may_be_short, |needed, frame| give(slices, needed, frame));
             is_first = false;
             // Within a container by place in the file; containers stay together.
             mine.sort_by_key(|needed| (needed.container, needed.frame.offset_bytes));
@@ -208,6 +228,8 @@ impl Shared {
                 })?;
             }
             needed = waiting;
+            // What a short read does not give is read as a whole frame.
+            needed.extend(short.into_iter().filter(|needed| !self.read_short(wanted, needed, slices)));
         }
         Ok(())
     }

@@ -138,7 +138,7 @@ impl ContainerStore {
     pub fn replay(&self, start: Position, record: &Record) -> Result<()> {
         let shared = &self.shared;
         let refused = |why: &str| StorageError::Record { kind: record.kind, why: why.to_owned() };
-        let record_read = ContainerRecord::decode(record, shared.options.digest_bytes)?;
+        let record_read = ContainerRecord::decode(record, shared.options.digest_bytes())?;
         let id = record_read.container();
         let mut recovery = shared.replay.recovery.lock();
         let recovery = recovery.as_mut().ok_or_else(|| refused("replay is over"))?;

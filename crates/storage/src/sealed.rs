@@ -130,7 +130,7 @@ impl ContainerStore {
         }
         let is_open = shared.unsealed.contains(container);
         let header = |created, merged| Header {
-            digest_bytes: shared.options.digest_bytes as u8,
+            digest_bytes: shared.options.digest_bytes() as u8,
             container,
             store: shared.options.store,
             epoch: shared.owners.epoch_of(container),
@@ -214,7 +214,7 @@ impl Shared {
         }
         let mut reader = Reader::new(encoded);
         let decode = if is_merged { Catalog::decode_merged } else { Catalog::decode };
-        let catalog = decode(&mut reader, self.options.digest_bytes)
+        let catalog = decode(&mut reader, self.options.digest_bytes())
             .and_then(|catalog| reader.end().map(|()| catalog))
             .map_err(|error| damaged(format!("the catalog cannot be read: {error}")))?;
         if catalog.container != container {
@@ -241,7 +241,7 @@ impl Shared {
         if header.container != container {
             return Err(damaged(format!("the header is that of container {}", header.container)));
         }
-        if header.store != self.options.store || usize::from(header.digest_bytes) != self.options.digest_bytes {
+        if header.store != self.options.store || usize::from(header.digest_bytes) != self.options.digest_bytes() {
             return Err(damaged("the file belongs to another store".to_owned()));
         }
         Ok(header)

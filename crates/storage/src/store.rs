@@ -18,6 +18,7 @@ use crate::view::LogEnd;
 use crate::workers::{Job, work};
 use crate::{Compression, ContainerId, Result, StorageError, file, owner};
 use crossbeam_channel::{Sender, unbounded};
+use onefold_fingerprint::Algorithm;
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, File, Ground};
 use onefold_oplog::Ownership;
@@ -38,8 +39,8 @@ pub struct StorageOptions {
     pub sequential_frame_bytes: u32,
     /// The same as `compression`, for the frames of sequential writers.
     pub sequential_compression: Compression,
-    /// Bytes of a fingerprint, 16 to 32.
-    pub digest_bytes: usize,
+    /// How chunks are named.
+    pub fingerprint: Algorithm,
     /// The store's name.
     pub store: [u8; 16],
     /// Threads that compress and write, at least 1.
@@ -65,7 +66,7 @@ impl Default for StorageOptions {
             compression: Compression::Zstd(1),
             sequential_frame_bytes: 512 << 10,
             sequential_compression: Compression::Zstd(2),
-            digest_bytes: 32,
+            fingerprint: Algorithm::Blake3,
             store: [0; 16],
             workers: 2,
             in_flight_bytes: 32 << 20,
@@ -77,6 +78,11 @@ impl Default for StorageOptions {
 }
 
 impl StorageOptions {
+    /// Bytes of a fingerprint.
+    pub(crate) fn digest_bytes(&self) -> usize {
+        self.fingerprint.digest_bytes()
+    }
+
     fn check(&self) -> Result<()> {
         let refused = |option, value: usize, allowed| Err(StorageError::Option { option, value: value.to_string(), allowed });
         if !(4 << 10..=512 << 20).contains(&self.container_bytes) {
@@ -86,9 +92,6 @@ impl StorageOptions {
             if !(512..=16 << 20).contains(&bytes) {
                 return refused(option, bytes as usize, "512 bytes to 16 MiB");
             }
-        }
-        if !(16..=32).contains(&self.digest_bytes) {
-            return refused("digest_bytes", self.digest_bytes, "16 to 32");
         }
         if self.workers == 0 {
             return refused("workers", 0, "at least 1");

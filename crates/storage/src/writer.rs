@@ -128,7 +128,7 @@ impl Shared {
             frame_bytes: frame_bytes as usize,
             least_frame_bytes: self.options.frame_bytes.min(self.options.sequential_frame_bytes) as usize / 4,
             is_sequential,
-            digest_bytes: self.options.digest_bytes,
+            digest_bytes: self.options.digest_bytes(),
             // However well the last frames compressed, never more than four times the raw data that fits uncompressed.
             stored_per_1024: self.flow.stored_per_1024().max(256),
         }
@@ -205,7 +205,7 @@ impl Shared {
     /// Writes the header and reserves the space of a container without frames.
     fn start_file(&self, container: ContainerId, created: Position, file: &dyn File) -> onefold_ground::Result<()> {
         let header = Header {
-            digest_bytes: self.options.digest_bytes as u8,
+            digest_bytes: self.options.digest_bytes() as u8,
             container,
             store: self.options.store,
             epoch: self.owners.epoch_of(container),

@@ -4,6 +4,7 @@ mod common;
 
 use common::merges::*;
 use common::*;
+use onefold_fingerprint::Algorithm;
 use onefold_ground::{Access, CrashPolicy, Ground, LocalGround, SimulatedGround};
 use onefold_storage::*;
 use parking_lot::Mutex;
@@ -189,11 +190,11 @@ proptest! {
         compression in prop_oneof![Just(Compression::None), Just(Compression::Lz4), Just(Compression::Zstd(1))],
         frame_bytes in 512..6000u32,
         container_bytes in 4096..30_000u32,
-        digest_bytes in prop_oneof![Just(20usize), Just(32)],
+        algorithm in prop_oneof![Just(Algorithm::Sha1), Just(Algorithm::Blake3)],
         cache_bytes in 0..20_000usize,
     ) {
         let options = StorageOptions {
-            container_bytes, frame_bytes, compression, digest_bytes,
+            container_bytes, frame_bytes, compression, fingerprint: algorithm,
             frame_cache_bytes: cache_bytes, catalog_cache_bytes: cache_bytes, ..options()
         };
         let ground = start();
@@ -445,7 +446,7 @@ fn readers_beside_merges(ground: std::sync::Arc<dyn Ground>, options: &StorageOp
     let store = open(ground.clone(), &log, 2, options, Access::ReadWrite).unwrap();
     let (mut needed, mut next_name) = (Chunks::new(), 0);
     for _ in 0..30 {
-        append(&mut store.writer(), &mut next_name, &[700, 1900, 2500, 300], &mut needed).unwrap();
+        append_noise(&mut store.writer(), &mut next_name, &[700, 1900, 2500, 300], &mut needed).unwrap();
         flush(&store, &mut log, Scope::Everything).unwrap();
     }
     // All other chunks there die.
@@ -480,6 +481,16 @@ fn readers_beside_merges(ground: std::sync::Arc<dyn Ground>, options: &StorageOp
             })
         };
         let readers = [reader(0), reader(1), reader(2)];
+        let short_reads = scope.spawn(|| {
+            let mut slices = Vec::new();
+            while !done.load(Relaxed) {
+                for (address, (fingerprint, bytes)) in &needed {
+                    slices.clear();
+                    store.load_short(&[(*address, *fingerprint)], &mut slices).unwrap();
+                    assert!(slices[0][..] == bytes[..]);
+                }
+            }
+        });
         scope.spawn(|| {
             let (mut writer, mut chunks) = (store.writer(), Chunks::new());
             while !done.load(Relaxed) {
@@ -506,7 +517,8 @@ fn readers_beside_merges(ground: std::sync::Arc<dyn Ground>, options: &StorageOp
             }
             // Each reader makes progress before the next round.
             let before = read.load(Relaxed);
-            while read.load(Relaxed) < before + 2 && !readers.iter().any(|reader| reader.is_finished()) {
+            let is_over = || short_reads.is_finished() || readers.iter().any(|reader| reader.is_finished());
+            while read.load(Relaxed) < before + 2 && !is_over() {
                 std::thread::yield_now();
             }
         }

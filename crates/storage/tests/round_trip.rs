@@ -3,6 +3,7 @@
 mod common;
 
 use common::*;
+use onefold_fingerprint::Algorithm;
 use onefold_ground::{Access, Ground, SimulatedGround};
 use onefold_storage::*;
 use proptest::prelude::*;
@@ -59,12 +60,12 @@ proptest! {
         frame_bytes in 512..6000u32,
         container_bytes in 4096..60_000u32,
         partitions in 1..4u16,
-        digest_bytes in prop_oneof![Just(20usize), Just(32)],
+        algorithm in prop_oneof![Just(Algorithm::Sha1), Just(Algorithm::Blake3)],
         in_flight_bytes in 0..20_000usize,
         cache_bytes in 0..20_000usize,
     ) {
         let options = StorageOptions {
-            container_bytes, frame_bytes, compression, digest_bytes, in_flight_bytes,
+            container_bytes, frame_bytes, compression, fingerprint: algorithm, in_flight_bytes,
             frame_cache_bytes: cache_bytes, catalog_cache_bytes: cache_bytes, ..options()
         };
         let ground: Arc<dyn Ground> = Arc::new(SimulatedGround::new(1));

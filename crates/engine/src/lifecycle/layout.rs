@@ -26,7 +26,7 @@ pub(crate) fn storage_options(descriptor: &Descriptor, settings: &Settings) -> S
         compression: descriptor.compression,
         sequential_frame_bytes: descriptor.sequential_frame_bytes,
         sequential_compression: descriptor.sequential_compression,
-        digest_bytes: descriptor.fingerprint.digest_bytes(),
+        fingerprint: descriptor.fingerprint,
         store: descriptor.store,
         workers: settings.workers,
         in_flight_bytes: settings.in_flight_bytes,

@@ -67,7 +67,7 @@ impl<'a> Output<'a> {
     pub(super) fn begin(shared: &'a Shared, file: Arc<dyn File>, id: ContainerId, created: Position) -> Result<Output<'a>> {
         let options = &shared.options;
         let header = Header {
-            digest_bytes: options.digest_bytes as u8,
+            digest_bytes: options.digest_bytes() as u8,
             container: id,
             store: options.store,
             epoch: shared.owners.epoch_of(id),
@@ -226,7 +226,7 @@ impl<'a> Output<'a> {
         }
         let Target { shared, file, mut catalog, end_bytes, .. } = self.target;
         catalog.homes = Some(homes);
-        let tail = catalog_and_footer(&catalog, end_bytes, Some(created), shared.options.digest_bytes);
+        let tail = catalog_and_footer(&catalog, end_bytes, Some(created), shared.options.digest_bytes());
         file.write_at(end_bytes, &tail).and_then(|()| file.sync()).map_err(StorageError::cannot_write)?;
         // Other files may have their names in that directory: after a failed sync it is unknown which names are there.
         shared.sync_folders(&BTreeSet::from([file::folder(&shared.directory, catalog.container)]))?;

@@ -139,11 +139,21 @@ pub type Chunks = BTreeMap<Address, (Fingerprint, Vec<u8>)>;
 pub fn append(writer: &mut Writer, next_name: &mut u64, lengths: &[usize], chunks: &mut Chunks) -> Result<()> {
     let names: Vec<u64> = lengths.iter().map(|_| std::mem::replace(next_name, *next_name + 1)).collect();
     let data: Vec<Vec<u8>> = names.iter().zip(lengths).map(|(name, length)| content(*name, *length)).collect();
-    let new: Vec<NewChunk<'_>> = names
-        .iter()
-        .zip(&data)
-        .map(|(name, data)| NewChunk { fingerprint: fingerprint(*name), kind: ChunkKind::from_number((name % 3) as u8).unwrap(), data })
-        .collect();
+    let kind = |name: u64| ChunkKind::from_number((name % 3) as u8).unwrap();
+    let new = names.iter().zip(&data).map(|(name, data)| NewChunk { fingerprint: fingerprint(*name), kind: kind(*name), data });
+    append_all(writer, new.collect(), chunks)
+}
+
+/// Appends chunks of noise by their fingerprints, which short reads compare.
+pub fn append_noise(writer: &mut Writer, next_name: &mut u64, lengths: &[usize], chunks: &mut Chunks) -> Result<()> {
+    let names = lengths.iter().map(|_| std::mem::replace(next_name, *next_name + 1));
+    let data: Vec<Vec<u8>> = names.zip(lengths).map(|(name, length)| content(3 * name, *length)).collect();
+    let name = |data: &[u8]| StorageOptions::default().fingerprint.fingerprint(data);
+    let new = data.iter().map(|data| NewChunk { fingerprint: name(data), kind: ChunkKind::Data, data });
+    append_all(writer, new.collect(), chunks)
+}
+
+fn append_all(writer: &mut Writer, new: Vec<NewChunk<'_>>, chunks: &mut Chunks) -> Result<()> {
     let addresses = writer.append(&new)?;
     assert_eq!(addresses.len(), new.len());
     for (address, chunk) in addresses.into_iter().zip(new) {
