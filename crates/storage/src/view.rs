@@ -58,7 +58,7 @@ impl<E: From<StorageError>> View<E> for ContainerStore {
     }
 
     /// Steps do all that can be done here. Open containers get on through the log: [`ContainerStore::checkpoint_before`].
-    fn catch_up(&self) -> Result<(), E> {
+    fn catch_up(&self, _: &dyn Fn() -> bool) -> Result<(), E> {
         Ok(())
     }
 }
