@@ -34,8 +34,8 @@ impl<E: From<IndexError>> View<E> for ChunkIndex {
         Ok(ChunkIndex::step(self)?)
     }
 
-    fn catch_up(&self) -> Result<(), E> {
-        Ok(self.sweep_all()?)
+    fn catch_up(&self, go_on: &dyn Fn() -> bool) -> Result<(), E> {
+        Ok(self.sweep_all_while(go_on)?)
     }
 }
 
@@ -62,7 +62,8 @@ impl<E: From<IndexError>> View<E> for ObjectIndex {
         Ok(true)
     }
 
-    fn catch_up(&self) -> Result<(), E> {
-        Ok(self.persist()?)
+    /// There is one piece, bounded by the changes that are kept in memory.
+    fn catch_up(&self, go_on: &dyn Fn() -> bool) -> Result<(), E> {
+        if go_on() { Ok(self.persist()?) } else { Ok(()) }
     }
 }

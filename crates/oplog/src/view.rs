@@ -70,7 +70,8 @@ pub trait View<E> {
     /// After an error nothing is lost, and a later step continues.
     fn step(&self) -> Result<bool, E>;
 
-    /// Brings [`View::position`] to everything applied before the call. If a part of the view fails, the others still
+    /// Brings [`View::position`] to everything applied before the call, in bounded pieces. Asks `go_on` before each, so
+    /// that the owner can let others in, and ends when it returns false. If a part of the view fails, the others still
     /// proceed. Returns the first error.
-    fn catch_up(&self) -> Result<(), E>;
+    fn catch_up(&self, go_on: &dyn Fn() -> bool) -> Result<(), E>;
 }

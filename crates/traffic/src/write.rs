@@ -5,6 +5,7 @@
 //! - A file or device that was written to its end is durable.
 
 use crate::stream::Stream;
+use onefold_ground::size::size;
 use rustix::fs::SeekFrom;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -44,7 +45,7 @@ pub enum WriteError {
         path: PathBuf,
     },
     /// The stream is longer than the block device.
-    #[error("cannot write {}: the stream has {length_bytes} bytes, the device {room_bytes}", .path.display())]
+    #[error("cannot write {}: the stream has {}, the device {}", .path.display(), size(*.length_bytes), size(*.room_bytes))]
     TooLong {
         /// The device.
         path: PathBuf,
@@ -67,7 +68,7 @@ pub enum WriteError {
     #[error("cannot write the stream: {0}")]
     Output(io::Error),
     /// The watcher stopped it.
-    #[error("stopped after {written_bytes} bytes: the stream is not complete")]
+    #[error("stopped after {}: the stream is not complete", size(*.written_bytes))]
     Cancelled {
         /// Bytes that were written before.
         written_bytes: u64,

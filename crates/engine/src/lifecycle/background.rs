@@ -6,7 +6,8 @@ use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::LockGuard;
 use onefold_ground::profile::Component;
 use onefold_oplog::{Position, Pressure, View};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -42,7 +43,7 @@ pub(crate) struct Background {
     signal: Arc<Signal>,
     /// Wakes the thread that makes parity.
     parity_signal: Arc<Signal>,
-    /// Held while the indexes catch up with the log.
+    /// Held for each piece of work with which views catch up with the log, and while it is trimmed.
     maintaining: Mutex<()>,
     is_closed: AtomicBool,
     /// The last try to write the second copies of objects failed.
@@ -172,10 +173,10 @@ impl Engine {
         for (component, view) in self.views() {
             done = done.and(self.step_while(component, view, Pressure::Behind));
         }
-        let _guard = self.background.maintaining.lock();
         self.check_lock()?;
         let done = done.and(self.catch_up(all || self.is_reserve_in_use()));
         // Finished merges and a shorter log have freed space.
+        let _guard = self.background.maintaining.lock();
         self.keep_reserve();
         done
     }
@@ -184,8 +185,7 @@ impl Engine {
     /// in.
     fn step_while(&self, component: &'static Component, view: &dyn View<EngineError>, least: Pressure) -> Result<()> {
         while view.pressure() >= least {
-            let _guard = self.background.maintaining.lock();
-            let _views = self.change_views()?;
+            let _held = self.hold_views()?;
             // Others may have done it meanwhile.
             if view.pressure() < least || !self.profile.time(component, 0, || view.step())? {
                 break;
@@ -194,18 +194,43 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes the views catch up. The caller keeps others from maintaining.
+    /// Makes the views catch up, then trims the log.
     fn catch_up(&self, all: bool) -> Result<()> {
         let mut done = Ok(());
         if all || self.log.used_bytes() * 100 >= self.settings.log_limit_bytes * TRIM_AT_PERCENT {
-            let _views = self.change_views()?;
             for (component, view) in self.views() {
-                let caught_up = self.profile.time(component, 0, || view.catch_up());
-                done = done.and(caught_up);
+                done = done.and(self.catch_up_view(component, view));
             }
+            let _held = self.hold_views()?;
             done = done.and(self.trim());
         }
         done
+    }
+
+    /// Makes a view catch up. Between two pieces, writers that wait for a step and readers of other processes get in.
+    fn catch_up_view(&self, component: &'static Component, view: &dyn View<EngineError>) -> Result<()> {
+        let (held, failed) = (Cell::new(None), Cell::new(None));
+        let go_on = || {
+            if let Some((guard, views)) = held.take() {
+                drop(views);
+                MutexGuard::unlock_fair(guard);
+            }
+            let again = self.hold_views();
+            let goes_on = again.is_ok();
+            match again {
+                Ok(again) => held.set(Some(again)),
+                Err(error) => failed.set(Some(error)),
+            }
+            goes_on
+        };
+        let caught_up = self.profile.time(component, 0, || view.catch_up(&go_on));
+        failed.into_inner().map_or(caught_up, Err)
+    }
+
+    /// Keeps others from maintaining, and readers of other processes from the views.
+    fn hold_views(&self) -> Result<(MutexGuard<'_, ()>, LockGuard)> {
+        let guard = self.background.maintaining.lock();
+        Ok((guard, self.change_views()?))
     }
 
     /// Frees the part of the log that all views have applied. Open containers that still need older parts rewrite
@@ -367,6 +392,38 @@ mod tests {
         let before = engine.log.end();
         engine.close().unwrap();
         assert!(engine.log.end() > before, "a clean close notes the clock");
+    }
+
+    #[test]
+    fn others_get_in_between_two_pieces_of_catching_up() {
+        let disk = SimulatedGround::new(1);
+        let ground: Arc<dyn Ground> = Arc::new(disk.clone());
+        Engine::create(&ground, &Descriptor { index_partitions: 4, ..Descriptor::new().unwrap() }).unwrap();
+        let settings = Settings { workers: 1, background: false, ..Settings::default() };
+        let engine = Engine::open(ground, settings, Mode::ReadWrite, "test").unwrap();
+        let mut stream = engine.stream();
+        (0..64).for_each(|byte| drop(stream.write_runs(&[&[byte; 1000]], Hints::default()).unwrap()));
+        drop(stream);
+        engine.flush().unwrap();
+        // The first write to the index brings somebody who waits for his turn, and sees what is left then.
+        let other = Arc::new(Mutex::new(None));
+        let (of_engine, of_other) = (engine.clone(), other.clone());
+        disk.during_writes(move |path| {
+            if path.starts_with("index/") && of_other.lock().is_none() {
+                let engine = of_engine.clone();
+                let look = move || {
+                    let _turn = engine.background.maintaining.lock();
+                    engine.index.statistics().auxiliary_entries
+                };
+                *of_other.lock() = Some(std::thread::spawn(look));
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        engine.maintain(true).unwrap();
+        disk.during_writes(|_| {});
+        let left = other.lock().take().expect("pages were written").join().unwrap();
+        assert!(left > 0, "it came in when all was done");
+        assert_eq!(engine.index.statistics().auxiliary_entries, 0);
     }
 
     #[test]

@@ -8,6 +8,8 @@ use std::path::Path;
 
 const FACTOR: &str = "ONEFOLD_CRASH_SEEDS";
 const ONE: &str = "ONEFOLD_CRASH_SEED";
+/// Seeds are below this: trials derive other numbers from them.
+const END: u64 = 1 << 32;
 
 /// The seeds of one trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +21,8 @@ pub struct Seeds {
 impl Seeds {
     /// Returns the first `usual` seeds, or what the environment asks for instead.
     ///
-    /// Panics when `ONEFOLD_CRASH_SEEDS` is no whole number from 1 on, or `ONEFOLD_CRASH_SEED` no whole number.
+    /// Panics when `ONEFOLD_CRASH_SEEDS` is no whole number from 1 on, or `ONEFOLD_CRASH_SEED` no whole number
+    /// below 2^32.
     pub fn of(usual: u64) -> Seeds {
         let value = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         Seeds::chosen(usual, value(ONE).as_deref(), value(FACTOR).as_deref()).unwrap_or_else(|why| panic!("{why}"))
@@ -31,22 +34,30 @@ impl Seeds {
             Some((_, Ok(factor))) if factor > 0 => factor,
             Some((text, _)) => return Err(format!("{FACTOR} is {text:?}; it must be a whole number from 1 on")),
         };
-        let end = usual.checked_mul(factor).ok_or_else(|| format!("{FACTOR} is {factor}; so many seeds cannot be tried"))?;
+        let end = usual
+            .checked_mul(factor)
+            .filter(|end| *end <= END)
+            .ok_or_else(|| format!("{FACTOR} is {factor}; so many seeds cannot be tried"))?;
         match one.map(|text| (text, text.parse::<u64>())) {
             None => Ok(Seeds { numbers: 0..end, is_one: false }),
-            Some((_, Ok(seed))) if seed < u64::MAX => Ok(Seeds { numbers: seed..seed + 1, is_one: true }),
-            Some((text, _)) => Err(format!("{ONE} is {text:?}; it must be a whole number below 2^64 - 1")),
+            Some((_, Ok(seed))) if seed < END => Ok(Seeds { numbers: seed..seed + 1, is_one: true }),
+            Some((text, _)) => Err(format!("{ONE} is {text:?}; it must be a whole number below 2^32")),
         }
     }
 
     /// Returns the seeds.
-    pub fn numbers(&self) -> Range<u64> {
+    fn numbers(&self) -> Range<u64> {
         self.numbers.clone()
     }
 
     /// Returns how many seeds there are.
     pub fn count(&self) -> u64 {
         self.numbers.end - self.numbers.start
+    }
+
+    /// Returns the `count` seeds after these, for what these did not meet.
+    pub fn further(&self, count: u64) -> Seeds {
+        Seeds { numbers: self.numbers.end..self.numbers.end + count, is_one: false }
     }
 
     /// Returns whether these are at least the usual seeds, so that the trial meets what it is there for.
@@ -101,15 +112,16 @@ mod tests {
         let mut tried = Vec::new();
         all(3).each(|seed| tried.push(seed));
         assert_eq!(tried, [0, 1, 2]);
+        assert_eq!(all(3).further(2).numbers(), 3..5);
     }
 
     #[test]
     fn a_value_that_is_no_number_of_seeds_is_refused_by_name() {
-        for bad in ["", "0", "-1", "2.5", "ten", "99999999999999999999", "18446744073709551615"] {
+        for bad in ["", "0", "-1", "2.5", "ten", "99999999999999999999", "18446744073709551615", "71582789"] {
             let why = Seeds::chosen(60, None, Some(bad)).unwrap_err();
             assert!(why.starts_with("ONEFOLD_CRASH_SEEDS is "), "{why}");
         }
-        for bad in ["", "x", "18446744073709551615"] {
+        for bad in ["", "x", "18446744073709551615", "4294967296"] {
             let why = Seeds::chosen(60, Some(bad), None).unwrap_err();
             assert!(why.starts_with("ONEFOLD_CRASH_SEED is "), "{why}");
         }

@@ -346,16 +346,21 @@ impl ChunkIndex {
     /// Merges all changes applied before the call into the pages, so that [`ChunkIndex::position`] reaches them. If one
     /// partition fails, it still sweeps the others. Returns the first error.
     pub fn sweep_all(&self) -> Result<()> {
+        self.sweep_all_while(&|| true)
+    }
+
+    /// Does the same as long as `go_on`, which is asked before each bounded piece.
+    pub(crate) fn sweep_all_while(&self, go_on: &dyn Fn() -> bool) -> Result<()> {
         let goals: Vec<u64> = self.partitions.iter().map(|partition| partition.state.read().last).collect();
-        let swept = goals.into_iter().enumerate().map(|(number, goal)| self.sweep_to(number, goal));
+        let swept = goals.into_iter().enumerate().map(|(number, goal)| self.sweep_to(number, goal, go_on));
         swept.fold(Ok(()), Result::and)
     }
 
-    fn sweep_to(&self, number: usize, goal: u64) -> Result<()> {
+    fn sweep_to(&self, number: usize, goal: u64, go_on: &dyn Fn() -> bool) -> Result<()> {
         let partition = &self.partitions[number];
         let is_behind = || partition.state.read().applied < goal;
         // If an interrupted sweep must end first, another one follows.
-        while is_behind() {
+        while is_behind() && go_on() {
             let mut under_way = self.sweeping.lock();
             if is_behind() {
                 let stepped = partition.step();

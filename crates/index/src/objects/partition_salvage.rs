@@ -61,7 +61,7 @@ pub struct Salvage<'a> {
     pub position: Position,
     /// Whether the log is complete and was never trimmed. Then a replay brings everything back, and nothing is lost.
     pub has_whole_log: bool,
-    /// How much lost keys matter, by their first byte.
+    /// How much lost keys matter, by their first byte. Not asked of keys of lost ranges, which are always needed.
     pub content: &'a dyn Fn(u8) -> Need,
     /// Suffix for the name of the old file, which stays beside the new one.
     pub aside: &'a str,
@@ -215,7 +215,8 @@ impl Output {
         let is_superseded = self.is_superseded();
         let is_lost = |key: &[u8]| is_superseded || lost.iter().any(|(from, to)| from.as_slice() <= key && key < to.as_slice());
         for (from, to) in lost.iter().filter(|_| !has_whole_log).flat_map(by_kind) {
-            let content = content(from[0]);
+            // Without a lost range, its keys would look absent.
+            let content = if from[0] == lost::PREFIX { Need::Needed } else { content(from[0]) };
             if copy::has(&from) {
                 let why = match copied {
                     None => "damaged or missing too".to_owned(),

@@ -86,7 +86,7 @@ fn salvage(ground: &SimulatedGround, dry_run: bool) -> Result<SalvagedPartition>
 }
 
 fn salvage_to(ground: &SimulatedGround, position: u64, dry_run: bool) -> Result<SalvagedPartition> {
-    let content = |kind| if b"mbx".contains(&kind) { Need::Needed } else { Need::Helpful };
+    let content = |kind| if b"mb".contains(&kind) { Need::Needed } else { Need::Helpful };
     let ground = shared(ground);
     let how = Salvage {
         ground: &ground,

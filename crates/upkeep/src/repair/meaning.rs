@@ -6,10 +6,10 @@ use onefold_engine::Meaning;
 #[derive(Clone, Copy, Debug)]
 pub struct ObjectMeaning;
 
-/// First bytes of the keys of what does harm where it is lost, or is of another time than the rest: block mappings, and what they hang on (layers, volumes, the
-/// number of the next one), backups, and lost ranges; who may reach volumes, reservations, and erasures under way. Older ones bring back what was deleted, give
-/// numbers out twice, or erase once more.
-const NEEDED: [u8; 9] = [b'b', b'e', b'i', b'l', b'm', b'n', b'r', b'v', b'x'];
+/// First bytes of the keys of what does harm where it is lost, or is of another time than the rest: block mappings, and
+/// what they hang on (layers, volumes, the number of the next one), and backups; who may reach volumes, reservations,
+/// and erasures under way. Older ones bring back what was deleted, give numbers out twice, or erase once more.
+const NEEDED: [u8; 8] = [b'b', b'e', b'i', b'l', b'm', b'n', b'r', b'v'];
 
 impl Meaning for ObjectMeaning {
     fn is_needed(&self, kind: u8) -> bool {

@@ -66,11 +66,11 @@ fn m0_19_m0_20_m0_21_a_crash_in_every_window_of_reclamation_loses_nothing() {
         return;
     }
     // Which files an operation meets depends on how threads take turns: what the seeds did not meet, a few more do.
-    for seed in (seeds.numbers().end..).take(6) {
+    seeds.further(6).each(|seed| {
         if !windows.missed().is_empty() {
             crash_everywhere(Case { profile: &EXACT, seed }, &mut windows);
         }
-    }
+    });
     let missed = windows.missed();
     assert!(missed.is_empty(), "no crash came in {missed:?}, but in {:#?}", windows.0);
 }

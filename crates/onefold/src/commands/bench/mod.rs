@@ -6,7 +6,7 @@ pub mod run;
 mod services;
 mod summary;
 
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::units::printable;
 use std::io::{Error, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
@@ -17,10 +17,12 @@ fn shown(path: &Path) -> String {
     printable(path.as_os_str().as_bytes())
 }
 
-/// Returns the failure to write a file. Before anything has run, `fail` is [`Failure::cannot_run`].
-fn cannot_write(path: &Path, error: &Error, fail: fn(String) -> Failure) -> Failure {
-    if error.kind() == ErrorKind::IsADirectory {
-        return fail(format!("cannot write {}: it is a directory", shown(path))).advise("give the name of a file in it");
-    }
-    fail(format!("cannot write {}: {error}", shown(path))).advise("give a file in a directory that exists and can be written to")
+/// Returns the failure to write a file. Before anything has run, `exit` is [`Exit::CannotRun`].
+fn cannot_write(path: &Path, error: &Error, exit: Exit) -> Failure {
+    let failure = if error.kind() == ErrorKind::IsADirectory {
+        Failure::of_file("write", path, "it is a directory").advise("give the name of a file in it")
+    } else {
+        Failure::of_file("write", path, error).advise("give a file in a directory that exists and can be written to")
+    };
+    Failure { exit, ..failure }
 }

@@ -16,7 +16,7 @@ pub fn run(options: &BenchReport, talk: Talk) -> Result<Exit> {
     for file in &options.results {
         runs.extend(read_results(file).map_err(|error| cannot_read(file, &error))?);
     }
-    write_page(&options.out, &runs).map_err(|error| cannot_write(&options.out, &error, Failure::failed))?;
+    write_page(&options.out, &runs).map_err(|error| cannot_write(&options.out, &error, Exit::Failed))?;
     if !talk.quiet {
         note(format_args!("wrote {}: {}", shown(&options.out), counted(runs.len() as u64, "experiment", "experiments")));
     }

@@ -79,8 +79,8 @@ fn cannot_run(error: SeriesError, out: Option<&Path>) -> Failure {
         SeriesError::Run(RunError::Spec(_)) => failure.advise("give another --size, or change the declaration"),
         SeriesError::Run(RunError::Io { .. }) => failure.advise("give a --directory that you may write to"),
         SeriesError::Run(_) => failure,
-        SeriesError::Unwritable(error) => cannot_write(out, &error, Failure::cannot_run),
-        SeriesError::NotWritten(error) => cannot_write(out, &error, Failure::failed),
+        SeriesError::Unwritable(error) => cannot_write(out, &error, Exit::CannotRun),
+        SeriesError::NotWritten(error) => cannot_write(out, &error, Exit::Failed),
     }
 }
 

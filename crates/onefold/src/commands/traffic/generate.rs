@@ -57,23 +57,15 @@ impl Watcher for Watch {
 
 impl From<WriteError> for Failure {
     fn from(error: WriteError) -> Failure {
+        let failure = Failure::failed(&error);
         match error {
-            WriteError::Directory { path } => Failure::of_file("write", &path, "it is a directory").advise("give the name of a file in it"),
-            WriteError::Exists { path } => {
-                Failure::of_file("write", &path, "it exists already").advise("give a new name, or --force to overwrite it")
-            }
-            WriteError::Device { path } => {
-                Failure::of_file("write", &path, "it is a block device, whose content would be lost").advise("give --force to overwrite it")
-            }
-            WriteError::TooLong { path, length_bytes, room_bytes } => {
-                let why = format!("the stream has {}, the device {}", size(length_bytes), size(room_bytes));
-                Failure::of_file("write", &path, why).advise("give a smaller --size")
-            }
-            WriteError::Io { operation, path, source } => Failure::of_file(operation, &path, source),
+            WriteError::Directory { .. } => failure.advise("give the name of a file in it"),
+            WriteError::Exists { .. } => failure.advise("give a new name, or --force to overwrite it"),
+            WriteError::Device { .. } => failure.advise("give --force to overwrite it"),
+            WriteError::TooLong { .. } => failure.advise("give a smaller --size"),
+            WriteError::Io { .. } => failure,
             WriteError::Output(error) => Failure::output(&error),
-            WriteError::Cancelled { written_bytes } => {
-                Failure::interrupted(format!("stopped after {}: the stream is not complete", size(written_bytes)))
-            }
+            WriteError::Cancelled { .. } => Failure::interrupted(error),
         }
     }
 }
