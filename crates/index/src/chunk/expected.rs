@@ -1,7 +1,8 @@
 //! Pages that are read before their lookup: advice, bounded in pages.
 //!
 //! A stream that waits for the device says which chunks it will look up next ([`ChunkIndex::expect`](super::ChunkIndex::expect)). The reads of
-//! their pages begin at once. The lookup takes the pages from here and does not read them itself.
+//! their pages begin at once. The lookup takes the pages from here and does not read them itself. What nobody takes goes
+//! when others are expected later.
 //!
 //! # Why an answer from such a page is right
 //! * A lookup needs each page as it was when the lookup took the log's changes, or later. An expected page was read
@@ -67,8 +68,13 @@ impl ExpectedPages {
                 reads.by_page.remove(&page);
             }
         }
-        if reads.by_page.len() >= self.limit || reads.begun.len() >= 2 * self.limit {
+        if reads.by_page.len() >= self.limit {
             return false;
+        }
+        if reads.begun.len() >= 2 * self.limit {
+            // One page that nobody takes would keep all that were begun behind it in the queue.
+            let Reads { by_page, begun } = &mut *reads;
+            begun.retain(|(begun, page)| by_page.get(page).is_some_and(|read| read.begun == *begun));
         }
         let Some(reading) = begin() else { return false };
         let is_from_device = reading.is_from_device();
@@ -81,5 +87,33 @@ impl ExpectedPages {
     pub fn take(&self, page: u32, generation: u32, writes: u64) -> Option<Reading> {
         let read = self.reads.lock().by_page.remove(&page)?;
         (is_quiet(writes) && read.writes == writes && read.generation == generation).then_some(read.reading)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onefold_ground::{Ground, ReadRequest, Readers, SimulatedGround};
+
+    #[test]
+    fn a_page_that_nobody_takes_keeps_no_others_from_being_expected() {
+        let file = SimulatedGround::new(1).create("pages").unwrap();
+        file.write_at(0, &[1; 64]).unwrap();
+        let readers = Readers::new(2);
+        let begin = || readers.begin(ReadRequest { file: file.clone(), offset: 0, length_bytes: 64 });
+        let expected = ExpectedPages::new(4);
+        let is_expected = |page: u32| {
+            expected.expect(page, 1, 2, begin);
+            expected.reads.lock().by_page.contains_key(&page)
+        };
+        assert!(is_expected(0));
+        for page in 1..100 {
+            assert!(is_expected(page), "page {page}");
+            assert!(expected.take(page, 1, 2).is_some());
+            assert!(expected.reads.lock().begun.len() <= 8);
+        }
+        assert!(expected.take(0, 1, 4).is_none(), "pages were written since");
+        // No more than the limit, whoever takes them.
+        assert_eq!((100..110).filter(|page| is_expected(*page)).count(), 4);
     }
 }
