@@ -8,6 +8,7 @@ pub(crate) mod claims;
 mod claims_model;
 pub(crate) mod filters;
 pub(crate) mod in_flight;
+pub(crate) mod local_claims;
 #[cfg(test)]
 mod order_tests;
 pub(crate) mod prediction;

@@ -1,5 +1,5 @@
 //! Reservations: duplicates in flight are duplicates (design rule 3), and the volatile tier of the chunk index.
-//! `claims.rs` puts them in front of the chunk index.
+//! `local_claims.rs` puts them in front of the chunk index.
 //!
 //! A fingerprint is here from the moment a stream claims it until the log record that makes its chunk known is durable
 //! and applied to the chunk index. So a reader that looks here first and into the chunk index afterwards never misses a
