@@ -9,9 +9,10 @@
 //!   show.
 
 use crate::error::{Result, VolumeError};
+use crate::info::VolumeInfo;
 use crate::record::{Record, VolumeKind};
 use crate::volume::Volume;
-use crate::volumes::{Restructuring, VolumeInfo, Volumes};
+use crate::volumes::{Restructuring, Volumes};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

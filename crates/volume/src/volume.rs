@@ -12,25 +12,33 @@
 //! mappings of a layer. Then the list of dirty blocks and the table of layers, each held only for one lookup or change.
 //! Never wait for memory while holding any of them.
 
-use crate::buffer::{BUFFER_BYTES, Base, Buffer};
+use crate::buffer::{Base, Buffer};
 use crate::cells::{Cell, Cells, Mapping};
 use crate::dirty::DirtyList;
 use crate::error::{Result, VolumeError};
+use crate::info::VolumeInfo;
+use crate::layers::Layers;
 use crate::mapping::decode_mapping;
+use crate::options::VolumesOptions;
 use crate::record::{Record, volume_key};
-use crate::shared::Shared;
-use crate::volumes::VolumeInfo;
-use crate::write_out::{Streams, batch_blocks};
+use crate::streams::Streams;
 use onefold_engine::chain::Chain;
 use onefold_engine::components::OBJECT_INDEX;
-use onefold_engine::{Change, Piece};
+use onefold_engine::{Change, Engine, Piece};
 use onefold_ground::Space;
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use std::sync::Arc;
+use onefold_ground::profile::Profile;
+use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// A client may ask for a whole volume of 1 EiB. Beyond this limit, the caches would evict the first bytes for the
 /// last.
 const PREFETCH_BYTES: u64 = 32 << 20;
+
+/// The longest time that a writer waits for others to write out. Usually it is woken earlier.
+const WAIT: Duration = Duration::from_millis(50);
 
 /// An open volume. Many threads may call all methods at once.
 #[derive(Debug)]
@@ -346,51 +354,6 @@ impl Volume {
         self.shared.count_dirty(before, 0);
     }
 
-    /// Waits until `length` more bytes fit into the buffers, and writes out until they do. The caller holds no lock.
-    pub(crate) fn make_room(&self, length: usize) -> Result<()> {
-        let limit = self.shared.options.dirty_bytes;
-        let wanted = length + BUFFER_BYTES;
-        let batch = batch_blocks(self.block_bytes());
-        loop {
-            let used = self.shared.dirty_bytes();
-            if used == 0 || used + wanted <= limit {
-                break;
-            }
-            let mut picked = self.dirty.lock().pick(batch, false);
-            let own = !picked.is_empty();
-            let other = if own { None } else { self.shared.dirtiest() };
-            let volume = other.as_deref().unwrap_or(self);
-            if !own {
-                picked = volume.dirty.lock().pick(batch_blocks(volume.block_bytes()), false);
-            }
-            if picked.is_empty() {
-                // Other threads are writing all of it out.
-                self.shared.wait_for_others();
-            } else {
-                volume.write_out_picked(&picked)?;
-            }
-        }
-        // Whole blocks get no cheaper by waiting. Writing them early leaves less for the flush.
-        let picked = {
-            let mut dirty = self.dirty.lock();
-            if dirty.whole_bytes() > limit / 4 { dirty.pick(batch, true) } else { Vec::new() }
-        };
-        if !picked.is_empty()
-            && let Err(error) = self.write_out_picked(&picked)
-        {
-            // No caller asked for this. The blocks stay dirty, and the next flush reports the error.
-            tracing::debug!(volume = self.number, %error, "blocks not written out early");
-        }
-        Ok(())
-    }
-
-    fn write_out_picked(&self, picked: &[u64]) -> Result<()> {
-        let result = self.write_out(picked);
-        // The blocks of batches that were not reached.
-        self.dirty.lock().unpick(picked);
-        result
-    }
-
     /// Lets in a request for a part of the volume up to `end`, unless the volume has shrunk meanwhile.
     pub(crate) fn enter(&self, end: u64) -> Result<RwLockReadGuard<'_, Gate>> {
         let gate = self.gate.read();
@@ -440,6 +403,93 @@ impl Volume {
             at += length;
             Some(Part { block, start: start as usize, length: length as usize })
         })
+    }
+}
+
+/// What the open volumes of a store share: the engine, the limits of memory, the list of all of them. A volume that
+/// needs room writes out another one.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) options: VolumesOptions,
+    pub(crate) layers: Layers,
+    /// Memory of the write-back buffers of all volumes, bytes.
+    dirty_bytes: AtomicUsize,
+    /// Memory of the cells of all volumes, bytes.
+    pub(crate) cached_bytes: Arc<AtomicUsize>,
+    /// The open volumes by number.
+    open: Mutex<BTreeMap<u32, Weak<Volume>>>,
+    written_out: (Mutex<()>, Condvar),
+}
+
+impl Shared {
+    pub(crate) fn open(engine: Arc<Engine>, options: VolumesOptions, problems: &mut Vec<String>) -> Result<Shared> {
+        Ok(Shared {
+            layers: Layers::open(&engine, problems)?,
+            engine,
+            options,
+            dirty_bytes: AtomicUsize::new(0),
+            cached_bytes: Arc::default(),
+            open: Mutex::default(),
+            written_out: (Mutex::new(()), Condvar::new()),
+        })
+    }
+
+    pub(crate) fn profile(&self) -> &Profile {
+        self.engine.profile()
+    }
+
+    pub(crate) fn register(&self, number: u32, volume: &Arc<Volume>) {
+        self.open.lock().insert(number, Arc::downgrade(volume));
+    }
+
+    pub(crate) fn unregister(&self, number: u32) {
+        self.open.lock().remove(&number);
+    }
+
+    fn registered(&self) -> Vec<Arc<Volume>> {
+        self.open.lock().values().filter_map(Weak::upgrade).collect()
+    }
+
+    pub(crate) fn dirty_bytes(&self) -> usize {
+        self.dirty_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts a change of a buffer's memory.
+    pub(crate) fn count_dirty(&self, before: usize, after: usize) {
+        self.dirty_bytes.fetch_add(after, Ordering::Relaxed);
+        self.dirty_bytes.fetch_sub(before, Ordering::Relaxed);
+    }
+
+    /// Wakes the threads that wait for memory.
+    pub(crate) fn notify_written_out(&self) {
+        let _lock = self.written_out.0.lock();
+        self.written_out.1.notify_all();
+    }
+
+    /// Waits until another thread has written something out.
+    pub(crate) fn wait_for_others(&self) {
+        let mut lock = self.written_out.0.lock();
+        self.written_out.1.wait_for(&mut lock, WAIT);
+    }
+
+    /// Returns the volume with the largest buffers.
+    pub(crate) fn dirtiest(&self) -> Option<Arc<Volume>> {
+        self.registered().into_iter().max_by_key(|volume| volume.dirty_bytes())
+    }
+
+    /// Keeps the cache of mappings within its limit. The caller holds no cell.
+    pub(crate) fn tidy(&self, first: &Volume) {
+        let limit = self.options.mapping_cache_bytes;
+        if self.cached_bytes.load(Ordering::Relaxed) <= limit {
+            return;
+        }
+        // A little lower, so that not every request has to do this.
+        let target = limit - limit / 8;
+        first.shrink_cache(target);
+        if self.cached_bytes.load(Ordering::Relaxed) > limit {
+            self.registered().iter().for_each(|volume| volume.shrink_cache(target));
+        }
     }
 }
 

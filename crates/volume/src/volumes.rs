@@ -10,87 +10,22 @@
 //!   ([`Volumes::resume_deletions`]).
 
 use crate::error::{Result, VolumeError};
+use crate::info::VolumeInfo;
 use crate::layer::Layer;
 use crate::layers::{Node, for_each_object, missing};
 use crate::mapping::mapping_key;
+use crate::options::VolumesOptions;
 use crate::record::{
-    MAX_CHAIN_BYTES, NEXT_NUMBER_KEY, NEXT_NUMBER_PARTITION, Origin, Record, VOLUMES_FROM, VOLUMES_TO, VolumeKind, check_block_size,
-    check_name, check_size, decode_number, encode_number, volume_key, volume_number,
+    MAX_CHAIN_BYTES, NEXT_NUMBER_KEY, NEXT_NUMBER_PARTITION, Record, VOLUMES_FROM, VOLUMES_TO, VolumeKind, check_block_size, check_name,
+    check_size, decode_number, encode_number, volume_key, volume_number,
 };
-use crate::shared::Shared;
-use crate::volume::Volume;
+use crate::volume::{Shared, Volume};
 use onefold_engine::{Change, Engine, EngineError, Transaction};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// Limits of memory and threads, for all volumes of a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VolumesOptions {
-    /// Limit of the write-back buffers in bytes. Writing out needs up to 2 MiB (or one block) more per thread.
-    pub dirty_bytes: usize,
-    /// Limit of the cache of block mappings in bytes.
-    pub mapping_cache_bytes: usize,
-    /// Writing streams of each volume: threads that write out at the same time. At least 1.
-    pub streams: usize,
-    /// Whether reads compare the fingerprints of what they read. Checksums are always verified.
-    pub verify: bool,
-}
-
-impl Default for VolumesOptions {
-    fn default() -> VolumesOptions {
-        VolumesOptions { dirty_bytes: 64 << 20, mapping_cache_bytes: 16 << 20, streams: 2, verify: false }
-    }
-}
-
-/// The info of a volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VolumeInfo {
-    /// Its name.
-    pub name: String,
-    /// Its size, bytes.
-    pub size: u64,
-    /// Its block size, bytes.
-    pub block_size: u32,
-    /// Its number. No other volume ever has it, whatever the names.
-    pub number: u32,
-    /// The layer where the search for blocks begins.
-    pub layer: u32,
-    /// What kind of volume it is.
-    pub kind: VolumeKind,
-    /// Whether it never changes.
-    pub is_read_only: bool,
-    /// What it was created from, if it was not created empty.
-    pub origin: Option<Origin>,
-    /// When it was created, nanoseconds since 1970.
-    pub created_ns: i64,
-    /// Its own filter chain. `None`: the store's.
-    pub chain: Option<String>,
-}
-
-impl VolumeInfo {
-    /// Reads the record of volume `number` from the object index.
-    pub fn decode(number: u32, value: &[u8]) -> Result<VolumeInfo> {
-        Ok(VolumeInfo::of(number, &Record::decode(number, value)?))
-    }
-
-    pub(crate) fn of(number: u32, record: &Record) -> VolumeInfo {
-        VolumeInfo {
-            name: record.name.clone(),
-            size: record.size_bytes,
-            block_size: record.block_bytes,
-            number,
-            layer: record.layer,
-            kind: record.kind,
-            is_read_only: record.is_read_only,
-            origin: record.origin.clone(),
-            created_ns: record.created_ns,
-            chain: (!record.chain.is_empty()).then(|| record.chain.clone()),
-        }
-    }
-}
 
 /// The volumes of a store.
 #[derive(Debug)]

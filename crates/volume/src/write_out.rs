@@ -5,15 +5,15 @@
 //! the new ones and states their references. Only then do the buffers go. After an error, all blocks of the batch are
 //! dirty and readable as before.
 
-use crate::buffer::{Base, Buffer};
+use crate::buffer::{BUFFER_BYTES, Base, Buffer};
 use crate::cells::{Cell, Mapping};
 use crate::error::{Result, VolumeError};
 use crate::layers::{Node, missing};
 use crate::mapping::{encode_mapping, encode_zeros, group, mapping_key};
 use crate::volume::{Gate, Volume};
 use onefold_engine::chain::is_zero;
-use onefold_engine::{Engine, Hints, Piece, Reference, Transaction, WriteStream};
-use parking_lot::{Condvar, Mutex, RwLockWriteGuard};
+use onefold_engine::{Hints, Piece, Reference, Transaction};
+use parking_lot::RwLockWriteGuard;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,51 +24,6 @@ const BATCH_BYTES: usize = 2 << 20;
 /// Returns the number of blocks in one batch.
 pub(crate) fn batch_blocks(block_bytes: usize) -> usize {
     (BATCH_BYTES / block_bytes).max(1)
-}
-
-/// The writing streams of a volume. Their number is limited, so that the volume's chunks lie in few containers.
-#[derive(Debug)]
-pub(crate) struct Streams {
-    limit: usize,
-    idle: Mutex<(Vec<WriteStream>, usize)>,
-    returned: Condvar,
-}
-
-/// A stream on loan.
-struct Loan<'a> {
-    streams: &'a Streams,
-    stream: Option<WriteStream>,
-}
-
-impl Streams {
-    pub(crate) fn new(limit: usize) -> Streams {
-        Streams { limit: limit.max(1), idle: Mutex::default(), returned: Condvar::new() }
-    }
-
-    fn borrow(&self, engine: &Arc<Engine>) -> Loan<'_> {
-        let mut idle = self.idle.lock();
-        loop {
-            if let Some(stream) = idle.0.pop() {
-                return Loan { streams: self, stream: Some(stream) };
-            }
-            if idle.1 < self.limit {
-                idle.1 += 1;
-                return Loan { streams: self, stream: Some(engine.stream()) };
-            }
-            self.returned.wait(&mut idle);
-        }
-    }
-}
-
-impl Drop for Loan<'_> {
-    fn drop(&mut self) {
-        if let Some(stream) = &mut self.stream {
-            // The guard of the write-out protects what the stream returned.
-            stream.rest();
-        }
-        self.streams.idle.lock().0.extend(self.stream.take());
-        self.streams.returned.notify_one();
-    }
 }
 
 /// The new content of a block.
@@ -114,6 +69,51 @@ impl Volume {
             }
             result
         })
+    }
+
+    /// Waits until `length` more bytes fit into the buffers, and writes out until they do. The caller holds no lock.
+    pub(crate) fn make_room(&self, length: usize) -> Result<()> {
+        let limit = self.shared.options.dirty_bytes;
+        let wanted = length + BUFFER_BYTES;
+        let batch = batch_blocks(self.block_bytes());
+        loop {
+            let used = self.shared.dirty_bytes();
+            if used == 0 || used + wanted <= limit {
+                break;
+            }
+            let mut picked = self.dirty.lock().pick(batch, false);
+            let own = !picked.is_empty();
+            let other = if own { None } else { self.shared.dirtiest() };
+            let volume = other.as_deref().unwrap_or(self);
+            if !own {
+                picked = volume.dirty.lock().pick(batch_blocks(volume.block_bytes()), false);
+            }
+            if picked.is_empty() {
+                // Other threads are writing all of it out.
+                self.shared.wait_for_others();
+            } else {
+                volume.write_out_picked(&picked)?;
+            }
+        }
+        // Whole blocks get no cheaper by waiting. Writing them early leaves less for the flush.
+        let picked = {
+            let mut dirty = self.dirty.lock();
+            if dirty.whole_bytes() > limit / 4 { dirty.pick(batch, true) } else { Vec::new() }
+        };
+        if !picked.is_empty()
+            && let Err(error) = self.write_out_picked(&picked)
+        {
+            // No caller asked for this. The blocks stay dirty, and the next flush reports the error.
+            tracing::debug!(volume = self.number, %error, "blocks not written out early");
+        }
+        Ok(())
+    }
+
+    fn write_out_picked(&self, picked: &[u64]) -> Result<()> {
+        let result = self.write_out(picked);
+        // The blocks of batches that were not reached.
+        self.dirty.lock().unpick(picked);
+        result
     }
 
     /// Writes out one batch of sorted blocks. Afterwards all of them are clean, or after an error none.
