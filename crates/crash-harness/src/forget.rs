@@ -55,7 +55,7 @@ fn forget(world: &mut World, model: &mut Model, backups: Vec<Backup>) -> Result<
         }
         Err(_) => {}
     }
-    crate::steps::settle_visible(world, model, &ids, false, result)
+    settle_visible(world, model, &ids, false, result)
 }
 
 /// Protects a backup, or ends its protection.
@@ -75,6 +75,27 @@ pub(crate) fn protect(world: &mut World, model: &mut Model, random: &mut Random,
     };
     if is_taken {
         model.backups.get_mut(backup.id.as_bytes()).expect("it is visible").protected.push(is_wanted);
+    }
+    if result.is_ok() {
+        model.objects_flushed();
+    }
+    Ok(result?)
+}
+
+/// What a commit or a removal of backups came to.
+pub(crate) fn settle_visible(
+    world: &World,
+    model: &mut Model,
+    ids: &[[u8; 16]],
+    wanted: bool,
+    result: Result<(), CatalogError>,
+) -> Result<(), Fault> {
+    let listed = if result.is_ok() || world.ground.is_crashed() { None } else { world.catalog.list().ok() };
+    for id in ids {
+        let is_visible = listed.as_ref().map_or(wanted, |listed| listed.iter().any(|backup| backup.id.as_bytes() == id));
+        if is_visible == wanted {
+            model.backups.get_mut(id).expect("known").visible.push(wanted);
+        }
     }
     if result.is_ok() {
         model.objects_flushed();

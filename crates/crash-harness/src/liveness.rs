@@ -15,11 +15,11 @@
 //!
 //! Some openings follow a repair: of a container whose file was gone for a while, or of the chunk index.
 
-use crate::model::{Model, check_clean};
-use crate::profile::Profile;
+use crate::model::Model;
 use crate::steps::step;
+use crate::verify::check_clean;
 use crate::witness::file_of;
-use crate::world::{Case, Fault, Random, World, must, policy};
+use crate::world::{Case, Fault, Profile, Random, World, must, policy};
 use onefold_catalog::Backup;
 use onefold_engine::{Address, Candidate, Cursor, Facts, Group, Liveness, Mode, Noted, Piece, Recipe, Reference, Stored};
 use onefold_fingerprint::Fingerprint;

@@ -1,31 +1,13 @@
 //! What is tried: the compositions of lookup, chunk store and liveness.
 
 use crate::contract::watched;
-use crate::steps::{STEPS, Step};
-use crate::witness::Sight;
+use crate::sight::Sight;
+use crate::steps::STEPS;
+use crate::world::Profile;
 use onefold_chunking::{Kind, Sizes};
-use onefold_engine::{Descriptor, Liveness, Settings};
+use onefold_engine::{Descriptor, Settings};
 use onefold_storage::Compression;
 use onefold_volume::VolumesOptions;
-
-/// One composition, with the sizes of its stores. Shapes and settings may differ by seed.
-#[derive(Debug)]
-pub struct Profile {
-    /// Names the profile in messages.
-    pub name: &'static str,
-    /// How a store of this seed is made.
-    pub descriptor: fn(u64) -> Descriptor,
-    /// How a store of this seed is opened.
-    pub settings: fn(u64) -> Settings,
-    /// How the volumes of a store of this seed are opened.
-    pub volumes: fn(u64) -> VolumesOptions,
-    /// What stands around the liveness of every store that is opened for writing.
-    pub liveness: fn(Box<dyn Liveness>) -> Box<dyn Liveness>,
-    /// The steps that a store of this profile supports, each with how often it is taken compared with the others.
-    pub steps: &'static [(u64, Step)],
-    /// What random crashes must meet: a harness that never sweeps proves nothing about sweeps.
-    pub meets: &'static [Sight],
-}
 
 /// Profile `exact` in many shapes, with bounds so small that everything happens within a run: the chunk index grows,
 /// the log is trimmed, containers are merged, half of the stores have parity.

@@ -4,26 +4,16 @@
 //! Each backup says what it has (its options are a checksum of its tree), so a reader knows by itself whether it reads
 //! the right bytes.
 
-use crate::model::{Model, Tree, read_tree};
-use crate::profile::Profile;
+use crate::model::{Model, sum_of};
 use crate::steps::step;
-use crate::world::{Case, Fault, Random, World, must, policy};
+use crate::verify::read_tree;
+use crate::world::{Case, Fault, Profile, Random, World, must, policy};
 use onefold_catalog::{Backup, BackupId, Catalog};
 use onefold_engine::{Engine, Mode, Settings};
-use onefold_ground::{Access, CrashPolicy, File, Ground, Holder, Result, SimulatedGround, checksum};
+use onefold_ground::{Access, CrashPolicy, File, Ground, Holder, Result, SimulatedGround};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex};
-
-/// What a backup with this tree has as its options.
-pub(crate) fn sum_of(tree: &Tree) -> String {
-    let mut all = Vec::new();
-    for (path, bytes) in tree {
-        all.extend_from_slice(path.as_bytes());
-        all.extend_from_slice(&checksum(bytes).to_le_bytes());
-    }
-    format!("{:016x}", checksum(&all))
-}
 
 /// A disk on which others look around before each change.
 #[derive(Clone)]

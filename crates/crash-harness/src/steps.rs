@@ -5,9 +5,9 @@
 //! possible.
 
 use crate::forget;
-use crate::model::{BLOCK_BYTES, BackupModel, Model, SLOTS, Tree, VolumeModel};
+use crate::model::{BLOCK_BYTES, BackupModel, Model, SLOTS, Tree, VolumeModel, sum_of};
 use crate::witness::file_of;
-use crate::world::{Fault, Random, World};
+use crate::world::{Fault, Random, Step, World};
 use onefold_catalog::{Attributes, Backup, BackupId, Content, DirectoryWriter, Entry, Statistics};
 use onefold_engine::{Cursor, Hints, Recipe, RecipeWriter, Repair};
 use onefold_ground::Ground;
@@ -18,10 +18,6 @@ use std::sync::Arc;
 
 /// Largest volume, blocks.
 const MAX_BLOCKS: u64 = 4;
-
-/// A step, at random where it leaves a choice. The last argument is the slot of the volume that it is about, if it is
-/// about one. An error is what the disk did; a wrong answer of the store is a panic.
-pub type Step = fn(&mut World, &mut Model, &mut Random, usize) -> Result<(), Fault>;
 
 /// All steps, each with how often it is taken compared with the others.
 pub(crate) const STEPS: &[(u64, Step)] = &[
@@ -456,7 +452,7 @@ fn backup_in_flight(world: &mut World, model: &mut Model, random: &mut Random) -
         finished_ns: number,
         tags: vec![],
         paths: vec![],
-        options: crate::readers::sum_of(&tree),
+        options: sum_of(&tree),
         root,
         statistics: Statistics::default(),
     };
@@ -467,27 +463,7 @@ fn backup_in_flight(world: &mut World, model: &mut Model, random: &mut Random) -
         result = world.catalog.commit_backup(&mut backup);
     }
     model.backups.get_mut(&id).expect("it was put there").backup = backup;
-    settle_visible(world, model, &[id], true, result)
-}
-
-pub(crate) fn settle_visible(
-    world: &World,
-    model: &mut Model,
-    ids: &[[u8; 16]],
-    wanted: bool,
-    result: Result<(), onefold_catalog::CatalogError>,
-) -> Result<(), Fault> {
-    let listed = if result.is_ok() || world.ground.is_crashed() { None } else { world.catalog.list().ok() };
-    for id in ids {
-        let is_visible = listed.as_ref().map_or(wanted, |listed| listed.iter().any(|backup| backup.id.as_bytes() == id));
-        if is_visible == wanted {
-            model.backups.get_mut(id).expect("known").visible.push(wanted);
-        }
-    }
-    if result.is_ok() {
-        model.objects_flushed();
-    }
-    Ok(result?)
+    forget::settle_visible(world, model, &[id], true, result)
 }
 
 /// Stores a tree through both streams in turn; the root.

@@ -2,11 +2,11 @@
 //! the same time, with the threads of the engine in the background. Which steps meet which differs from run to run; what
 //! must hold does not.
 
-use crate::model::{Model, check_clean};
-use crate::profile::Profile;
+use crate::model::Model;
 use crate::steps::step;
+use crate::verify::check_clean;
 use crate::witness::nothing_twice;
-use crate::world::{Case, Fault, Random, World, must, policy};
+use crate::world::{Case, Fault, Profile, Random, World, must, policy};
 use onefold_engine::{Engine, Mode, Settings};
 use onefold_ground::SimulatedGround;
 use onefold_upkeep::{NoMonitor, PruneOptions};

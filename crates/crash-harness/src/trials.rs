@@ -1,12 +1,12 @@
 //! The trials of a profile: crashes at every sync and at random operations, full disks and other errors, and those that
 //! everything that writes has to stand, for whole stores.
 
-use crate::model::{Model, check_clean};
-use crate::profile::Profile;
+use crate::model::Model;
 use crate::scenes::{Scenario, deriving, prepared, reclaiming};
 use crate::steps::{run, step};
+use crate::verify::check_clean;
 use crate::witness::{Witness, nothing_twice};
-use crate::world::{Case, Random, World, must, policy};
+use crate::world::{Case, Profile, Random, World, must, policy};
 use onefold_engine::Mode;
 use onefold_ground::simulation::trials::*;
 use onefold_ground::{CrashPolicy, SimulatedGround};

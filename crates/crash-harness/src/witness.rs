@@ -1,5 +1,6 @@
 //! Whether the interesting things happened: a harness that never sweeps proves nothing about sweeps.
 
+use crate::sight::Sight;
 use crate::world::{Case, World};
 use onefold_engine::Descriptor;
 use onefold_ground::{Access, Ground, SimulatedGround};
@@ -9,50 +10,6 @@ use onefold_volume::Layer;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-
-/// What a run may meet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Sight {
-    /// The chunk index swept its changes into its pages.
-    Sweep,
-    /// A partition of the chunk index grew.
-    Growth,
-    /// A container was full.
-    Seal,
-    /// Frames went into a container of an earlier opening.
-    Continued,
-    /// The log has a checkpoint of a container.
-    Checkpoint,
-    /// The log has a segment after the first.
-    Segment,
-    /// The start of the log was freed.
-    Trim,
-    /// Bytes in a container that no record names.
-    TornFrame,
-    /// A container with dead slots.
-    Dead,
-    /// A layer of a volume that a crash left while it was being dropped or taken in.
-    LayerUnderWay,
-    /// An old id of a container that was merged.
-    Forward,
-}
-
-impl Sight {
-    /// Everything.
-    pub const ALL: &[Sight] = &[
-        Sight::Sweep,
-        Sight::Growth,
-        Sight::Seal,
-        Sight::Continued,
-        Sight::Checkpoint,
-        Sight::Segment,
-        Sight::Trim,
-        Sight::TornFrame,
-        Sight::Dead,
-        Sight::LayerUnderWay,
-        Sight::Forward,
-    ];
-}
 
 /// Returns the path of a container's file.
 pub(crate) fn file_of(container: ContainerId) -> String {

@@ -1,12 +1,15 @@
 //! The stores that the harness runs: what is written to them, how they are made, opened and crashed.
+//!
+//! A profile lists steps, a step changes a world, a world knows its case, and a case its profile: so these four types are
+//! in one file.
 
-use crate::model::{Model, check_clean};
-use crate::profile::Profile;
+use crate::model::Model;
+use crate::sight::Sight;
 use onefold_catalog::Catalog;
-use onefold_engine::{Engine, EngineError, Liveness, Mode, Settings, WriteStream};
+use onefold_engine::{Descriptor, Engine, EngineError, Liveness, Mode, Settings, WriteStream};
 use onefold_ground::simulation::seeds::Seeds;
 use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
-use onefold_volume::Volumes;
+use onefold_volume::{Volumes, VolumesOptions};
 use std::fmt;
 use std::sync::Arc;
 
@@ -76,6 +79,29 @@ pub fn policy(seed: u64) -> CrashPolicy {
 /// What a step or an opening fails with.
 pub type Fault = Box<dyn std::error::Error + Send + Sync>;
 
+/// One composition, with the sizes of its stores. Shapes and settings may differ by seed.
+#[derive(Debug)]
+pub struct Profile {
+    /// Names the profile in messages.
+    pub name: &'static str,
+    /// How a store of this seed is made.
+    pub descriptor: fn(u64) -> Descriptor,
+    /// How a store of this seed is opened.
+    pub settings: fn(u64) -> Settings,
+    /// How the volumes of a store of this seed are opened.
+    pub volumes: fn(u64) -> VolumesOptions,
+    /// What stands around the liveness of every store that is opened for writing.
+    pub liveness: fn(Box<dyn Liveness>) -> Box<dyn Liveness>,
+    /// The steps that a store of this profile supports, each with how often it is taken compared with the others.
+    pub steps: &'static [(u64, Step)],
+    /// What random crashes must meet: a harness that never sweeps proves nothing about sweeps.
+    pub meets: &'static [Sight],
+}
+
+/// A step, at random where it leaves a choice. The last argument is the slot of the volume that it is about, if it is
+/// about one. An error is what the disk did; a wrong answer of the store is a panic.
+pub type Step = fn(&mut World, &mut Model, &mut Random, usize) -> Result<(), Fault>;
+
 /// One store of a profile. Its shape, its steps and the moments of crashes follow from the seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
@@ -142,15 +168,6 @@ impl Case {
         }
         let (streams, catalog) = (resting_streams(&engine), Catalog::new(engine.clone()));
         Ok(World { case: *self, catalog, streams, volumes, engine, ground: disk.clone(), doing: "open" })
-    }
-
-    /// Opens what a crash left. Panics unless everything is there and a check finds nothing; `what` says in which
-    /// trial.
-    pub fn reopen(&self, ground: &SimulatedGround, model: &mut Model, what: &str) -> World {
-        let world = self.open(ground).unwrap_or_else(|error| panic!("{self}, {what}: {error}"));
-        must(model.verify(&world, false), *self, what);
-        must(check_clean(&world), *self, what);
-        world
     }
 }
 

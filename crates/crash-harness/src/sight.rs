@@ -1,0 +1,45 @@
+//! The interesting things that a run may meet.
+
+/// What a run may meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sight {
+    /// The chunk index swept its changes into its pages.
+    Sweep,
+    /// A partition of the chunk index grew.
+    Growth,
+    /// A container was full.
+    Seal,
+    /// Frames went into a container of an earlier opening.
+    Continued,
+    /// The log has a checkpoint of a container.
+    Checkpoint,
+    /// The log has a segment after the first.
+    Segment,
+    /// The start of the log was freed.
+    Trim,
+    /// Bytes in a container that no record names.
+    TornFrame,
+    /// A container with dead slots.
+    Dead,
+    /// A layer of a volume that a crash left while it was being dropped or taken in.
+    LayerUnderWay,
+    /// An old id of a container that was merged.
+    Forward,
+}
+
+impl Sight {
+    /// Everything.
+    pub const ALL: &[Sight] = &[
+        Sight::Sweep,
+        Sight::Growth,
+        Sight::Seal,
+        Sight::Continued,
+        Sight::Checkpoint,
+        Sight::Segment,
+        Sight::Trim,
+        Sight::TornFrame,
+        Sight::Dead,
+        Sight::LayerUnderWay,
+        Sight::Forward,
+    ];
+}
