@@ -1,8 +1,6 @@
 //! The figures of a store, and the counters behind them while it is open.
 
 use crate::store::ContainerStore;
-use crate::{Codec, Frame};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Figures of a store since it was opened, unless said otherwise.
@@ -42,52 +40,6 @@ pub struct Statistics {
     pub catalog_misses: u64,
     /// Bytes in the catalog cache now.
     pub catalog_cache_bytes: u64,
-}
-
-/// Counts containers and frames since the store was opened.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    created: AtomicU64,
-    sealed: AtomicU64,
-    frames: AtomicU64,
-    plain_frames: AtomicU64,
-    raw_bytes: AtomicU64,
-    stored_bytes: AtomicU64,
-    unsynced_bytes: AtomicU64,
-}
-
-impl Counters {
-    /// Counts a created container.
-    pub(crate) fn created(&self) {
-        self.created.fetch_add(1, Relaxed);
-    }
-
-    /// Counts a sealed container.
-    pub(crate) fn sealed(&self) {
-        self.sealed.fetch_add(1, Relaxed);
-    }
-
-    /// Counts a compressed frame.
-    pub(crate) fn compressed(&self, frame: &Frame) {
-        self.frames.fetch_add(1, Relaxed);
-        self.plain_frames.fetch_add(u64::from(frame.codec == Codec::Plain), Relaxed);
-        self.raw_bytes.fetch_add(u64::from(frame.raw_bytes), Relaxed);
-        self.stored_bytes.fetch_add(u64::from(frame.stored_bytes), Relaxed);
-    }
-
-    /// Counts a full frame that was handed over.
-    pub(crate) fn handed_over(&self, raw_bytes: u64) {
-        self.unsynced_bytes.fetch_add(raw_bytes, Relaxed);
-    }
-
-    /// Counts full frames that were synced.
-    pub(crate) fn synced(&self, raw_bytes: u64) {
-        self.unsynced_bytes.fetch_sub(raw_bytes, Relaxed);
-    }
-
-    fn unsynced_bytes(&self) -> u64 {
-        self.unsynced_bytes.load(Relaxed)
-    }
 }
 
 impl ContainerStore {

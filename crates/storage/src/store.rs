@@ -1,10 +1,12 @@
 //! The container store as a whole: its options, opening and closing it, its figures.
 
 use crate::caches::Caches;
+use crate::counters::Counters;
 use crate::flow::Flow;
 use crate::forwards::Forwards;
 use crate::frame_cache::FrameCache;
 use crate::groups::Protection;
+use crate::log_end::LogEnd;
 use crate::merging::Merging;
 use crate::mode::Mode;
 use crate::open::Seal;
@@ -12,9 +14,7 @@ use crate::owner::Owners;
 use crate::placement::{CommittedSlots, Placement};
 use crate::recovery::{Recovery, Replay};
 use crate::rehearsal::Rehearsal;
-use crate::statistics::Counters;
 use crate::unsealed::Unsealed;
-use crate::view::LogEnd;
 use crate::workers::{Job, work};
 use crate::{Compression, ContainerId, Result, StorageError, file, owner};
 use crossbeam_channel::{Sender, unbounded};
