@@ -45,8 +45,8 @@ simulate: ## Crash harness at ten times its seeds, then many power cuts on ext4,
 	ONEFOLD_CRASH_SEEDS=$(CRASH_SEEDS) $(CARGO) test --no-fail-fast --package onefold-crash-harness --package onefold-upkeep --package onefold-engine --test exact --test defaults --test crash
 	ONEFOLD_POWER_CUTS=$(POWER_CUTS) $(CARGO) test --package onefold-tests --test power_cut -- --nocapture
 
-# `tools/prose` refuses lines of *.md files over 120 characters, and words that are no plain English.
-lint: ## Formatting, clippy, licences, lock files, prose of the documents
+# `tools/prose` refuses lines over 120 characters and words that are no plain English, in *.md files and comments.
+lint: ## Formatting, clippy, licences, lock files, prose of documents and comments
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	tools/licences Cargo.toml

@@ -1,4 +1,5 @@
-//! Commands beside a running daemon do and say what they do and say without one; nothing that connects to the daemon's socket harms it.
+//! Commands beside a running daemon do and say what they do and say without one; nothing that connects to the daemon's
+//! socket harms it.
 
 use onefold_tests::{Client, Daemon, Random, Run, Running, Scene, is_root, noise};
 use std::fs;
@@ -409,7 +410,8 @@ fn a_check_beside_writing_clients_is_clean_and_finds_what_is_not() {
             let found = scene.run(["check", "--json"]).succeeds().json();
             assert_eq!(found["clean"], true, "{found}");
         }
-        // One with data and one without: the daemon does one at a time, the other is told so, or comes when the first has ended.
+        // One with data and one without: the daemon does one at a time, the other is told so, or comes when the first
+        // has ended.
         let both = [&["check", "--read-data"][..], &["check"]].map(|words| Running::start(&mut scene.command(words)));
         for run in both.map(Running::finish) {
             assert!(run.code == 0 || (run.code == 2 && run.text().contains("one such command at a time")), "{}", run.text());

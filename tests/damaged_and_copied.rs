@@ -1,5 +1,5 @@
-//! A store with a damaged log gives what is sound, and a repair that would lose something asks first (A.8). A copy of a store that was made while somebody
-//! had it open is told from the store (A.11).
+//! A store with a damaged log gives what is sound, and a repair that would lose something asks first (A.8). A copy of a
+//! store that was made while somebody had it open is told from the store (A.11).
 
 use onefold_tests::{Scene, noise};
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! A store on a small real file system that becomes full: it is said clearly, nothing that was acknowledged is lost, what is there can be
-//! read, and with room given everything goes on.
+//! A store on a small real file system that becomes full: it is said clearly, nothing that was acknowledged is lost,
+//! what is there can be read, and with room given everything goes on.
 
 use onefold_tests::{Client, Daemon, ENOSPC, RequestError, Scene, Tmpfs, assert_same_tree, noise};
 use std::fs;

@@ -1,4 +1,5 @@
-//! Copies that initiators have the daemon make, and erasures: what becomes of the data and of the store. And what an initiator can do to another.
+//! Copies that initiators have the daemon make, and erasures: what becomes of the data and of the store. And what an
+//! initiator can do to another.
 
 use onefold_tests::iscsi::{HEADER_BYTES, receive, send};
 use onefold_tests::{Initiator, RequestError, Scene, noise};

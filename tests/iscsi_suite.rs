@@ -1,8 +1,10 @@
-//! The conformance tests of libiscsi (`iscsi-test-cu`, 1.19) against the daemon, each in a process of its own with a time limit.
+//! The conformance tests of libiscsi (`iscsi-test-cu`, 1.19) against the daemon, each in a process of its own with a
+//! time limit.
 //!
-//! The tool counts a test that skips itself as passed, and one test that hangs or ends the process hides all behind it. So outcomes are counted here: a test *passes*
-//! when the tool says that it ran and did not fail, *skips* when it says so itself, *fails*, or is *lost* when it does not come to its end. All of them must pass,
-//! but for those in [`SKIPS`], each with the reason.
+//! The tool counts a test that skips itself as passed, and one test that hangs or ends the process hides all behind it.
+//! So outcomes are counted here: a test *passes* when the tool says that it ran and did not fail, *skips* when it says
+//! so itself, *fails*, or is *lost* when it does not come to its end. All of them must pass, but for those in
+//! [`SKIPS`], each with the reason.
 
 use onefold_tests::{Scene, installed};
 use std::collections::BTreeMap;
@@ -26,8 +28,8 @@ const SKIPS: &[(&str, &str)] = &[
     ("WriteSame16.ZeroBlocks", MUST_COUNT),
 ];
 const NOT_ENCRYPTED: &str = "only with cryptographic erase, and nothing is encrypted";
-/// Where 0 blocks mean all to the end these pass, but then WriteSame10.UnmapUntilEnd asks for an unmapping with bytes of 0xff and expects zeros, which
-/// SBC-3 forbids where unmapped blocks read as zeros.
+/// Where 0 blocks mean all to the end these pass, but then WriteSame10.UnmapUntilEnd asks for an unmapping with bytes
+/// of 0xff and expects zeros, which SBC-3 forbids where unmapped blocks read as zeros.
 const MUST_COUNT: &str =
     "a WRITE SAME must say how many blocks (WSNZ): one that does not is rather a mistake than the wish to overwrite all up to the end";
 
@@ -59,7 +61,8 @@ impl Needs {
     fn of(test: &str) -> Needs {
         match test {
             "ReadOnly.ReadOnlySBC" => Needs::Protected,
-            // It asks for the status of block i + 1 and expects the answer for the next physical block, which is right only where both have the same size.
+            // It asks for the status of block i + 1 and expects the answer for the next physical block, which is right
+            // only where both have the same size.
             "GetLBAStatus.UnmapSingle" => Needs::LargeBlocks,
             // It makes zeros of 256 blocks and then expects zeros in 257.
             "MultipathIO.CompareAndWrite" => Needs::Fresh,

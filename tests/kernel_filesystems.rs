@@ -1,4 +1,5 @@
-//! The kernel's ext4 and xfs on a volume (nbdfuse and a loop device): what was fsynced is there after the daemon was killed.
+//! The kernel's ext4 and xfs on a volume (nbdfuse and a loop device): what was fsynced is there after the daemon was
+//! killed.
 
 use onefold_tests::{Client, Daemon, LoopDevice, Mounted, NbdFuse, Scene, assert_same_tree, client, installed, is_root, noise};
 use std::fs::{self, File};
@@ -26,7 +27,8 @@ impl Stack {
     }
 }
 
-/// Files of many sizes, a file that was written in pieces, and one with a hole; every one fsynced, and the directories too.
+/// Files of many sizes, a file that was written in pieces, and one with a hole; every one fsynced, and the directories
+/// too.
 fn fill(root: &Path) {
     for directory in 0..6 {
         let directory = root.join(format!("directory {directory}"));

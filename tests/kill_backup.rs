@@ -1,5 +1,5 @@
-//! Backups are killed with SIGKILL at random moments. Earlier backups stay what they were, a killed one is never seen, the store is clean,
-//! and what was stored already makes the repeated backup cheap.
+//! Backups are killed with SIGKILL at random moments. Earlier backups stay what they were, a killed one is never seen,
+//! the store is clean, and what was stored already makes the repeated backup cheap.
 
 use onefold_tests::{Random, Running, Scene, assert_same_tree, disk_bytes, noise};
 use std::fs;
@@ -11,7 +11,8 @@ const MIB: u64 = 1 << 20;
 /// Backups that are killed before they are made.
 const KILLS: u32 = 10;
 
-/// What was stored becomes durable often enough that a backup of a few seconds has something to lose and something to keep.
+/// What was stored becomes durable often enough that a backup of a few seconds has something to lose and something to
+/// keep.
 const SETTINGS: &str = "[log]\nsegment = \"1MiB\"\nlimit = \"4MiB\"\ncommit = \"4MiB\"\ncommit_interval_ms = 100\n\
                         [memory]\nauxiliary_index = \"1MiB\"\n";
 

@@ -1,5 +1,5 @@
-//! The daemon is killed with SIGKILL at random moments under load, again and again on the same store. Whatever a client was told is durable
-//! must be there afterwards; what was written since may be there or not, but nothing else may.
+//! The daemon is killed with SIGKILL at random moments under load, again and again on the same store. Whatever a client
+//! was told is durable must be there afterwards; what was written since may be there or not, but nothing else may.
 
 use onefold_tests::{Client, Daemon, Initiator, Random, RequestError, Running, Scene, client, installed, noise};
 use std::fs;

@@ -1,4 +1,5 @@
-//! A large real tree, the libraries and a part of the documentation of the Rust toolchain, backed up, restored and compared.
+//! A large real tree, the libraries and a part of the documentation of the Rust toolchain, backed up, restored and
+//! compared.
 
 use onefold_tests::{Scene, assert_same_tree};
 use std::path::{Path, PathBuf};

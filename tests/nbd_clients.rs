@@ -174,7 +174,8 @@ fn qemu_io_patterns_zeros_and_discards_survive_a_restart() {
     scene.check();
 }
 
-/// The part of a command line of fio that all runs here share. The same seed writes the same, so that a later run can verify it.
+/// The part of a command line of fio that all runs here share. The same seed writes the same, so that a later run can
+/// verify it.
 fn fio(daemon: &Daemon, scene: &Scene, options: &[&str]) -> Run {
     let fixed = ["--name=load", "--ioengine=nbd", "--iodepth=16", "--size=48m", "--verify=crc32c", "--verify_fatal=1", "--randseed=7"];
     let places = [format!("--uri={}", daemon.uri("disk")), format!("--aux-path={}", scene.text("")), "--verify_state_save=0".to_owned()];

@@ -1,9 +1,11 @@
-//! Power cuts under a store on the kernel's ext4, XFS and btrfs. The file system lies on a device that records every write and flush; commands
-//! and a daemon work on it, and what they acknowledged is noted with the moment of the recording. Then the power is cut at many moments:
-//! what was not flushed is lost, torn or reordered, the file system replays its journal, and the store must hold everything that was
-//! acknowledged, whole, and of what was under way all or nothing.
+//! Power cuts under a store on the kernel's ext4, XFS and btrfs. The file system lies on a device that records every
+//! write and flush; commands and a daemon work on it, and what they acknowledged is noted with the moment of the
+//! recording. Then the power is cut at many moments: what was not flushed is lost, torn or reordered, the file system
+//! replays its journal, and the store must hold everything that was acknowledged, whole, and of what was under way all
+//! or nothing.
 //!
-//! `ONEFOLD_POWER_CUTS` says how many cuts each file system gets, `ONEFOLD_POWER_CUT_SEED` with which numbers they are chosen.
+//! `ONEFOLD_POWER_CUTS` says how many cuts each file system gets, `ONEFOLD_POWER_CUT_SEED` with which numbers they are
+//! chosen.
 
 use onefold_tests::{
     Client, Flushes, LoopDevice, Mounted, NbdFuse, PowerCuts, Random, RecordingDevice, Run, Scene, Survivors, Tmpfs, client, differences,
@@ -27,7 +29,8 @@ struct FileSystem {
     name: &'static str,
     make: &'static [&'static str],
     size: u64,
-    /// What it needs to be written whole. XFS and btrfs write their own blocks of 4 KiB in place and take their headers for what they say.
+    /// What it needs to be written whole. XFS and btrfs write their own blocks of 4 KiB in place and take their headers
+    /// for what they say.
     unit_bytes: u64,
     cuts: usize,
 }
@@ -173,7 +176,8 @@ impl Work<'_> {
         }
     }
 
-    /// Everything that the issue names: backups, a daemon with a volume, a kill, forgetting and pruning, beside the daemon and without it.
+    /// Everything that the issue names: backups, a daemon with a volume, a kill, forgetting and pruning, beside the
+    /// daemon and without it.
     fn run(&mut self) {
         self.backup(0);
         let daemon = self.scene.serve();

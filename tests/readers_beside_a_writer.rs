@@ -1,4 +1,5 @@
-//! Processes that read beside one that writes: neither waits for the other, and what somebody reads is not removed (B.12).
+//! Processes that read beside one that writes: neither waits for the other, and what somebody reads is not removed
+//! (B.12).
 
 use onefold_tests::{Run, Running, Scene, noise};
 use std::fs;
@@ -34,7 +35,8 @@ fn back_up(scene: &Scene) -> String {
     scene.run(["backup", "--name", "t", "--json", "tree"]).succeeds().json()["id"].as_str().unwrap().to_owned()
 }
 
-/// `dump` into a pipe of which the first bytes were read, and then nothing more: as by somebody who has left `less` open.
+/// `dump` into a pipe of which the first bytes were read, and then nothing more: as by somebody who has left `less`
+/// open.
 struct Left {
     child: Child,
     out: BufReader<ChildStdout>,

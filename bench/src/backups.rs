@@ -21,13 +21,14 @@ struct Runner<'a> {
     gigabytes: f64,
 }
 
-/// Backups of the corpus into stores on memory, for each compression, then one on disk, then a tree of many small files.
+/// Backups of the corpus into stores on memory, for each compression, then one on disk, then a tree of many small
+/// files.
 pub fn measure(options: &Options, report: &mut Report) -> Result<()> {
     let memory = tempfile::tempdir_in(&options.memory).context("no temporary directory in memory")?;
     let disk = tempfile::tempdir_in(&options.disk).context("no temporary directory on disk")?;
     let tree = memory.path().join("tree");
     for compression in ["zstd:1", "lz4", "none"] {
-        // Made anew each time: the second generation is made in place.
+        // Made again each time, because the second generation is made in place.
         if tree.exists() {
             fs::remove_dir_all(&tree)?;
         }
@@ -70,8 +71,8 @@ impl Runner<'_> {
         self.onefold(&["backup", "--json", "--store", text(store), "--name", "bench", text(&self.tree)])
     }
 
-    /// Runs several times; the medians of wall time, processor time per GB and memory become three rows. `floor`: wall and processor
-    /// time of what stands beside it.
+    /// Runs several times; the medians of wall time, processor time per GB and memory become three rows. `floor`: wall
+    /// and processor time of what stands beside it.
     fn rows(
         &mut self,
         what: &str,

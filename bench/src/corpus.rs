@@ -1,8 +1,10 @@
-//! The corpus: a tree of the kind of files that people back up, made from what the machine has, the same for the same seed.
+//! The corpus: a tree of the kind of files that people back up, made from what the machine has, the same for the same
+//! seed.
 //!
-//! Four parts: the Rust toolchain's files, the system's libraries and shared files, a disk image (files of both, each behind a block
-//! of its own and aligned to 4 KiB, with holes of zeros between them), random data. Its first generation is made by [`create`]; [`change`]
-//! makes the second one in place, so that what is not changed keeps its inode and times. [`scatter`] overwrites blocks of an image.
+//! Four parts: the Rust toolchain's files, the system's libraries and shared files, a disk image (files of both, each
+//! behind a block of its own and aligned to 4 KiB, with holes of zeros between them), random data. Its first generation
+//! is made by [`create`]; [`change`] makes the second one in place, so that what is not changed keeps its inode and
+//! times. [`scatter`] overwrites blocks of an image.
 
 use crate::random::Random;
 use anyhow::{Context, Result, bail};
@@ -103,7 +105,8 @@ fn candidates(directories: &[PathBuf]) -> Vec<Candidate> {
     found
 }
 
-/// Draws files until they have `wanted_bytes`, or none are left; in the order of their paths, so that neighbours stay neighbours.
+/// Draws files until they have `wanted_bytes`, or none are left; in the order of their paths, so that neighbours stay
+/// neighbours.
 fn choose<'a>(candidates: &'a [Candidate], wanted_bytes: u64, random: &mut Random) -> Vec<&'a Candidate> {
     let mut drawn: Vec<_> =
         candidates.iter().filter(|file| file.bytes <= wanted_bytes / LARGEST_PART).map(|file| (random.next(), file)).collect();
@@ -122,7 +125,8 @@ fn choose<'a>(candidates: &'a [Candidate], wanted_bytes: u64, random: &mut Rando
     chosen
 }
 
-/// A disk image: for each of some files a block with its name, its bytes, zeros up to the next block; now and then a run of zero blocks.
+/// A disk image: for each of some files a block with its name, its bytes, zeros up to the next block; now and then a
+/// run of zero blocks.
 fn image(target: &Path, files: &[(PathBuf, u64)], wanted_bytes: u64, random: &mut Random) -> Result<()> {
     let mut out = BufWriter::with_capacity(1 << 20, File::create(target)?);
     let mut written = 0;

@@ -1,5 +1,6 @@
-//! A served volume beside other NBD servers: fio over a Unix socket, on the same processors. Servers that are not installed are left out.
-//! `nbdkit memory` and `qemu-nbd` on a file in memory keep every byte as it comes; onefold cuts, hashes and stores it.
+//! A served volume beside other NBD servers: fio over a Unix socket, on the same processors. Servers that are not
+//! installed are left out. `nbdkit memory` and `qemu-nbd` on a file in memory keep every byte as it comes; onefold
+//! cuts, hashes and stores it.
 
 use crate::Options;
 use crate::process::{Cost, run};
@@ -67,7 +68,8 @@ pub fn measure(options: &Options, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Median and 99th percentile of the latency of random writes of new data at a fixed rate, milliseconds; `None` without fio.
+/// Median and 99th percentile of the latency of random writes of new data at a fixed rate, milliseconds; `None` without
+/// fio.
 pub fn latencies_of_writes(uri: &str) -> Result<Option<[f64; 2]>> {
     if !is_installed("fio") {
         return Ok(None);
@@ -88,7 +90,8 @@ fn measure_one(uri: &str, (_, pattern, block, depth): &(&str, &str, &str, &str))
     let uri = format!("--uri={uri}");
     let (rw, bs, depth, size) =
         (format!("--rw={pattern}"), format!("--bs={block}"), format!("--iodepth={depth}"), format!("--size={DISK_BYTES}"));
-    // A whole disk for large requests, which then are the same in each run; a time for small ones. Writes end with a flush.
+    // A whole disk for large requests, which then are the same in each run; a time for small ones. Writes end with a
+    // flush.
     let mut arguments =
         vec!["--name=bench", "--ioengine=nbd", &uri, &rw, &bs, &depth, &size, "--randrepeat=1", "--refill_buffers", "--output-format=json"];
     let runtime = format!("--runtime={SECONDS}");

@@ -1,8 +1,8 @@
 //! Ingest and reads in process: the engine without files to walk and without a program to start.
 //!
-//! Each thread has a stream of its own and writes pieces of 4 MiB. Unique data is random bytes that differ in each KiB from all before;
-//! duplicates are the same bytes again after the store was opened anew. Shares are those of the store's own profile (M0.22): wall time of
-//! the threads in each component, so waiting counts.
+//! Each thread has a stream of its own and writes pieces of 4 MiB. Unique data is random bytes that differ in each KiB
+//! from all before; duplicates are the same bytes again after the store was opened again. Shares are those of the
+//! store's own profile (M0.22): wall time of the threads in each component, so waiting counts.
 
 use crate::process::own_cpu_s;
 use crate::random::Random;
@@ -97,7 +97,8 @@ pub fn measure(options: &Options, report: &mut Report) -> Result<()> {
     parity(options, report, pieces)
 }
 
-/// What parity costs: processor time of the same unique data without it and with it, until all sealed containers have theirs; store in memory, nothing compressed.
+/// What parity costs: processor time of the same unique data without it and with it, until all sealed containers have
+/// theirs; store in memory, nothing compressed.
 fn parity(options: &Options, report: &mut Report, pieces: u64) -> Result<()> {
     const GROUP: usize = 16;
     let gigabytes = (pieces * PIECE_BYTES as u64) as f64 / 1e9;
@@ -212,7 +213,8 @@ fn shares(report: &mut Report, what: &str, engine: &Engine, index_and_log_percen
     }
 }
 
-/// Reads a few pieces again and again, by as many threads: from the page cache and the frame cache, fingerprints verified.
+/// Reads a few pieces again and again, by as many threads: from the page cache and the frame cache, fingerprints
+/// verified.
 fn reads(report: &mut Report, engine: &Arc<Engine>, what: &str, spelled: &[Vec<Piece>]) -> Result<()> {
     const ROUNDS: usize = 16;
     let bytes: u64 = spelled.iter().flatten().map(Piece::length).sum();

@@ -1,7 +1,9 @@
-//! A volume served over iSCSI beside `tgt` with a raw file, on loopback, on the same processors, store and file in memory.
+//! A volume served over iSCSI beside `tgt` with a raw file, on loopback, on the same processors, store and file in
+//! memory.
 //!
-//! tgt keeps every byte as it comes, in the page cache; onefold cuts, hashes and stores it. Clients are those of libiscsi (`iscsi-perf` reads) and QEMU
-//! (`qemu-img` writes, with its driver for iSCSI). Where a client is not installed the part is left out; without tgt, what stands beside.
+//! tgt keeps every byte as it comes, in the page cache; onefold cuts, hashes and stores it. Clients are those of
+//! libiscsi (`iscsi-perf` reads) and QEMU (`qemu-img` writes, with its driver for iSCSI). Where a client is not
+//! installed the part is left out; without tgt, what stands beside.
 
 use crate::Options;
 use crate::corpus::write_random;
@@ -34,7 +36,7 @@ const TARGET: &str = "iqn.2026-01.net.example:bench";
 struct Load {
     name: &'static str,
     unit: &'static str,
-    /// Which part of tgt's figure it should reach; none for what only stands beside.
+    /// Which part of tgt's figure it should reach; none for loads without an aim.
     share: Option<f64>,
     measure: fn(&Server, &Path) -> Result<f64>,
 }
@@ -224,8 +226,8 @@ fn read(server: &Server, blocks: &str, depth: &str, is_random: bool) -> Result<f
     Ok(if is_random { requests / 1e3 } else { requests * blocks.parse::<f64>()? * 512.0 / 1e6 })
 }
 
-/// Writes one byte again and again, with a flush at the end: MB/s of large requests, one behind the other, thousands of small ones a second, all over
-/// the disk.
+/// Writes one byte again and again, with a flush at the end: MB/s of large requests, one behind the other, thousands of
+/// small ones a second, all over the disk.
 fn write(server: &Server, bytes: u64, depth: u64) -> Result<f64> {
     let is_large = bytes > 4096;
     let (count, step) = if is_large { (LARGE_WRITES, bytes) } else { (SMALL_WRITES, SMALL_STEP) };

@@ -1,7 +1,7 @@
 //! Benchmarks of onefold as a whole: `make bench`, or `onefold-bench run --help`.
 //!
-//! Every figure stands beside its aim and beside a floor of the same run. What is measured by programs of single crates (chunkers, index,
-//! containers, NBD protocol) lies in their `benches/`.
+//! Every figure stands beside its aim and beside a floor of the same run. What is measured by programs of single crates
+//! (chunkers, index, containers, NBD protocol) lies in their `benches/`.
 
 mod backups;
 mod corpus;
@@ -133,7 +133,7 @@ enum Part {
     Disks,
     /// A volume over iSCSI beside tgt
     Iscsi,
-    /// Giving space back after many generations, and restores before and after
+    /// Reclaiming space after many generations, and restores before and after
     Reclamation,
     /// Latency of writers beside reclamation
     Writers,

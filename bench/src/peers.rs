@@ -1,9 +1,10 @@
 //! Backup programs beside ours, on the same corpus in the same run: `make bench-peers`.
 //!
-//! Each program gets the same two generations in the same place and an empty repository in memory, and is measured through the same
-//! steps: a first backup, an unchanged one, one of the second generation; a restore, whose tree is compared with the original;
-//! verification of all data; deletion of all backups but the newest with all space given back; once more a restore that is compared. A
-//! step that fails is reported as failed with what the program said, and the next program goes on.
+//! Each program gets the same two generations in the same place and an empty repository in memory, and is measured
+//! through the same steps: a first backup, an unchanged one, one of the second generation; a restore, whose tree is
+//! compared with the original; verification of all data; deletion of all backups but the newest with all space given
+//! back; once more a restore that is compared. A step that fails is reported as failed with what the program said, and
+//! the next program goes on.
 
 mod compare;
 mod programs;

@@ -1,5 +1,6 @@
-//! Cutting and fingerprinting, the two steps that every byte of a client takes, on one core and on real files: as most programs do it (the crate
-//! `fastcdc`, then the crate `blake3` for each chunk), and as the write path of the engine does it.
+//! Cutting and fingerprinting, the two steps that every byte of a client takes, on one core and on real files: as most
+//! programs do it (the crate `fastcdc`, then the crate `blake3` for each chunk), and as the write path of the engine
+//! does it.
 
 use crate::report::{Aim, Report, median};
 use crate::{corpus, floors};

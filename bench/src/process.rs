@@ -1,7 +1,7 @@
 //! What a program costs: wall time, processor time and peak memory of a child.
 //!
-//! The child is started by a small process of its own (this program, called as `measured`): peak memory of a process counts what its
-//! parent had when it was started, and `getrusage` sums over all children.
+//! The child is started by a small process of its own (this program, called as `measured`): peak memory of a process
+//! counts what its parent had when it was started, and `getrusage` sums over all children.
 
 use anyhow::{Context, Result, bail};
 use nix::sys::resource::{UsageWho, getrusage};

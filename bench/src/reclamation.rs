@@ -1,7 +1,8 @@
-//! A store that is lived with: what giving space back takes and what it does to who writes meanwhile, how quickly the newest backup comes back
-//! after many generations, how long an opening after a crash takes, and how many look-ups rewriting an image onto a clone of the last one spares.
+//! A store after a long time of use. Measures what reclaiming space costs and how it delays writers, how fast the
+//! newest backup is restored after many generations, and how long opening after a crash takes. Also counts the look-ups
+//! saved when an image is rewritten onto a clone of the last one.
 //!
-//! Whole runs of the program on a store on disk. Where reading counts, the store's files are put out of the page cache before.
+//! Whole runs of the program on a store on disk. Before reads are measured, the store's files leave the page cache.
 
 use crate::backups::{copy_tree, disk_bytes, text};
 use crate::disks::{DISK_BYTES, latencies_of_writes};
@@ -88,7 +89,8 @@ impl<'a> Bench<'a> {
         self.onefold(store, &["backup", "--name", name, text(tree)])
     }
 
-    /// Pruning after one and after all but one of many generations, in a store and in one that has other data besides; then restores.
+    /// Pruning after one and after all but one of many generations, in a store and in one that has other data besides;
+    /// then restores.
     fn generations(&self, report: &mut Report) -> Result<()> {
         let tree = self.memory.join("tree");
         corpus::create(&tree, self.options.size, self.options.seed)?;
@@ -161,7 +163,8 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// The newest backup, in a store that has only that one, in one with all generations, and in that one after merging. `of.store` was pruned.
+    /// The newest backup, in a store that has only that one, in one with all generations, and in that one after
+    /// merging. `of.store` was pruned.
     fn restores(&self, of: &Generations, tree: &Path, report: &mut Report) -> Result<()> {
         let fresh = self.store("fresh", "zstd:1")?;
         self.backup(&fresh, "bench", tree)?;
@@ -257,7 +260,8 @@ impl<'a> Bench<'a> {
         Ok(fs::remove_dir_all(&store)?)
     }
 
-    /// An image that is written over a clone of the image of the day before, of which one block in a hundred differs (M0.7).
+    /// An image that is written over a clone of the image of the day before, of which one block in a hundred differs
+    /// (M0.7).
     fn images(&self, report: &mut Report) -> Result<()> {
         report.group("An image rewritten in place onto a clone of the last one: chunks that the chunk index was asked for");
         let tree = self.memory.join("images");
@@ -323,7 +327,8 @@ const WRITES_BEFORE_FLUSH: u64 = 16;
 /// How full the log becomes, in percent of its limit; with the next batches it would be emptied.
 const FULL_PERCENT: u64 = 95;
 
-/// Writes to the volume `disk` without work in the background until the log is full, then ends as a killed process does.
+/// Writes to the volume `disk` without work in the background until the log is full, then ends as a killed process
+/// does.
 pub fn fill_log(store: &Path) -> Result<()> {
     let settings = Settings { background: false, ..Settings::default() };
     let limit_bytes = settings.log_limit_bytes;

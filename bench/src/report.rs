@@ -57,7 +57,8 @@ impl Report {
         self.add_beside(name, value, unit, None, None);
     }
 
-    /// A figure with an aim, a floor (its name and figure, same unit), or both. It is also told at once, for who waits.
+    /// A figure with an aim, a floor (its name and figure, same unit), or both. It is also printed at once, for people
+    /// who wait.
     pub fn add_beside(&mut self, name: impl Into<String>, value: f64, unit: &'static str, aim: Option<Aim>, floor: Option<(&str, f64)>) {
         let row =
             Row { group: self.group.clone(), name: name.into(), value, unit, aim, floor: floor.map(|(name, value)| (name.into(), value)) };

@@ -1,4 +1,5 @@
-//! Reading a whole store: `scrub` and `check --read-data` beside a plain sequential read of the same files, past the page cache.
+//! Reading a whole store: `scrub` and `check --read-data` beside a plain sequential read of the same files, past the
+//! page cache.
 
 use crate::process::{Cost, run};
 use crate::report::{Aim, Report, median};

@@ -5,8 +5,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-/// The program, of the same profile as the test that asks: beside the test's own file, built first if it is absent or older than its source.
-/// The environment variable `ONEFOLD_BINARY` names another one.
+/// The program, of the same profile as the test that asks: beside the test's own file, built first if it is absent or
+/// older than its source. The environment variable `ONEFOLD_BINARY` names another one.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| std::env::var_os("ONEFOLD_BINARY").map_or_else(built, PathBuf::from))
@@ -33,7 +33,8 @@ fn built() -> PathBuf {
     binary
 }
 
-/// When what the program is built from was changed last: sources and manifests below `path`, tests and benchmarks left out.
+/// When what the program is built from was changed last: sources and manifests below `path`, tests and benchmarks left
+/// out.
 fn newest(path: &Path) -> Option<SystemTime> {
     let metadata = path.symlink_metadata().ok()?;
     if metadata.is_dir() {

@@ -1,5 +1,6 @@
-//! An iSCSI initiator of the fewest means (RFC 7143): one session, one command at a time, PDUs as the test wants them. It exists so that a test knows exactly which
-//! commands were answered when the daemon died, and can send what no good initiator sends.
+//! An iSCSI initiator of the fewest means (RFC 7143): one session, one command at a time, PDUs as the test wants them.
+//! It exists so that a test knows exactly which commands were answered when the daemon died, and can send what no good
+//! initiator sends.
 
 use crate::RequestError;
 use std::io::{self, Read, Write};
@@ -80,7 +81,8 @@ pub fn login_request(isid: u32, pairs: &[(&str, &str)]) -> ([u8; HEADER_BYTES], 
 }
 
 impl Initiator {
-    /// Logs in to a target as this initiator, with an ISID of its own, for commands to a LUN. An error of kind `PermissionDenied` is a refused login with its status.
+    /// Logs in to a target as this initiator, with an ISID of its own, for commands to a LUN. An error of kind
+    /// `PermissionDenied` is a refused login with its status.
     pub fn log_in(portal: &str, target: &str, name: &str, isid: u32, lun: u8) -> io::Result<Initiator> {
         let mut stream = connect(portal)?;
         let (header, text) = login_request(
@@ -120,7 +122,8 @@ impl Initiator {
         header
     }
 
-    /// Does a command: sends `data`, returns what comes back. Refused with sense key, code and qualifier, or with the status alone.
+    /// Does a command: sends `data`, returns what comes back. Refused with sense key, code and qualifier, or with the
+    /// status alone.
     pub fn command(&mut self, cdb: &[u8], data: &[u8], expected: usize) -> Result<Vec<u8>, RequestError> {
         let flags = 0x81 | u8::from(expected > 0) << 6 | u8::from(!data.is_empty()) << 5;
         let header = self.header(cdb, flags, expected.max(data.len()));

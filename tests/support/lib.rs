@@ -1,8 +1,9 @@
-//! What the tests of the whole program share: the built binary, a daemon that can be killed, real clients with a time limit, small
-//! file systems, a comparer of file trees.
+//! What the tests of the whole program share: the built binary, a daemon that can be killed, real clients with a time
+//! limit, small file systems, a comparer of file trees.
 //!
-//! Every process that a test starts is its own child and is ended by it; every wait has an end; sockets are Unix sockets in the test's
-//! directory or free ports of the loopback address. What a machine lacks makes a test skip, and it says what.
+//! Every process that a test starts is its own child and is ended by it; every wait has an end; sockets are Unix
+//! sockets in the test's directory or free ports of the loopback address. What a machine lacks makes a test skip, and
+//! it says what.
 
 mod binary;
 mod daemon;

@@ -25,7 +25,7 @@ impl Mounted {
         &self.place
     }
 
-    /// Unmounts, with retries for whoever still has it open for a moment. A dead device below it is no hindrance.
+    /// Unmounts, and retries while somebody still has it open. It works above a dead device too.
     pub fn unmount(&mut self) {
         let until = Instant::now() + Duration::from_secs(10);
         while self.is_mounted {

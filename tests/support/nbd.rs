@@ -1,5 +1,5 @@
-//! An NBD client of the fewest means: fixed newstyle negotiation, simple replies, one request at a time. It exists so that a test knows
-//! exactly which requests were acknowledged when the daemon died.
+//! An NBD client of the fewest means: fixed newstyle negotiation, simple replies, one request at a time. It exists so
+//! that a test knows exactly which requests were acknowledged when the daemon died.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

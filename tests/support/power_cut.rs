@@ -1,7 +1,8 @@
 //! What a power cut leaves of a device that recorded what happened to it.
 //!
-//! Everything before the last flush is there. Of later writes each sector holds either what it held then, or any of what was written to it
-//! since: so writes are lost, torn and reordered in every way that a device with a volatile cache is free to choose.
+//! Everything before the last flush is there. Of later writes each sector holds either what it held then, or any of
+//! what was written to it since: so writes are lost, torn and reordered in every way that a device with a volatile
+//! cache is free to choose.
 
 use crate::recording::Entry;
 use crate::{Random, RecordingDevice};
@@ -53,7 +54,8 @@ pub struct PowerCuts {
 }
 
 impl PowerCuts {
-    /// Takes what the device has recorded. A file system that is not made for sectors of 512 bytes says what it needs to be written whole.
+    /// Takes what the device has recorded. A file system that is not made for sectors of 512 bytes says what it needs
+    /// to be written whole.
     pub fn of(device: &RecordingDevice, unit_bytes: u64) -> PowerCuts {
         assert!(unit_bytes.is_multiple_of(SECTOR_BYTES));
         PowerCuts { entries: device.entries(), durable: vec![0; device.size() as usize], durable_entries: 0, unit_bytes }

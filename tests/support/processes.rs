@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 /// The longest that a client or a command of the program may take.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A process that is killed and reaped when this is dropped. Its output goes to files, so that it never waits for a reader.
+/// A process that is killed and reaped when this is dropped. Its output goes to files, so that it never waits for a
+/// reader.
 #[derive(Debug)]
 pub struct Running {
     name: String,

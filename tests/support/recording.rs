@@ -1,7 +1,8 @@
 //! A block device that remembers in which order it was written and flushed: an NBD server in the test's own process.
 //!
-//! It works on one request at a time, so the order of its entries is the order in which it answered. A flush covers every write before it.
-//! What a power cut would have left of the device at any of its moments is worked out afterwards (`power_cut.rs`).
+//! It works on one request at a time, so the order of its entries is the order in which it answered. A flush covers
+//! every write before it. What a power cut would have left of the device at any of its moments is worked out afterwards
+//! (`power_cut.rs`).
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -35,7 +36,8 @@ pub(crate) enum Entry {
 pub enum Flushes {
     /// It obeys.
     Obeyed,
-    /// It acknowledges it and does nothing: a power cut may take what was written before. Writes with FUA are treated in the same way.
+    /// It acknowledges it and does nothing: a power cut may take what was written before. Writes with FUA are treated
+    /// in the same way.
     Ignored,
 }
 

@@ -26,8 +26,8 @@ impl Differences {
     }
 }
 
-/// Compares all below two directories. Mode and times of these two themselves are left out: some programs restore into a directory that
-/// the caller makes.
+/// Compares all below two directories. Mode and times of these two themselves are left out: some programs restore into
+/// a directory that the caller makes.
 pub fn trees(original: &Path, restored: &Path) -> Result<Differences> {
     let mut found = Differences::default();
     directories(original, restored, Path::new(""), &mut found)?;
@@ -143,7 +143,8 @@ mod tests {
     #[test]
     fn each_kind_of_difference_is_found() {
         let time = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
-        // What is done to the second tree, and what is to be said of it; times are put back, so that nothing else differs.
+        // What is done to the second tree, and what is to be said of it; times are put back, so that nothing else
+        // differs.
         type Change = fn(&Path);
         let changes: [(Change, &str); 6] = [
             (|tree| fs::write(tree.join("d/file"), "contenu").unwrap(), "differs: content of 2 (d/file)"),

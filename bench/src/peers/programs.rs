@@ -1,9 +1,9 @@
 //! The programs that are compared: how each is called, and with which settings.
 //!
-//! Each step is a line for the shell, with what differs from run to run in variables: `$STORE` (directory of the repository),
-//! `$PLACE/tree` (what is backed up), `$TARGET` (empty directory to restore into), `$NAME` (`first`, `unchanged` or `changed`),
-//! `$ONEFOLD` (ours). `$HOME` is a directory of the run, so that caches and keys are deleted with the rest. Passwords are in the
-//! environment ([`ENVIRONMENT`]).
+//! Each step is a line for the shell, with what differs from run to run in variables: `$STORE` (directory of the
+//! repository), `$PLACE/tree` (what is backed up), `$TARGET` (empty directory to restore into), `$NAME` (`first`,
+//! `unchanged` or `changed`), `$ONEFOLD` (ours). `$HOME` is a directory of the run, so that caches and keys are deleted
+//! with the rest. Passwords are in the environment ([`ENVIRONMENT`]).
 
 /// What all steps find in their environment, beside the variables of the run.
 pub const ENVIRONMENT: [&str; 5] = [
@@ -186,7 +186,8 @@ macro_rules! mounted {
     };
 }
 
-/// A file system that shares extents, and a program that finds equal ones in it afterwards: what is here called the repository is the image of that file system.
+/// A file system that shares extents, and a program that finds equal ones in it afterwards: what is here called the
+/// repository is the image of that file system.
 const DUPEREMOVE: Program = Program {
     name: "duperemove",
     codec: Codec::None,

@@ -90,8 +90,8 @@ impl Outcome {
     }
 }
 
-/// The report in Markdown: for each codec tables of processor time, wall time and space, then how the first program of each stands to the
-/// best of the others. `gigabytes`: size of the corpus.
+/// The report in Markdown: for each codec tables of processor time, wall time and space, then how the first program of
+/// each stands to the best of the others. `gigabytes`: size of the corpus.
 pub fn markdown(groups: &[(Codec, Vec<Outcome>)], about: &str, missing: &[String], gigabytes: f64) -> String {
     let mut text = format!("# Backup programs on the same corpus\n\n{about}\n");
     if !missing.is_empty() {

@@ -1,7 +1,7 @@
 //! Hands every batch to every lane: data is read once and cut many times.
 //!
-//! Workers take what is there to do, a lane and the next batch of it. A lane is worked on by one thread at a time and gets the batches in
-//! their order, so the figures are the same in every run, whatever the number of threads.
+//! Workers take what is there to do, a lane and the next batch of it. A lane is worked on by one thread at a time and
+//! gets the batches in their order, so the figures are the same in every run, whatever the number of threads.
 
 use crate::lane::Lane;
 use crate::read::Batch;

@@ -1,8 +1,9 @@
 //! How small unique chunks become when they are compressed as a store does it, told from a part of them.
 //!
-//! A store compresses frames of neighbouring new chunks. Here frames are made in the same way, of what is unique in *windows* of the data: all of
-//! the first ones, so that little data is told exactly, then one of sixteen, so that this takes less time than cutting does. All lanes look at the
-//! same windows, so that what one part of the data has more than another does not make one lane look better than another.
+//! A store compresses frames of neighbouring new chunks. Here frames are made in the same way, of what is unique in
+//! *windows* of the data: all of the first ones, so that little data is told exactly, then one of sixteen, so that this
+//! takes less time than cutting does. All lanes look at the same windows, so that what one part of the data has more
+//! than another does not make one lane look better than another.
 
 /// A frame is closed when it has so many bytes: what `init` makes of backups by default.
 pub const FRAME_BYTES: u64 = 512 << 10;
@@ -134,7 +135,8 @@ mod tests {
 
     #[test]
     fn of_much_data_a_part_stands_for_all() {
-        // After text, which vanishes, noise that does not shrink and text, taking turns; each is three times as long as a window.
+        // After text, which vanishes, noise that does not shrink and text, taking turns; each is three times as long as
+        // a window.
         let mut sample = Sample::new();
         let (text, noise) = (b"onefold ".repeat(512), noise(1 << 20));
         let (mut at, mut noise_bytes) = (0, 0);

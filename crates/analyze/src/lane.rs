@@ -93,7 +93,7 @@ pub struct Lane {
     fingerprinting: Effort,
 }
 
-/// What only one kind of lanes has.
+/// The parts of one kind of lane.
 enum How {
     Chunks(Box<Cutting>),
     WholeFiles(File),

@@ -4,8 +4,8 @@
 //! walk --jobs--> readers --batches of each job--> caller, job after job
 //!    \--------the order of the jobs-------------->/
 //! ```
-//! Small files come many to a batch, a large one in several batches. Every queue is bounded. The caller waits for the first job that is not
-//! done; jobs are taken in their order, so a reader has it in hand.
+//! Small files come many to a batch, a large one in several batches. Every queue is bounded. The caller waits for the
+//! first job that is not done; jobs are taken in their order, so a reader has it in hand.
 
 use crate::scan::Scan;
 use crate::walk::{Counts, Walk};
@@ -42,7 +42,8 @@ pub struct Batch {
 /// Bytes of one file without a hole between them, or a part of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Where they are in the batch. The bytes before `new_at` were in the batch before: whoever has not used them up finds them here again.
+    /// Where they are in the batch. The bytes before `new_at` were in the batch before: whoever has not used them up
+    /// finds them here again.
     pub data: Range<usize>,
     /// Where those begin that were not in the batch before.
     pub new_at: usize,
@@ -243,7 +244,8 @@ fn large(scan: &Scan<'_>, job: &Job, source: &Source, repeated_bytes: usize) -> 
     Ok(())
 }
 
-/// Opens a regular file without changing its access time where that is allowed; `None` if it cannot be read, which has been reported.
+/// Opens a regular file without changing its access time where that is allowed; `None` if it cannot be read, which has
+/// been reported.
 fn open(scan: &Scan<'_>, path: &Path) -> Option<File> {
     let open = |flags: OFlags| OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path);
     // What is no regular file any more must not make us wait.

@@ -1,15 +1,19 @@
 //! Which fingerprints were seen, in bounded memory.
 //!
-//! A fingerprint is kept as its first 64 bits. Of `n` different chunks about `n^2 / 2^65` pairs are then taken for duplicates that are none: with
-//! 10^8 chunks there is one wrong chunk in one of 3,700 runs, with 10^9 in one of 37, and a wrong chunk changes a sum by one part in `n`.
+//! A fingerprint is kept as its first 64 bits. Of `n` different chunks about `n^2 / 2^65` pairs are then taken for
+//! duplicates that are none: with 10^8 chunks there is one wrong chunk in one of 3,700 runs, with 10^9 in one of 37,
+//! and a wrong chunk changes a sum by one part in `n`.
 //!
-//! When the bound is reached, only fingerprints that end with a zero bit are kept, then with two, and so on: a *sample* that is as random as the
-//! fingerprints are, so that a chunk and all its duplicates are in it or none of them. Sums over it, times `2^bits`, are estimates.
+//! When the bound is reached, only fingerprints that end with a zero bit are kept, then with two, and so on: a *sample*
+//! that is as random as the fingerprints are, so that a chunk and all its duplicates are in it or none of them. Sums
+//! over it, times `2^bits`, are estimates.
 //!
 //! # Invariants
 //! * The keys of a shard fill at most four fifths of its slots, so that a search ends.
-//! * All keys have at least `sampling_bits` zeros at their end. The first bits choose the slot, so that a sample is spread evenly.
-//! * Sums are kept for each number of zeros apart: those of any sample can be told at any time, and nothing is lost when the sample shrinks.
+//! * All keys have at least `sampling_bits` zeros at their end. The first bits choose the slot, so that a sample is
+//!   spread evenly.
+//! * Sums are kept for each number of zeros apart: those of any sample can be told at any time, and nothing is lost
+//!   when the sample shrinks.
 
 /// Parts of the table, which grow one by one: less memory is needed while it grows. Chosen by the first bits of a key.
 const SHARD_BITS: u32 = 4;
@@ -145,7 +149,8 @@ impl Seen {
             sample.path_bytes += sums.path_bytes;
         }
         let one_in = self.one_in();
-        // Each chunk is in the sample with the probability p: the sum of lengths / p has the variance sum of squares * (1 - p) / p^2.
+        // Each chunk is in the sample with the probability p: the sum of lengths / p has the variance sum of squares *
+        // (1 - p) / p^2.
         let error = match sample.bytes {
             0 => 0.0,
             bytes => 1.96 * ((1.0 - 1.0 / one_in as f64) * sample.squares).sqrt() / bytes as f64,
@@ -209,7 +214,7 @@ impl Shard {
         self.used += 1;
     }
 
-    /// Makes the table anew with `slots`, of the keys that end with `zeros` zeros.
+    /// Rebuilds the table with `slots`, of the keys that end with `zeros` zeros.
     fn rebuild(&mut self, slots: usize, has_paths: bool, zeros: u32) {
         let old = std::mem::replace(self, Shard::new(slots, has_paths));
         for (at, key) in old.keys.into_iter().enumerate() {

@@ -1,8 +1,10 @@
 //! The walk: which regular files are under the paths, each once.
 //!
 //! # Invariants
-//! * A path that is named twice is one path. A file belongs to the path that was named nearest above it, so that `/srv` and `/srv/a` share none.
-//! * A file with several names is met once, under the first of them in the order of the walk: paths as they were given, names sorted.
+//! * A path that is named twice is one path. A file belongs to the path that was named nearest above it, so that `/srv`
+//!   and `/srv/a` share none.
+//! * A file with several names is met once, under the first of them in the order of the walk: paths as they were given,
+//!   names sorted.
 
 use crate::scan::Scan;
 use onefold_client::Excludes;

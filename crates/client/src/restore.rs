@@ -212,7 +212,7 @@ fn count_ahead(catalog: &Catalog, backup: &Backup, selection: &Selection, watch:
     }
 }
 
-/// Refuses a restore in which two directories become one: each would lose what only the other has.
+/// Refuses a restore in which two directories become one: each would lose what it does not share with the other.
 fn refuse_several_roots(catalog: &Catalog, backup: &Backup, options: &RestoreOptions, selection: &Selection) -> Result<()> {
     let mut roots: Vec<Vec<u8>> = Vec::new();
     let _ = for_each_wanted(catalog, backup, selection, &mut |path, content, _| {

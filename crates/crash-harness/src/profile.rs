@@ -21,8 +21,8 @@ pub const EXACT: Profile = Profile {
     meets: Sight::ALL,
 };
 
-/// Profile `exact` as `init` makes stores and `serve` opens them, with the reserve, but with one worker. No container is ever full, and the chunk index does
-/// not grow: this is what small stores are like.
+/// Profile `exact` as `init` makes stores and `serve` opens them, with the reserve, but with one worker. No container
+/// is ever full, and the chunk index does not grow: this is what small stores are like.
 pub const DEFAULTS: Profile = Profile {
     name: "exact with defaults",
     descriptor: |_| Descriptor::new().expect("the system has random numbers"),

@@ -9,7 +9,7 @@ use onefold_upkeep::{NoMonitor, PruneOptions};
 /// What is done again and again, each time with a crash at another operation.
 pub type Scenario = fn(&mut World, &mut Model) -> Result<(), Fault>;
 
-/// Gives space back: backups and volumes go, then what they had.
+/// Reclaims space: backups and volumes go, then their chunks.
 pub fn reclaiming(world: &mut World, model: &mut Model) -> Result<(), Fault> {
     let random = &mut Random(1);
     for _ in 0..3 {

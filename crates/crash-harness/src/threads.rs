@@ -1,6 +1,6 @@
 //! Trials with threads: several writers with volumes and backups of their own, flush storms, maintenance and pruning at
-//! the same time, with the threads of the engine in the background. Which steps meet which differs from run to run; what
-//! must hold does not.
+//! the same time, with the threads of the engine in the background. Which steps meet which differs from run to run;
+//! what must hold does not.
 
 use crate::model::Model;
 use crate::steps::step;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const WRITERS: u64 = 3;
 
 fn open(case: Case, ground: &SimulatedGround) -> Result<World, Fault> {
-    // All open containers are written anew at the head of the log when it is trimmed: there are many of them here.
+    // All open containers are written again at the head of the log when it is trimmed: there are many of them here.
     let settings = case.settings();
     let settings = Settings { background: true, workers: 2, log_limit_bytes: settings.log_limit_bytes.max(2 << 20), ..settings };
     case.open_with(ground, settings, Mode::ReadWrite)

@@ -1,7 +1,7 @@
 //! The stores that the harness runs: what is written to them, how they are made, opened and crashed.
 //!
-//! A profile lists steps, a step changes a world, a world knows its case, and a case its profile: so these four types are
-//! in one file.
+//! A profile lists steps, a step changes a world, a world knows its case, and a case its profile: so these four types
+//! are in one file.
 
 use crate::model::Model;
 use crate::sight::Sight;

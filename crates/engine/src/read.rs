@@ -25,9 +25,9 @@ fn batch_chunks(frame_bytes: usize, longest_chunk_bytes: usize) -> usize {
 }
 
 impl Engine {
-    /// Reads bytes `start .. start + out.len()` of the run that level-0 `pieces` spell. Either the checksum of a frame or
-    /// the fingerprint of the chunk is verified; with `verify`, both. Damage is an error that names container and chunk,
-    /// never wrong bytes.
+    /// Reads bytes `start .. start + out.len()` of the run that level-0 `pieces` spell. Either the checksum of a frame
+    /// or the fingerprint of the chunk is verified; with `verify`, both. Damage is an error that names container and
+    /// chunk, never wrong bytes.
     pub fn read(&self, pieces: &[Piece], start: u64, out: &mut [u8], verify: bool) -> Result<()> {
         self.served(out.len());
         let end = start.saturating_add(out.len() as u64);

@@ -220,7 +220,8 @@ fn m0_20_a_merge_whose_record_was_not_synced_for_want_of_space_is_neither_given_
         assert!(merge(&engine).unwrap());
         ground.operations() - begun
     };
-    // The disk is full twice, as a commit is repeated once: at the header of the new segment or the batch, then at a sync.
+    // The disk is full twice, as a commit is repeated once: at the header of the new segment or the batch, then at a
+    // sync.
     for (in_log, operation) in [3, 7].into_iter().flat_map(|in_log| (operations / 2..operations + 20).map(move |at| (in_log, at))) {
         let ground = base.snapshot(CrashPolicy::Random { seed: operation });
         let engine = open(&ground, tight());

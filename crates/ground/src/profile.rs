@@ -13,7 +13,8 @@ pub struct Component {
     place: OnceLock<usize>,
 }
 
-/// The most components of a process that are told apart. What is used for the first time after them counts as [`OTHER`].
+/// The most components of a process that are told apart. What is used for the first time after them counts as
+/// [`OTHER`].
 const MAX_COMPONENTS: usize = 32;
 /// The component of those that have no place of their own.
 const OTHER: &str = "other";

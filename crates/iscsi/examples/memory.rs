@@ -1,4 +1,5 @@
-//! A target with one disk in memory, to try suites on the protocol alone: `cargo run --example memory -- 127.0.0.1:3260`.
+//! A target with one disk in memory, to try suites on the protocol alone: `cargo run --example memory --
+//! 127.0.0.1:3260`.
 
 use onefold_iscsi::login::{Doors, Refused, Terms, Visitor};
 use onefold_iscsi::scsi::reservation::Reservations;
@@ -154,7 +155,7 @@ async fn main() {
     };
     let unit = LogicalUnit::new(Arc::new(Memory::default()), options.clone(), Box::new(|_| Ok(())));
     target.units.write().insert(0, Arc::new(unit));
-    // What only disks that never change are asked; and long blocks.
+    // Commands that are for disks that never change; and long blocks.
     let identity = |number: u64| Identity { serial: format!("{number:016}"), number, product: "memory".into() };
     let options = |number| UnitOptions { identity: identity(number), ..options.clone() };
     let unit = LogicalUnit::new(Arc::new(Memory::read_only()), options(2), Box::new(|_| Ok(())));

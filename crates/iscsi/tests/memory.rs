@@ -1,4 +1,4 @@
-//! The memory of all sessions has one bound, within which nobody is kept waiting by who does not go on.
+//! The memory of all sessions has one bound. Within it, a session that makes no progress keeps no other waiting.
 
 mod served;
 

@@ -1,4 +1,5 @@
-//! Sessions with initiators that are slow, dead or malicious: they harm nobody else, and cost no more memory than they may.
+//! Sessions with initiators that are slow, dead or malicious: they harm nobody else, and cost no more memory than they
+//! may.
 
 mod served;
 
@@ -52,7 +53,8 @@ fn one_that_stops_reading_stalls_nobody_and_its_memory_is_bounded() {
     }
     assert!(sent < 64 << 20, "the server takes what it cannot answer");
     let grown = resident().saturating_sub(before);
-    // 32 MiB for reads, as much again for the one that is just answered, 8 MiB for the rest, and what the sockets and the allocator keep.
+    // 32 MiB for reads, as much again for the one that is just answered, 8 MiB for the rest, and what the sockets and
+    // the allocator keep.
     assert!(grown < 128 << 20, "memory has grown by {grown} bytes");
     drop(dead);
     served.works();

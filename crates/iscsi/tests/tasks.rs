@@ -1,4 +1,5 @@
-//! Commands that are ended, ordered or lost, beside others that go on: none is forgotten, and none waits for what cannot come.
+//! Commands that are ended, ordered or lost, beside others that go on: none is forgotten, and none waits for what
+//! cannot come.
 
 mod served;
 
@@ -205,7 +206,7 @@ fn m0_1_a_reset_ends_with_the_session_that_asked_for_it() {
     let header = management(&mut a, 5, [0xff; 4], true);
     send(&mut a.stream, header, &[]).unwrap();
     ping(&mut a);
-    // It is logged in anew, which waits for the end of the session before.
+    // It logs in again, which waits for the end of the session before.
     let mut a = served.log_in(1);
     a.command(&[0x16, 0, 0, 0, 0, 0], &[], 0).unwrap();
     drop(gate);

@@ -1,6 +1,6 @@
-//! How fast the server is beside `nbdkit memory` and `qemu-nbd` (a file on tmpfs), each over a Unix socket on this machine, with fio as the client.
-//! Run with `cargo bench -p onefold-nbd --bench nbd`, or with `-- TEXT` for the loads whose name has TEXT. Servers that are not
-//! installed are left out. The client runs on the same cores.
+//! How fast the server is beside `nbdkit memory` and `qemu-nbd` (a file on tmpfs), each over a Unix socket on this
+//! machine, with fio as the client. Run with `cargo bench -p onefold-nbd --bench nbd`, or with `-- TEXT` for the loads
+//! whose name has TEXT. Servers that are not installed are left out. The client runs on the same cores.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

@@ -1,4 +1,5 @@
-//! Thousands of connections. A test binary of its own, because it looks at the memory and the file descriptors of the whole process.
+//! Thousands of connections. A test binary of its own, because it looks at the memory and the file descriptors of the
+//! whole process.
 
 mod common;
 

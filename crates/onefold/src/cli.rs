@@ -207,7 +207,8 @@ pub struct Init {
     /// How the store finds duplicates
     #[arg(long, value_enum, default_value_t = ProfileName::Exact)]
     pub profile: ProfileName,
-    /// Shares the store with this group (name or number): its members may read, write and delete everything [default: only you]
+    /// Shares the store with this group (name or number): its members may read, write and delete everything [default:
+    /// only you]
     #[arg(long, value_name = "GROUP")]
     pub group: Option<String>,
     /// How data is cut into chunks
@@ -234,7 +235,8 @@ pub struct Init {
     /// Size of a container file
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4MiB")]
     pub container_size: u64,
-    /// Bytes that are compressed, and read, as one piece [default: 512KiB for backups, 64KiB for volumes; at most half a container]
+    /// Bytes that are compressed, and read, as one piece [default: 512KiB for backups, 64KiB for volumes; at most half
+    /// a container]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub frame_size: Option<u64>,
     /// The same for volumes alone: a random read reads and decompresses this much [default: --frame-size, else 64KiB]
@@ -302,7 +304,8 @@ pub struct Serve {
     /// Serves NBD over a Unix socket at this path
     #[arg(long, value_name = "PATH")]
     pub nbd_socket: Option<PathBuf>,
-    /// Serves iSCSI at this address, on port 3260 if none is given; repeatable; `none` turns it off, whatever the settings say
+    /// Serves iSCSI at this address, on port 3260 if none is given; repeatable; `none` turns it off, whatever the
+    /// settings say
     #[arg(long, value_name = "ADDRESS[:PORT][=ADVERTISED]")]
     pub iscsi: Vec<String>,
     /// Server certificate chain, PEM

@@ -17,7 +17,8 @@ impl Interrupt {
     pub fn watch() -> Result<Interrupt> {
         let interrupt = Interrupt::default();
         for signal in [SIGINT, SIGTERM] {
-            // In this order: the first signal finds the flag unset and sets it, the second finds it set and ends the process.
+            // In this order: the first signal finds the flag unset and sets it, the second finds it set and ends the
+            // process.
             signal_hook::flag::register_conditional_shutdown(signal, Exit::Interrupted as i32, Arc::clone(&interrupt.came))
                 .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&interrupt.came)))
                 .map_err(|error| Failure::cannot_run(format!("cannot watch for signals: {error}")))?;

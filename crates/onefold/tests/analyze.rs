@@ -1,4 +1,5 @@
-//! `onefold analyze`: exact figures of trees whose duplicates are known, estimates near them, what it says when something is wrong.
+//! `onefold analyze`: exact figures of trees whose duplicates are known, estimates near them, what it says when
+//! something is wrong.
 
 mod support;
 
@@ -23,7 +24,8 @@ fn number(value: &Value, key: &str) -> u64 {
     value[key].as_u64().unwrap_or_else(|| panic!("{key} of {value}"))
 }
 
-/// Two paths: equal files within one, an equal file in both, the same bytes shifted, zeros, holes, names of the same file.
+/// Two paths: equal files within one, an equal file in both, the same bytes shifted, zeros, holes, names of the same
+/// file.
 fn make_paths(scene: &Scene) {
     for directory in ["one", "two"] {
         fs::create_dir(scene.path(directory)).unwrap();

@@ -1,4 +1,5 @@
-//! `onefold copy`: what arrives is what was there, however often it was stopped, and whatever the other store cuts like.
+//! `onefold copy`: what arrives is what was there, however often it was stopped, and whatever the other store cuts
+//! like.
 
 mod support;
 

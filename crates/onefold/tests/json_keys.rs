@@ -13,7 +13,8 @@ type Keys = BTreeMap<String, BTreeSet<String>>;
 
 /// Objects whose keys are names, not ours.
 const NAMED: [&str; 2] = ["profile", "filters"];
-/// Rows that no small store shows: an initiator; experiments, whose crate describes every key; a repair that would lose something.
+/// Rows that no small store shows: an initiator; experiments, whose crate describes every key; a repair that would lose
+/// something.
 const ELSEWHERE: [&str; 3] = ["session list", "bench run", "check --repair"];
 
 /// Keys of `scrub` that `scrub --status` has not, nor what repeats it.

@@ -8,7 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use support::{Scene, noise, tree};
 
-/// Two backups of `source`, between which `notes` changed, `old` went and `d/new` came; returns the source as the backup names it.
+/// Two backups of `source`, between which `notes` changed, `old` went and `d/new` came; returns the source as the
+/// backup names it.
 fn two_backups(scene: &Scene) -> PathBuf {
     let source = scene.path("source");
     fs::create_dir_all(source.join("d/deep")).unwrap();

@@ -1,4 +1,5 @@
-//! The papers' experiments as they are declared in `bench/papers`: all can be run, what modelled devices decide comes out, and a report is made of it.
+//! The papers' experiments as they are declared in `bench/papers`: all can be run, what modelled devices decide comes
+//! out, and a report is made of it.
 
 mod support;
 
@@ -22,7 +23,8 @@ fn texts<'a>(table: &'a toml::Table, list: &str, key: &str) -> BTreeSet<&'a str>
     items.into_iter().flatten().filter_map(|item| item.get(key)?.as_str()).collect()
 }
 
-/// E0.1 to E0.10, as small as they go: only orders are asserted that devices decide by far, or that follow from the data.
+/// E0.1 to E0.10, as small as they go: only orders are asserted that devices decide by far, or that follow from the
+/// data.
 #[test]
 fn e0_1_to_e0_10_run_and_are_reported() {
     let scene = Scene::new();

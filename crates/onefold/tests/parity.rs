@@ -1,4 +1,5 @@
-//! Parity through the binary: a container that is lost or rotten comes back by itself when it is read, checked beside a daemon, or scrubbed.
+//! Parity through the binary: a container that is lost or rotten comes back by itself when it is read, checked beside a
+//! daemon, or scrubbed.
 
 mod support;
 
@@ -49,7 +50,7 @@ fn a_lost_or_rotten_container_comes_back_when_it_is_read_checked_or_scrubbed() {
     let daemon = scene.serve(&[]);
     fs::write(container(&scene, 3), &rotten).unwrap();
     let path = scene.path("file").display().to_string();
-    // A command that only reads beside the daemon gets it through parity; the daemon makes it anew.
+    // A command that reads beside the daemon gets it through parity; the daemon rebuilds it.
     assert!(scene.run(["dump", "latest", &path]).succeeds().bytes == noise(1, 12 << 20));
     scene.run(["check", "--read-data"]).succeeds();
     assert!(fs::read(container(&scene, 3)).unwrap() == whole);

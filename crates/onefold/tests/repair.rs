@@ -118,7 +118,7 @@ fn when_a_container_that_was_being_filled_is_gone_the_next_backup_makes_everythi
     open.iter().for_each(|path| fs::remove_file(path).unwrap());
     scene.run(["check", "--repair"]).ends_with(1);
     back_up();
-    // What only the log had of them is read from there, by those who look beside a writer too.
+    // The log alone has part of them. Everybody reads that from there, also beside a writer.
     let found = scene.run(["check", "--read-data", "--json"]).succeeds().json();
     assert!(found["chunks"].as_u64() >= found["index_entries"].as_u64(), "{found}");
     let list = scene.run(["backups", "--json"]).succeeds().json();

@@ -1,4 +1,5 @@
-//! `scrub` through the binary: it says truthfully since when everything was read, goes on where it was, and names what is damaged.
+//! `scrub` through the binary: it says truthfully since when everything was read, goes on where it was, and names what
+//! is damaged.
 
 mod support;
 

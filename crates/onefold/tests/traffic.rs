@@ -66,7 +66,8 @@ fn c_1_a_store_finds_what_is_promised() {
         assert_eq!(parts.iter().sum::<u64>(), 24 << 20);
         assert!(parts[0] > 0 && (generation == "1") == (parts[2] == 0), "{description}");
         new.push(parts[0]);
-        // Blocks of 4 KiB find every duplicate; beside the data a backup adds 36 bytes or so for each block of it, and its directories.
+        // Blocks of 4 KiB find every duplicate; beside the data a backup adds 36 bytes or so for each block of it, and
+        // its directories.
         let backup = scene.run(["backup", "--json", "--name", "data", &format!("gen{generation}")]).succeeds().json();
         let added = number(&backup, "added_bytes");
         assert!((parts[0]..parts[0] + (512 << 10)).contains(&added), "generation {generation}: {added}, promised {}", parts[0]);

@@ -120,7 +120,7 @@ fn a_damaged_descriptor_is_refused() {
     let descriptor = scene.store().join("descriptor");
     let text = std::fs::read_to_string(&descriptor).unwrap().replace("8192", "4096");
     std::fs::write(&descriptor, text).unwrap();
-    // Its second copy does for those who only read.
+    // Its second copy is enough for readers.
     scene.run(["backups"]).succeeds();
     let found = scene.run(["check", "--json"]).ends_with(1).json();
     assert_eq!(found["problems"][0]["kind"], "spare");

@@ -91,8 +91,8 @@ impl Forward {
 }
 
 impl ContainerStore {
-    /// Returns the container whose file has the chunk at an address, or the chunks of an origin: the one where they were
-    /// stored first, or what it was merged into.
+    /// Returns the container whose file has the chunk at an address, or the chunks of an origin: the one where they
+    /// were stored first, or what it was merged into.
     pub fn container_of(&self, at: impl Into<Origin>) -> Result<ContainerId> {
         let container = at.into().container();
         if !self.is_sealed(container) {

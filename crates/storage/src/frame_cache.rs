@@ -6,8 +6,7 @@
 //! Each method takes the lock last and alone.
 
 use crate::cache::Lru;
-use crate::short_reads::SHORT_READ_FRAMES;
-use crate::{ContainerId, Frame};
+use crate::{Codec, ContainerId, Frame};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
@@ -15,9 +14,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The latest so many short reads are noted. A frame that is read twice within them is read as a whole. More notes would
-/// promote frames of random reads, which nobody reads again before they are evicted; fewer would miss sequential readers
-/// beside each other.
+/// A call that needs more frames than this is no short one: its neighbours probably want the rest of the frames.
+const SHORT_READ_FRAMES: usize = 4;
+/// A short read takes at most this part of its frame. A fingerprint takes several times as long as the checksum of as
+/// many bytes (decision 0052).
+const LARGEST_SHARE: usize = 2;
+
+/// The latest so many short reads are noted. A frame that is read twice within them is read as a whole. More notes
+/// would promote frames of random reads, which nobody reads again before they are evicted; fewer would miss sequential
+/// readers beside each other.
 const NOTED_SHORT_READS: usize = 64;
 
 type FrameKey = (ContainerId, u32);
@@ -64,6 +69,18 @@ pub(crate) struct Needed {
 impl Needed {
     fn key(&self) -> FrameKey {
         (self.container, self.frame.number)
+    }
+
+    /// Returns the bytes of the frame from the first wanted chunk to the end of the last, if a short read can take
+    /// them.
+    pub(crate) fn short_range(&self) -> Option<Range<usize>> {
+        let raw_bytes = self.frame.raw_bytes as usize;
+        if self.frame.codec != Codec::Plain || self.frame.stored_bytes != self.frame.raw_bytes {
+            return None;
+        }
+        let start = self.users.iter().map(|(_, range)| range.start).min()?;
+        let end = self.users.iter().map(|(_, range)| range.end).max()?;
+        (start <= end && end <= raw_bytes && end - start <= raw_bytes / LARGEST_SHARE).then_some(start..end)
     }
 }
 
@@ -192,5 +209,34 @@ mod tests {
         assert!(!frames.note_short(key(0)), "the oldest is still noted");
         assert!(frames.note_short(key(1000)) && frames.note_short(key(0)) && !frames.note_short(key(2)));
         assert_eq!(frames.short.len(), NOTED_SHORT_READS);
+    }
+
+    fn needed(codec: Codec, raw_bytes: u32, users: &[(usize, usize)]) -> Needed {
+        let frame = Frame {
+            number: 0,
+            first_slot: 0,
+            slots: users.len() as u32,
+            offset_bytes: 64,
+            stored_bytes: if codec == Codec::Plain { raw_bytes } else { raw_bytes / 2 },
+            raw_bytes,
+            codec,
+            checksum: 0,
+        };
+        Needed { container: ContainerId::new(0, 1), frame, users: users.iter().map(|(start, end)| *start..*end).enumerate().collect() }
+    }
+
+    #[test]
+    fn a_short_read_takes_at_most_half_of_a_plain_frame_and_nothing_behind_it() {
+        let range = |users: &[(usize, usize)]| needed(Codec::Plain, 1000, users).short_range();
+        assert_eq!(range(&[(300, 400), (100, 200)]), Some(100..400));
+        assert_eq!((range(&[(0, 500)]), range(&[(0, 501)]), range(&[(0, 10), (600, 700)])), (Some(0..500), None, None));
+        assert_eq!((range(&[(900, 1000)]), range(&[(900, 1001)]), range(&[(5000, 5001)])), (Some(900..1000), None, None));
+        assert_eq!((range(&[(7, 7)]), range(&[])), (Some(7..7), None));
+        for codec in [Codec::Lz4, Codec::Zstd, Codec::Zlib, Codec::Bzip2] {
+            assert_eq!(needed(codec, 1000, &[(0, 10)]).short_range(), None);
+        }
+        let mut torn = needed(Codec::Plain, 1000, &[(0, 10)]);
+        torn.frame.stored_bytes = 999;
+        assert_eq!(torn.short_range(), None);
     }
 }

@@ -21,7 +21,8 @@ pub struct Homes {
 const HOME_MIN_BYTES: usize = 2;
 
 impl Homes {
-    /// Takes the homes of slots 0, 1, 2 ...; at most 65,536, the numbers that a slot can have. `Err`: this address is there twice.
+    /// Takes the homes of slots 0, 1, 2 ...; at most 65,536, the numbers that a slot can have. `Err`: this address is
+    /// there twice.
     pub(crate) fn new(by_slot: Vec<Address>) -> Result<Homes, Address> {
         let mut order: Vec<u16> = (0..by_slot.len()).map(|slot| slot as u16).collect();
         order.sort_unstable_by_key(|slot| by_slot[usize::from(*slot)]);

@@ -76,8 +76,9 @@ impl ContainerStore {
         self.load_as(wanted, false, out)
     }
 
-    /// Does the same, and may read chunks of user data without the rest of their frames (`short_reads.rs`): fewer bytes for
-    /// random reads. Such a chunk may be given although another one of its frame is damaged, where [`Self::load`] says so.
+    /// Does the same, and may read chunks of user data without the rest of their frames (`short_reads.rs`): fewer bytes
+    /// for random reads. Such a chunk may be given although another one of its frame is damaged, where [`Self::load`]
+    /// says so.
     pub fn load_short(&self, wanted: &[(Address, Fingerprint)], out: &mut Vec<Slice>) -> Result<()> {
         self.load_as(wanted, true, out)
     }

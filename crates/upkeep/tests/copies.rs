@@ -1,4 +1,5 @@
-//! What was captured of a volume stays as long as somebody holds it, whatever becomes of the volume and however much is removed and merged.
+//! What was captured of a volume stays as long as somebody holds it, whatever becomes of the volume and however much is
+//! removed and merged.
 
 use onefold_engine::{Descriptor, Engine, Mode, Settings};
 use onefold_ground::{CrashPolicy, Ground, SimulatedGround};

@@ -25,7 +25,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// A volume with two snapshots and a clone. Block 0 is the same in all, block 1 was written anew before the second snapshot.
+    /// A volume with two snapshots and a clone. Block 0 is the same in all, block 1 was written again before the second
+    /// snapshot.
     fn new() -> Scene {
         let ground = SimulatedGround::new(1);
         let shared: Arc<dyn Ground> = Arc::new(ground.clone());

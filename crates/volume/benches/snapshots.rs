@@ -1,6 +1,8 @@
-//! Snapshots and clones of a volume whose map is full (M0.21): what is promised to be instant, and what goes in the background.
+//! Snapshots and clones of a volume whose map is full (M0.21): what is promised to be instant, and what goes in the
+//! background.
 //!
-//! `cargo bench -p onefold-volume --bench snapshots [-- GIB]`. The map is made without data: each block is spelled by the same chunks.
+//! `cargo bench -p onefold-volume --bench snapshots [-- GIB]`. The map is made without data: each block is spelled by
+//! the same chunks.
 
 use onefold_engine::{Descriptor, Engine, Mode, Settings, Transaction};
 use onefold_ground::{Ground, LocalGround};

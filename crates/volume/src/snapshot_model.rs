@@ -1,4 +1,5 @@
-//! Snapshots, clones, copies, roll back and deletion against vectors of bytes (M0.7, M0.21), with merging of layers at any time between.
+//! Snapshots, clones, copies, roll back and deletion against vectors of bytes (M0.7, M0.21), with merging of layers at
+//! any time between.
 
 use super::*;
 use crate::testing::TestStore;
@@ -195,7 +196,8 @@ impl Scene {
         }
     }
 
-    /// Every byte that differs is in a range, and what one of two snapshots of the same layers did not touch is in none.
+    /// Every byte that differs is in a range, and what one of two snapshots of the same layers did not touch is in
+    /// none.
     fn check_diff(&self, first: &str, second: &str) {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         let [one, other] = [first, second].map(|name| self.volumes().get(name).unwrap());
@@ -228,7 +230,8 @@ impl Scene {
         }
     }
 
-    /// After cleaning, the layers are those that the volumes need, the counts are right and no chain is longer than there are volumes.
+    /// After cleaning, the layers are those that the volumes need, the counts are right and no chain is longer than
+    /// there are volumes.
     fn verify_clean(&mut self) {
         self.volumes().flush().unwrap();
         assert!(self.volumes().resume_deletions(&|| true).unwrap());

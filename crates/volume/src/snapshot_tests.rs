@@ -151,7 +151,8 @@ fn m0_21_the_layers_of_deleted_snapshots_are_taken_in_by_the_smaller_into_the_la
         write_blocks(&disk, 2..2 + second, 500);
         volumes.flush().unwrap();
         volumes.delete("s").unwrap();
-        // One step to begin, one for each map of a few blocks, one to end: not one for each of many. It is asked before the first and after each.
+        // One step to begin, one for each map of a few blocks, one to end: not one for each of many. It is asked before
+        // the first and after each.
         let steps = Cell::new(0);
         let go_on = || {
             steps.set(steps.get() + 1);

@@ -79,8 +79,8 @@ impl TestStore {
         self.counts().values().sum()
     }
 
-    /// The usage counts must be the references of the mappings of the layers of these volumes and nothing else, and each layer must have as many mappings as its
-    /// record says.
+    /// The usage counts must be the references of the mappings of the layers of these volumes and nothing else, and
+    /// each layer must have as many mappings as its record says.
     pub(crate) fn check_counts(&mut self, volumes: &[(&str, &Arc<Volume>)]) {
         let engine = self.engine().unwrap();
         let layers = Layers::open(&engine, &mut Vec::new()).unwrap();

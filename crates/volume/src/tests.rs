@@ -1,4 +1,5 @@
-//! Volumes on a store: a disk that is a `Vec<u8>` says what they must return, a recount of all mappings what the usage counts must be.
+//! Volumes on a store: a disk that is a `Vec<u8>` says what they must return, a recount of all mappings what the usage
+//! counts must be.
 
 use super::*;
 use crate::testing::TestStore;

@@ -1,5 +1,5 @@
-//! Records of the log for the indexes (`docs/format.md` section 4): ObjectsWritten and ChunkDeltas. Any bytes are refused, or spell
-//! changes that are the same when written and read again.
+//! Records of the log for the indexes (`docs/format.md` section 4): ObjectsWritten and ChunkDeltas. Any bytes are
+//! refused, or spell changes that are the same when written and read again.
 
 use onefold_engine::decode_deltas;
 use onefold_ground::wire::{put_signed, put_varint};

@@ -1,5 +1,5 @@
-//! Chunk-index partitions (`docs/format.md` section 6): page, header and journal. Any bytes are refused, or are a structure that is the
-//! same when written and read again, and every entry of a page is found in it.
+//! Chunk-index partitions (`docs/format.md` section 6): page, header and journal. Any bytes are refused, or are a
+//! structure that is the same when written and read again, and every entry of a page is found in it.
 
 use onefold_ground::checksum;
 use onefold_index::chunk::header::Header;

@@ -1,5 +1,6 @@
-//! Containers (`docs/format.md` section 5): header, footer, catalog, forward and the records of the log. Any bytes are refused, or are a
-//! structure that is the same when written and read again, and whose chunks lie where addresses can name them.
+//! Containers (`docs/format.md` section 5): header, footer, catalog, forward and the records of the log. Any bytes are
+//! refused, or are a structure that is the same when written and read again, and whose chunks lie where addresses can
+//! name them.
 
 use onefold_ground::checksum;
 use onefold_ground::wire::Reader;

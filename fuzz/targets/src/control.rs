@@ -1,4 +1,5 @@
-//! What a client sends to the daemon's control socket: any bytes are frames or refused, any request is understood whole or refused.
+//! What a client sends to the daemon's control socket: any bytes are frames or refused, any request is understood whole
+//! or refused.
 
 use onefold::control::frame::{Found, Kind, MAX_PAYLOAD_BYTES, Reader, encode};
 use onefold::control::message::{Call, Ended, Progress};

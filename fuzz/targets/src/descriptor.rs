@@ -1,5 +1,5 @@
-//! The descriptor of a store (`docs/format.md` section 2): any text is refused, or is a descriptor that is the same when written and
-//! read again, and that a store could have.
+//! The descriptor of a store (`docs/format.md` section 2): any text is refused, or is a descriptor that is the same
+//! when written and read again, and that a store could have.
 
 use onefold_engine::Descriptor;
 use onefold_ground::checksum;

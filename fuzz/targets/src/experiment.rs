@@ -1,4 +1,5 @@
-//! Declarations of experiments: any text is refused with a line and a reason, or is an experiment whose variants can be had at any size or are refused.
+//! Declarations of experiments: any text is refused with a line and a reason, or is an experiment whose variants can be
+//! had at any size or are refused.
 
 use onefold_experiment::spec::{SettingsReader, Spec, SpecError, StoreSettings};
 use onefold_ground::size::{MIB, parse_size};

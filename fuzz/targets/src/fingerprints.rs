@@ -5,8 +5,8 @@ use onefold_fingerprint::{Algorithm, Fingerprint, Implementation};
 /// Most inputs of a batch. The longest has 64 KiB less a byte.
 const MAX_INPUTS: usize = 300;
 
-/// One byte chooses the algorithm, one how many lengths follow; a length is two bytes. What is behind them are the bytes of the inputs,
-/// repeated as often as it takes; each input begins a byte later than the one before.
+/// One byte chooses the algorithm, one how many lengths follow; a length is two bytes. What is behind them are the
+/// bytes of the inputs, repeated as often as it takes; each input begins a byte later than the one before.
 pub fn run(data: &[u8]) {
     let Some(([choice, count], rest)) = data.split_first_chunk::<2>() else { return };
     let algorithm = [Algorithm::Blake3, Algorithm::Sha256, Algorithm::Sha1][usize::from(choice % 3)];

@@ -1,8 +1,10 @@
-//! The chunker galois: every implementation that this processor runs cuts as the scalar one does, and confirms its own boundaries.
+//! The chunker galois: every implementation that this processor runs cuts as the scalar one does, and confirms its own
+//! boundaries.
 
 use onefold_chunking::{Chunker, Galois, Implementation, Sizes};
 
-/// One byte chooses the key, six the sizes, one how often what follows is repeated: so that even short inputs are cut often.
+/// One byte chooses the key, six the sizes, one how often what follows is repeated: so that even short inputs are cut
+/// often.
 pub fn run(data: &[u8]) {
     let Some((choices, bytes)) = data.split_at_checked(8) else { return };
     let number = |at: usize| usize::from(choices[at]) << 8 | usize::from(choices[at + 1]);

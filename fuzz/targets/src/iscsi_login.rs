@@ -1,5 +1,5 @@
-//! iSCSI logins: whatever requests come in whatever order, answers are bounded, what is agreed on is within its limits, and nobody is let in who was not admitted or
-//! has proved nothing.
+//! iSCSI logins: whatever requests come in whatever order, answers are bounded, what is agreed on is within its limits,
+//! and nobody is let in who was not admitted or has proved nothing.
 
 use onefold_iscsi::chap::{Account, Credentials};
 use onefold_iscsi::login::{DigestRule, Doors, Login, Refused, Terms, Visitor};

@@ -1,5 +1,6 @@
-//! A whole session: after a login come any PDUs, mixed with reads and writes of a well-behaved initiator. Whatever the others are, the session goes on or ends,
-//! numbers of its answers are in order, what was acknowledged is read again, and nothing else is written where only the well-behaved one writes.
+//! A whole session: after a login come any PDUs, mixed with reads and writes of a well-behaved initiator. Whatever the
+//! others are, the session goes on or ends, numbers of its answers are in order, what was acknowledged is read again,
+//! and nothing else is written where only the well-behaved one writes.
 
 use crate::memory_disk::Memory;
 use onefold_iscsi::login::{Doors, Refused, Terms, Visitor};
@@ -281,7 +282,8 @@ fn unit(number: u64) -> (Arc<Memory>, Arc<LogicalUnit>) {
     (disk.clone(), Arc::new(LogicalUnit::new(disk, options, Box::new(|_| Ok(())))))
 }
 
-/// What is there for all runs: threads that would come and go with each take time, and one that is just ending looks to libFuzzer as if it lost its memory.
+/// What is there for all runs: threads that would come and go with each take time, and one that is just ending looks to
+/// libFuzzer as if it lost its memory.
 struct Place {
     runtime: Runtime,
     targets: &'static Open,

@@ -1,5 +1,5 @@
-//! What the fuzz targets do, apart from the fuzzer that drives them: libFuzzer in `fuzz/fuzz_targets`, or the replay of the
-//! committed corpus in this crate's tests.
+//! What the fuzz targets do, apart from the fuzzer that drives them: libFuzzer in `fuzz/fuzz_targets`, or the replay of
+//! the committed corpus in this crate's tests.
 //!
 //! Each module has one target, `run`, which takes any bytes and panics only on a bug.
 

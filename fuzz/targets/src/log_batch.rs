@@ -1,5 +1,5 @@
-//! Batches of the operations log (`docs/format.md` section 4): any bytes are refused, or are a batch that reads the same when it is
-//! spelled again from what was read.
+//! Batches of the operations log (`docs/format.md` section 4): any bytes are refused, or are a batch that reads the
+//! same when it is spelled again from what was read.
 
 use onefold_ground::checksum;
 use onefold_ground::wire::put_bytes;

@@ -1,5 +1,5 @@
-//! NBD negotiation: a client that sends any options in any order gets whole replies of bounded length, or its connection is closed;
-//! it never begins with an export that there is not, nor without TLS where that is required.
+//! NBD negotiation: a client that sends any options in any order gets whole replies of bounded length, or its
+//! connection is closed; it never begins with an export that there is not, nor without TLS where that is required.
 
 use onefold_nbd::haggling::{Haggling, Next, TlsState};
 use onefold_nbd::options::{HEADER_BYTES, MAX_DATA_BYTES, parse_header};
@@ -61,7 +61,8 @@ impl Export for Disk {
     }
 }
 
-/// The first byte chooses what there is of TLS, four are the client's flags; what follows is its options, as on the wire.
+/// The first byte chooses what there is of TLS, four are the client's flags; what follows is its options, as on the
+/// wire.
 pub fn run(data: &[u8]) {
     let Some(((choice, flags), mut bytes)) =
         data.split_first_chunk::<5>().map(|(start, rest)| ((start[0], [start[1], start[2], start[3], start[4]]), rest))

@@ -1,11 +1,13 @@
-//! NBD requests: any header is refused or judged, no verdict lets a request out of its export, and payloads are bounded.
+//! NBD requests: any header is refused or judged, no verdict lets a request out of its export, and payloads are
+//! bounded.
 
 use onefold_nbd::reply::{Reply, tidy};
 use onefold_nbd::request::{Facts, Operation, header_bytes, judge, parse_header, parse_status_payload};
 use onefold_nbd::style::Style;
 use onefold_nbd::{Extent, MAX_PAYLOAD_BYTES};
 
-/// The first byte chooses style, rights and contexts, the next three the size of the export; what follows is requests as on the wire.
+/// The first byte chooses style, rights and contexts, the next three the size of the export; what follows is requests
+/// as on the wire.
 pub fn run(data: &[u8]) {
     let Some((choices, mut bytes)) = data.split_first_chunk::<4>() else { return };
     let style = [Style::Simple, Style::Structured, Style::Extended][usize::from(choices[0] % 3)];

@@ -1,4 +1,5 @@
-//! Recipes and pieces (`docs/format.md` 8.1): any bytes are refused or spell a recipe that is the same when written and read again.
+//! Recipes and pieces (`docs/format.md` 8.1): any bytes are refused or spell a recipe that is the same when written and
+//! read again.
 
 use onefold_engine::{MAX_LEVEL, Piece, Recipe, decode_pieces, encode_pieces};
 use onefold_ground::wire::Reader;

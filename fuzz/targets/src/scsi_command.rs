@@ -1,4 +1,5 @@
-//! SCSI commands: whatever CDBs and parameter lists come, a unit answers, only what may change the disk does, and the disk keeps its size.
+//! SCSI commands: whatever CDBs and parameter lists come, a unit answers, only what may change the disk does, and the
+//! disk keeps its size.
 
 use crate::memory_disk::Memory;
 use onefold_iscsi::scsi::opcodes::{Access, Definition};
@@ -27,8 +28,9 @@ impl Peers for Alone {
     fn abort(&self, _number: u64, _nexuses: &[Nexus], _is_over: &dyn Fn() -> bool) {}
 }
 
-/// The first byte says how long blocks are, whether the disk may change and whether it can be taken out. Then come commands: a byte that says who sends it, the length of its
-/// CDB, the length of its data (two bytes, little-endian), the CDB, the data.
+/// The first byte says how long blocks are, whether the disk may change and whether it can be taken out. Then come
+/// commands: a byte that says who sends it, the length of its CDB, the length of its data (two bytes, little-endian),
+/// the CDB, the data.
 pub fn run(data: &[u8]) {
     let Some((choices, mut rest)) = data.split_first() else { return };
     let disk = Arc::new(Memory::new(vec![1; DISK_BYTES], 64 << 10, choices & 2 != 0));

@@ -1,5 +1,5 @@
-//! Trees (`docs/format.md` 8.2 to 8.4): directory chunks and records of backups. Any bytes are refused, or are the same when written
-//! and read again.
+//! Trees (`docs/format.md` 8.2 to 8.4): directory chunks and records of backups. Any bytes are refused, or are the same
+//! when written and read again.
 
 use onefold_catalog::{Backup, decode_directory_chunk, encode_directory_chunk};
 

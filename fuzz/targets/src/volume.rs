@@ -1,5 +1,5 @@
-//! Records of volumes and of layers (`docs/format.md` 7.1, 7.3): any bytes are refused, or are a volume or a layer that is within its limits
-//! and reads the same when it is spelled again from what was read.
+//! Records of volumes and of layers (`docs/format.md` 7.1, 7.3): any bytes are refused, or are a volume or a layer that
+//! is within its limits and reads the same when it is spelled again from what was read.
 
 use onefold_ground::wire::{put_bytes, put_signed};
 use onefold_volume::{Layer, MAX_BLOCK_BYTES, MAX_NAME_BYTES, MAX_VOLUME_BYTES, MIN_BLOCK_BYTES, VolumeInfo, VolumeKind};

@@ -1,4 +1,5 @@
-//! The wire codec: any sequence of reads of any bytes. Nothing is read twice, past the end, or otherwise than it is written.
+//! The wire codec: any sequence of reads of any bytes. Nothing is read twice, past the end, or otherwise than it is
+//! written.
 
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_signed, put_varint};
 

@@ -160,9 +160,9 @@ impl Engine {
                 Ok(false)
             }
             Err(error) => {
-                // If the log's file fails, it is unknown whether the log has the record, until it takes another batch. If
-                // the space ran out before the log synced, the log does not have it. If the engine stopped, the log has it: then the
-                // merge stays as it is until the next opening.
+                // If the log's file fails, it is unknown whether the log has the record, until it takes another batch.
+                // If the space ran out before the log synced, the log does not have it. If the engine stopped, the log
+                // has it: then the merge stays as it is until the next opening.
                 let is_log = matches!(&error, EngineError::Log(LogError::Ground(_) | LogError::NotSynced(_) | LogError::Poisoned));
                 let is_unknown = is_log && !error.is_full();
                 match self.commits.why_stopped() {

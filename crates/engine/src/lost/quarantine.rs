@@ -379,7 +379,7 @@ impl Engine {
     }
 
     /// Returns why no chunk may be removed, if so. The reason is a needed lost metadata chunk whose references are not
-    /// counted: what only it needs looks unused.
+    /// counted: chunks that nothing else needs look unused.
     pub fn why_nothing_is_removed(&self) -> Result<Option<String>> {
         if self.quarantine.is_recounted() {
             return Ok(Some("unused chunks are kept until an opening of the store had room to note which chunks are lost".into()));

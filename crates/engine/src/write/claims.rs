@@ -69,8 +69,8 @@ pub(crate) trait Claims: Send + Sync + Debug {
     /// Begins the reads that claims of these chunks will wait for. Returns how many of them a device does. Advice: it
     /// changes no answer.
     fn expect(&self, names: &[Fingerprint]) -> usize;
-    /// Appends one answer for each of `wanted`. Never waits for another stream. Returns for how many reads it waited for a
-    /// device. Errors: none of them is claimed.
+    /// Appends one answer for each of `wanted`. Never waits for another stream. Returns for how many reads it waited
+    /// for a device. Errors: none of them is claimed.
     fn claim(&self, wanted: &[Wanted], out: &mut Vec<Claim>) -> Result<usize>;
     /// Announces that the holder is about to store a metadata chunk that refers to `references`.
     fn announce(&self, name: &Fingerprint, references: &[Fingerprint]);

@@ -1,13 +1,15 @@
-//! Who holds pieces that no object refers to yet, and which unused chunks somebody asked for: what keeps the removal of a chunk
-//! (`removal.rs`) from taking it away from under a write.
+//! Who holds pieces that no object refers to yet, and which unused chunks somebody asked for: what keeps the removal of
+//! a chunk (`removal.rs`) from taking it away from under a write.
 //!
-//! A piece that a stream returned is safe once the transaction with it is submitted: from then on it is stated that the chunk is needed.
-//! Before that nothing on disk knows. So whoever looks at the store in order to refer to what is in it holds an [`InFlight`] guard from
-//! before the first look until after the submission, and a removal waits until all guards that are older than it are gone.
+//! A piece that a stream returned is safe once the transaction with it is submitted: from then on it is stated that the
+//! chunk is needed. Before that nothing on disk knows. So whoever looks at the store in order to refer to what is in it
+//! holds an [`InFlight`] guard from before the first look until after the submission, and a removal waits until all
+//! guards that are older than it are gone.
 //!
-//! For those that are younger there is the [`Watch`]: before the removal waits, it puts its candidates on the watch list; every stream
-//! takes the chunks it asks for or refers to off the list; and only what is still on it at the end is removed. A removal that has
-//! decided on a chunk *dooms* it: from then on nobody takes it off, and whoever tries is told (`claims.rs` says why).
+//! For those that are younger there is the [`Watch`]: before the removal waits, it puts its candidates on the watch
+//! list; every stream takes the chunks it asks for or refers to off the list; and only what is still on it at the end
+//! is removed. A removal that has decided on a chunk *dooms* it: from then on nobody takes it off, and whoever tries is
+//! told (`claims.rs` says why).
 
 use onefold_fingerprint::Fingerprint;
 use parking_lot::Mutex;
@@ -29,7 +31,8 @@ struct State {
     held: BTreeSet<u64>,
 }
 
-/// Something is being written whose pieces may not be part of any object yet. While it is held, no chunk goes that it could have seen.
+/// Something is being written whose pieces may not be part of any object yet. While it is held, no chunk goes that it
+/// could have seen.
 #[derive(Debug)]
 pub struct InFlight {
     guards: Arc<Guards>,
@@ -88,9 +91,9 @@ impl Watch {
         self.is_used.store(true, Ordering::SeqCst);
     }
 
-    /// Somebody needs these chunks. Whoever calls holds a guard; that it sees the list follows from the mutex of the guards, through which
-    /// both it and the removal went after the list was made. Older ones need not see it. Returns those that are doomed: no cache may be
-    /// believed of them, and claiming them waits for the removal.
+    /// Somebody needs these chunks. Whoever calls holds a guard; that it sees the list follows from the mutex of the
+    /// guards, through which both it and the removal went after the list was made. Older ones need not see it. Returns
+    /// those that are doomed: no cache may be believed of them, and claiming them waits for the removal.
     pub(crate) fn touch<'a>(&self, chunks: impl IntoIterator<Item = &'a Fingerprint>) -> Vec<Fingerprint> {
         let mut doomed = Vec::new();
         if self.is_used.load(Ordering::SeqCst) {
@@ -106,7 +109,8 @@ impl Watch {
         doomed
     }
 
-    /// The removal holds the claim of this chunk and decides on it. False if somebody has asked for it: then it must stay.
+    /// The removal holds the claim of this chunk and decides on it. False if somebody has asked for it: then it must
+    /// stay.
     pub(crate) fn doom(&self, chunk: &Fingerprint) -> bool {
         self.chunks.lock().get_mut(chunk).map(|fate| *fate = Fate::Doomed).is_some()
     }

@@ -18,10 +18,12 @@ const BATCH_CHUNKS: usize = 1024;
 /// How long a stream waits for a chunk that another stores, before it claims it again.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Bytes that are cut, named and placed before the next ones are looked at: they stay in the processor's cache meanwhile.
+/// Bytes that are cut, named and placed before the next ones are looked at: they stay in the processor's cache
+/// meanwhile.
 pub(super) const STEP_BYTES: usize = 256 << 10;
 
-/// Bytes of the steps that are cut and named while a stream looks ahead: at 8 KiB a chunk, the reads of 128 chunks are in flight.
+/// Bytes of the steps that are cut and named while a stream looks ahead: at 8 KiB a chunk, the reads of 128 chunks are
+/// in flight.
 const AHEAD_BYTES: usize = 1 << 20;
 
 /// What a writer knows that helps the filter chain.
@@ -137,8 +139,8 @@ impl WriteStream {
         }
     }
 
-    /// What it writes will be read from its beginning to its end, as backups are: it goes into large frames, which compress better
-    /// ([`Descriptor::sequential_frame_bytes`](crate::Descriptor::sequential_frame_bytes)).
+    /// What it writes will be read from its beginning to its end, as backups are: it goes into large frames, which
+    /// compress better ([`Descriptor::sequential_frame_bytes`](crate::Descriptor::sequential_frame_bytes)).
     pub fn sequential(self) -> WriteStream {
         WriteStream { writer: self.writer.sequential(), ..self }
     }
@@ -148,8 +150,9 @@ impl WriteStream {
         self.added_bytes
     }
 
-    /// Nothing that the stream returned so far needs it any more: all of it is part of submitted transactions, or under another [`InFlight`] guard.
-    /// A stream that is kept for later must rest meanwhile, or no unused chunk could be removed. The next write ends the rest.
+    /// Nothing that the stream returned so far needs it any more: all of it is part of submitted transactions, or under
+    /// another [`InFlight`] guard. A stream that is kept for later must rest meanwhile, or no unused chunk could be
+    /// removed. The next write ends the rest.
     pub fn rest(&mut self) {
         self.in_flight = None;
     }
@@ -160,9 +163,10 @@ impl WriteStream {
         }
     }
 
-    /// Cuts `data` into chunks, stores the new ones and appends the pieces to `out`. With `last` the end of `data` is the end of a
-    /// run and all of it is consumed; without, the tail whose boundary is not known yet is left to the caller, who passes it again at
-    /// the front of more data. Returns the number of bytes consumed. Data of at least the chunker's maximum size is never consumed as 0.
+    /// Cuts `data` into chunks, stores the new ones and appends the pieces to `out`. With `last` the end of `data` is
+    /// the end of a run and all of it is consumed; without, the tail whose boundary is not known yet is left to the
+    /// caller, who passes it again at the front of more data. Returns the number of bytes consumed. Data of at least
+    /// the chunker's maximum size is never consumed as 0.
     pub fn write<'d>(&mut self, data: &'d [u8], last: bool, hints: Hints<'_>, out: &mut Vec<Piece>) -> Result<usize> {
         let engine = self.engine.clone();
         let chain = hints.chain.unwrap_or(engine.filters.data());
@@ -181,7 +185,8 @@ impl WriteStream {
         Ok(at)
     }
 
-    /// Cuts and names the next step of `data`: predicted chunks if there are some and nothing is on its way before them. Returns the number of bytes.
+    /// Cuts and names the next step of `data`: predicted chunks if there are some and nothing is on its way before
+    /// them. Returns the number of bytes.
     fn cut<'d>(&mut self, data: &'d [u8], last: bool, chain: &Chain, step: &mut Step<'d>) -> usize {
         let engine = self.engine.clone();
         let (most_bytes, least_bytes) = (STEP_BYTES.max(engine.chunker.limits().max), 2 * engine.chunker.limits().max);
@@ -244,10 +249,11 @@ impl WriteStream {
         Ok(pieces)
     }
 
-    /// Stores steps in their order. `cut` makes the next one, or returns false at the end; `stored` gets each with its pieces.
+    /// Stores steps in their order. `cut` makes the next one, or returns false at the end; `stored` gets each with its
+    /// pieces.
     ///
-    /// While most chunks wait for reads of the chunk index, the stream cuts and names later steps and begins their reads
-    /// before it stores the first one. It claims nothing of a later step: it only
+    /// While most chunks wait for reads of the chunk index, the stream cuts and names later steps and begins their
+    /// reads before it stores the first one. It claims nothing of a later step: it only
     /// [expects](crate::write::claims::Claims::expect) it.
     fn store_steps<'d>(
         &mut self,
@@ -283,8 +289,9 @@ impl WriteStream {
         }
     }
 
-    /// Looks for chunks without having their bytes, for those who would have to fetch them: where each is, or `None` where it has to be
-    /// [written](WriteStream::write_chunks). What was found stays as long as the stream does not rest.
+    /// Looks for chunks without having their bytes, for those who would have to fetch them: where each is, or `None`
+    /// where it has to be [written](WriteStream::write_chunks). What was found stays as long as the stream does not
+    /// rest.
     pub fn find(&mut self, fingerprints: &[Fingerprint], out: &mut Vec<Option<Address>>) -> Result<()> {
         let engine = self.engine.clone();
         self.wake();
@@ -323,7 +330,8 @@ impl WriteStream {
         Ok(pieces)
     }
 
-    /// Stores a metadata chunk that refers to `references` (one each time it names a chunk); they are counted if the chunk is new.
+    /// Stores a metadata chunk that refers to `references` (one each time it names a chunk); they are counted if the
+    /// chunk is new.
     pub fn write_metadata(&mut self, kind: MetadataKind, content: &[u8], references: &[Fingerprint]) -> Result<Piece> {
         let engine = self.engine.clone();
         engine.admit_data()?;
@@ -409,7 +417,8 @@ impl WriteStream {
             for (at, found) in taken.into_iter().zip(found) {
                 match found {
                     Some(address) => places[at] = Place::At(address),
-                    // The other found it known, failed, or removed it: ask again, and not a cache, as it may be doomed still.
+                    // The other found it known, failed, or removed it: ask again, and not a cache, as it may be doomed
+                    // still.
                     None => todo.claimed_only.push((at, Search::Stored)),
                 }
             }
@@ -422,8 +431,8 @@ impl WriteStream {
         Ok(())
     }
 
-    /// Asks the caches, claims what they cannot answer, and stores what is new. Chunks that others hold go to `taken`. Returns the chunks that
-    /// must be claimed again, because the copy that was found is no good.
+    /// Asks the caches, claims what they cannot answer, and stores what is new. Chunks that others hold go to `taken`.
+    /// Returns the chunks that must be claimed again, because the copy that was found is no good.
     fn decide(&mut self, batch: &Batch<'_>, todo: Todo, places: &mut [Place], taken: &mut Vec<usize>) -> Result<Todo> {
         let engine = self.engine.clone();
         let request = Request { overwritten: batch.overwritten };
@@ -502,14 +511,15 @@ impl WriteStream {
         }
         let bytes: u64 = new.iter().map(|chunk| chunk.data.len() as u64).sum();
         if !batch.references.is_empty() {
-            // Before the chunk can become durable: a commit may run as soon as it is appended. Metadata chunks come one at a time,
-            // and a single chunk is appended or not; so a failure never leaves one stored whose references nobody counts.
+            // Before the chunk can become durable: a commit may run as soon as it is appended. Metadata chunks come one
+            // at a time, and a single chunk is appended or not; so a failure never leaves one stored whose references
+            // nobody counts.
             new.iter().for_each(|chunk| self.engine.claims.announce(&chunk.fingerprint, batch.references));
         }
         let addresses = self.writer.append(&new)?;
         let stored: Vec<_> = new.iter().map(|chunk| chunk.fingerprint).zip(addresses).collect();
-        // Every filter of the store hears of it, also those that this chain does not have; and before the chunks are placed, as a
-        // commit may end the claims at once, and then whoever comes next relies on the filters.
+        // Every filter of the store hears of it, also those that this chain does not have; and before the chunks are
+        // placed, as a commit may end the claims at once, and then whoever comes next relies on the filters.
         self.engine.filters.update(&stored);
         self.engine.claims.placed(&stored);
         for ((at, _), (_, address)) in chunks.iter().zip(stored) {
@@ -522,7 +532,8 @@ impl WriteStream {
 }
 
 impl Engine {
-    /// Appends the names of data chunks. Chunks of zeros need none when the first filter recognises them by their bytes: they get the empty one.
+    /// Appends the names of data chunks. Chunks of zeros need none when the first filter recognises them by their
+    /// bytes: they get the empty one.
     fn name(&self, chunks: &[&[u8]], chain: &Chain, out: &mut Vec<Fingerprint>) {
         let algorithm = self.descriptor.fingerprint;
         let bytes = chunks.iter().map(|chunk| chunk.len() as u64).sum();

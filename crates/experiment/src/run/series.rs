@@ -1,7 +1,7 @@
 //! Several experiments, one after the other, into one file of results.
 //!
-//! Nothing is run for hours before the last experiment turns out to be impossible: a series is checked as a whole before
-//! the first store is made. Results are written after each repetition, so a crash loses only the one that runs.
+//! Nothing is run for hours before the last experiment turns out to be impossible: a series is checked as a whole
+//! before the first store is made. Results are written after each repetition, so a crash loses only the one that runs.
 
 use super::{Plan, Program, RunError, Size, Watcher, check, choose_directory, run};
 use crate::files::{check_writable, write_results};

@@ -1,16 +1,16 @@
 //! Pages that are read before their lookup: advice, bounded in pages.
 //!
-//! A stream that waits for the device says which chunks it will look up next ([`ChunkIndex::expect`](super::ChunkIndex::expect)). The reads of
-//! their pages begin at once. The lookup takes the pages from here and does not read them itself. What nobody takes goes
-//! when others are expected later.
+//! A stream that waits for the device says which chunks it will look up next
+//! ([`ChunkIndex::expect`](super::ChunkIndex::expect)). The reads of their pages begin at once. The lookup takes the
+//! pages from here and does not read them itself. What nobody takes goes when others are expected later.
 //!
 //! # Why an answer from such a page is right
 //! * A lookup needs each page as it was when the lookup took the log's changes, or later. An expected page was read
 //!   before that moment.
 //! * So [`ChunkIndex::expect`](super::ChunkIndex::expect) notes the number of writes before the read begins
 //!   ([`PageCache::writes`](super::page_cache::PageCache::writes)).
-//! * The lookup accepts the page only if that number is even and has not changed when it takes the changes. Then no page
-//!   was written in between.
+//! * The lookup accepts the page only if that number is even and has not changed when it takes the changes. Then no
+//!   page was written in between.
 //! * The generation tells whether growth has put another page in that place.
 
 use super::page_cache::is_quiet;
@@ -51,7 +51,8 @@ impl ExpectedPages {
         ExpectedPages { limit, reads: Mutex::default() }
     }
 
-    /// Begins to read a page, unless it is being read already or there is no room. Returns whether a device reads it now.
+    /// Begins to read a page, unless it is being read already or there is no room. Returns whether a device reads it
+    /// now.
     pub fn expect(&self, page: u32, generation: u32, writes: u64, begin: impl FnOnce() -> Option<Reading>) -> bool {
         let mut reads = self.reads.lock();
         if reads.by_page.get(&page).is_some_and(|read| read.writes == writes && read.generation == generation) {

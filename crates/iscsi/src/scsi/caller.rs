@@ -30,8 +30,8 @@ pub struct Caller<'a> {
 
 /// The surroundings of a unit: other units, and commands of other sessions.
 pub trait Peers: Send + Sync {
-    /// Returns the unit with this number ([`Identity::number`](super::Identity::number)), if it is in a target that the initiator may use with
-    /// the proofs it has given.
+    /// Returns the unit with this number ([`Identity::number`](super::Identity::number)), if it is in a target that the
+    /// initiator may use with the proofs it has given.
     fn unit(&self, number: u64) -> Option<Arc<LogicalUnit>>;
 
     /// Ends these nexuses' commands on a unit. Returns when they are over, or when `is_over` says that nobody waits for

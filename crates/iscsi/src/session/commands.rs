@@ -77,8 +77,8 @@ impl Session {
             return Ok(());
         }
         task.store(0, &pdu.data);
-        // Commands that the session's task executes itself are over before the next one is read. If their answers have not
-        // left yet, the next one did not wait for them.
+        // Commands that the session's task executes itself are over before the next one is read. If their answers have
+        // not left yet, the next one did not wait for them.
         let is_alone = self.tasks.is_empty() && self.outbox.is_empty();
         self.lone_commands = if is_alone { self.lone_commands.saturating_add(1) } else { 0 };
         self.tasks.insert(tag, task);

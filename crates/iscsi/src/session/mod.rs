@@ -4,16 +4,16 @@
 //! initiator sends one command at a time, the task itself executes short reads.
 //!
 //! # Invariants
-//! - Memory: the data of commands under way has room ([`crate::memory`]), within [`Limits::session_bytes`] of the session and
-//!   [`Limits::bytes`] of all sessions. Besides, a session has at most: [`FIRST_BYTES`] that came before there was room
-//!   for them; [`EARLY_BYTES`] of commands that came before their turn; the PDU being read and room for the next one;
-//!   [`outbox::OUT_BYTES`] of answers that the initiator does not take, after which no more PDUs are read. While a
-//!   command compares or combines, its data is there twice. The server also keeps some buffers of long commands for
-//!   reuse by all sessions ([`crate::scsi::Buffers`]).
+//! - Memory: the data of commands under way has room ([`crate::memory`]), within [`Limits::session_bytes`] of the
+//!   session and [`Limits::bytes`] of all sessions. Besides, a session has at most: [`FIRST_BYTES`] that came before
+//!   there was room for them; [`EARLY_BYTES`] of commands that came before their turn; the PDU being read and room for
+//!   the next one; [`outbox::OUT_BYTES`] of answers that the initiator does not take, after which no more PDUs are
+//!   read. While a command compares or combines, its data is there twice. The server also keeps some buffers of long
+//!   commands for reuse by all sessions ([`crate::scsi::Buffers`]).
 //! - An R2T is sent, and a read begins, only when there is room. A command that holds memory never waits for one that
 //!   needs memory: a command behind an ordered one gets none.
-//! - An initiator that makes others wait for memory must make progress with its own ([`crate::memory::Progress`]), or its
-//!   session ends.
+//! - An initiator that makes others wait for memory must make progress with its own ([`crate::memory::Progress`]), or
+//!   its session ends.
 //! - The number of immediate commands is limited separately, because the window does not limit them. Unanswered task
 //!   management functions count as such commands.
 //! - Commands outside the window that the initiator was told are dropped, as RFC 7143 section 4.2.2.1 demands.

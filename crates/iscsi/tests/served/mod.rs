@@ -239,7 +239,8 @@ pub fn send_asked_for(initiator: &mut Initiator, request: &[u8], byte: u8) {
 /// Blocks of half the disk: a quarter of what a session may have in memory.
 pub const HALF: u16 = (SIZE / 2 / 512) as u16;
 
-/// Begins writes that take all the memory of a session, and sends no data. Returns their headers; what they were asked for is received.
+/// Begins writes that take all the memory of a session, and sends no data. Returns their headers; what they were asked
+/// for is received.
 pub fn take_all_memory(initiator: &mut Initiator) -> Vec<[u8; HEADER_BYTES]> {
     (0..4)
         .map(|_| {

@@ -31,7 +31,8 @@ pub struct Backup {
     /// Leaves out names that match this pattern; repeatable
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
-    /// Leaves out names that match the patterns in this file, one a line; repeatable. Empty lines and lines that begin with # are ignored
+    /// Leaves out names that match the patterns in this file, one a line; repeatable. Empty lines and lines that begin
+    /// with # are ignored
     #[arg(long, value_name = "FILE")]
     pub exclude_from: Vec<PathBuf>,
     /// Leaves out the content of cache directories, except the file CACHEDIR.TAG that marks them

@@ -29,7 +29,8 @@ pub struct BenchRun {
     /// Declarations, run in this order
     #[arg(required = true, value_name = "SPEC.toml")]
     pub specs: Vec<PathBuf>,
-    /// Size of one generation of all clients together; scales memory that is declared to follow it [default: as declared]
+    /// Size of one generation of all clients together; scales memory that is declared to follow it [default: as
+    /// declared]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "scale")]
     pub size: Option<u64>,
     /// Size by name
@@ -47,7 +48,8 @@ pub struct BenchRun {
     /// File for the results, which `onefold bench report` reads; overwritten
     #[arg(long, value_name = "FILE.json")]
     pub out: Option<PathBuf>,
-    /// Ends with code 1 if an expected order does not hold; below the declared size, counts only orders declared for any size
+    /// Ends with code 1 if an expected order does not hold; below the declared size, counts only orders declared for
+    /// any size
     #[arg(long)]
     pub strict: bool,
     /// How facts are printed.

@@ -20,7 +20,8 @@ pub struct TrafficStream {
     /// Kind of data
     #[arg(long, value_enum, default_value_t = SetName::Generations)]
     pub set: SetName,
-    /// Size of each generation, or of the first image with `vm-images` [default: as in the papers; 32GiB for `generations`]
+    /// Size of each generation, or of the first image with `vm-images` [default: as in the papers; 32GiB for
+    /// `generations`]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
     /// Seed of the random numbers: 0 to 2^64 - 1
@@ -35,10 +36,12 @@ pub struct TrafficStream {
     /// Whether new data overwrites old data or is inserted (only `generations`) [default: block]
     #[arg(long, value_enum)]
     pub placement: Option<PlacementName>,
-    /// Source of the run lengths of later generations (only `generations`) [default: upb-6 with block, upb-21-s with floating]
+    /// Source of the run lengths of later generations (only `generations`) [default: upb-6 with block, upb-21-s with
+    /// floating]
     #[arg(long, value_enum)]
     pub trace: Option<TraceName>,
-    /// The documented model, or one with the defects of a published generator (only `generations`) [default: documented]
+    /// The documented model, or one with the defects of a published generator (only `generations`) [default:
+    /// documented]
     #[arg(long, value_enum)]
     pub variant: Option<VariantName>,
     /// Later generations also lose runs of the one before (only `generations`)

@@ -274,7 +274,7 @@ mod tests {
             scrub_status(&beside.engine).unwrap().last.map(|(started, ..)| Duration::from_nanos(started as u64) - SECOND)
         };
         assert_eq!(passes(FIRST_AFTER - SECOND), None);
-        // The thread starts anew here, as in a restarted daemon.
+        // The thread restarts here, as in a restarted daemon.
         let first = passes(FIRST_AFTER * 3).unwrap();
         assert!(first >= FIRST_AFTER && first < FIRST_AFTER * 3, "{first:?}");
         clock.sleep(29 * DAY);

@@ -6,8 +6,8 @@
 //! request is the parsed command: neither side looks for any of it in files or the environment.
 //!
 //! What the daemon relies on (`server.rs`):
-//! * Clients are the daemon's user or root, or members of the store's group if the store's directory lets them write. The
-//!   mode of the socket says so (0600 or 0660), and the peer's credentials are checked.
+//! * Clients are the daemon's user or root, or members of the store's group if the store's directory lets them write.
+//!   The mode of the socket says so (0600 or 0660), and the peer's credentials are checked.
 //! * Every length is checked before memory is allocated for it. Bytes that are no frame of the protocol close the
 //!   connection.
 //! * There are at most [`MAX_CLIENTS`] connections, each with a thread of its own that waits only for its client.

@@ -1,5 +1,5 @@
-//! The claim of coverage against a witness that notes every reading and writing of a file, under stops, restarts, writes and merges; damage is
-//! found, named, and forgotten when it is gone.
+//! The claim of coverage against a witness that notes every reading and writing of a file, under stops, restarts,
+//! writes and merges; damage is found, named, and forgotten when it is gone.
 
 use super::*;
 use crate::NoMonitor;
@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// A ground that notes when each container file and forward was written or read last, by a clock that goes on by one whenever it is looked at.
+/// A ground that notes when each container file and forward was written or read last, by a clock that goes on by one
+/// whenever it is looked at.
 #[derive(Clone, Debug)]
 struct Witness {
     ground: SimulatedGround,

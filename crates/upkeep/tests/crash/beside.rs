@@ -1,4 +1,5 @@
-//! Checks beside writers: they find nothing where nothing is wrong, whatever is written, swept, persisted and sealed meanwhile, and they find what is.
+//! Checks beside writers: they find nothing where nothing is wrong, whatever is written, swept, persisted and sealed
+//! meanwhile, and they find what is.
 
 use onefold_crash_harness::{Case, EXACT, Model, Random, World, step};
 use onefold_engine::{Address, Group, Mode, Reference, Settings, Transaction};
@@ -42,7 +43,8 @@ fn a_check_beside_writers_finds_nothing_that_is_not_there() {
                 .collect();
             let checker = scope.spawn(|| {
                 let mut found = (0, 0);
-                // At least one check from beginning to end while nothing goes on, and as many as there is time for before.
+                // At least one check from beginning to end while nothing goes on, and as many as there is time for
+                // before.
                 loop {
                     let is_last = !working.load(Ordering::Relaxed);
                     let report = checked(&world);

@@ -1,5 +1,5 @@
-//! A disk that is full to the last block is emptied with nothing but deleting, discarding and pruning, whatever kind of write found it full
-//! (`docs/decisions/0033-a-reserve-for-freeing-room.md`).
+//! A disk that is full to the last block is emptied with nothing but deleting, discarding and pruning, whatever kind of
+//! write found it full (`docs/decisions/0033-a-reserve-for-freeing-room.md`).
 
 use onefold_crash_harness::{BLOCK_BYTES, Case, EXACT, Model, Random, SLOTS, World, check_clean, must, policy, step, steps};
 use onefold_engine::{Mode, Settings};
@@ -72,7 +72,8 @@ fn a_disk_full_to_the_last_block_is_emptied_whatever_found_it_full() {
         for _ in 0..20 {
             step(&mut world, &mut model, &mut random).unwrap();
         }
-        // With another room each time, another write is the first that finds none: containers, log, pages of the indexes, forwards, copies.
+        // With another room each time, another write is the first that finds none: containers, log, pages of the
+        // indexes, forwards, copies.
         let turn = seed % 20;
         take_all_but(&ground, turn * turn * 2700);
         for _ in 0..40 {

@@ -1,7 +1,8 @@
 //! Disk usage: after thousands of steps, crashes among them, a store holds what is needed and no more (M0.19, M0.20).
 //!
-//! What is needed is found from the top, without what reclamation and `check` use for it: for each volume the mapping that shows of each block, for each backup
-//! all chunks of its tree. What is stored is found from the bottom: the slots of all containers that are not dead.
+//! What is needed is found from the top, without what reclamation and `check` use for it: for each volume the mapping
+//! that shows of each block, for each backup all chunks of its tree. What is stored is found from the bottom: the slots
+//! of all containers that are not dead.
 
 use onefold_catalog::TreeWalk;
 use onefold_crash_harness::{Case, EXACT, Fault, Model, Random, World, check_clean, must, policy, step};
@@ -25,7 +26,7 @@ const SLOT_BYTES: u64 = 32 + 1 + 5 + 5;
 const FORWARD_BYTES: u64 = 512;
 const SECRET: &[u8] = b"open sesame";
 
-/// What a run came to, for who reads the output.
+/// The results of a run, for the output.
 #[derive(Debug, Default)]
 struct Seen {
     accounts: u64,
@@ -33,7 +34,7 @@ struct Seen {
     append_only: u64,
     /// Mappings that no volume shows, in layers that several others lie upon.
     hidden_mappings: u64,
-    /// Copies of chunks that were stored anew.
+    /// Copies of chunks that were stored again.
     superseded: u64,
     gap_bytes: u64,
     pruned_containers: u64,
@@ -137,7 +138,8 @@ fn account(world: &World, model: &mut Model, seen: &mut Seen) -> Result<(), Faul
         if stored.file_bytes > limit + stored.gap_bytes {
             return Err(format!("{} bytes of files for {limit} bytes and {} of gaps", stored.file_bytes, stored.gap_bytes).into());
         }
-        // An open container is continued behind what a crash left; that is bounded by its size, and goes with the next merge.
+        // An open container is continued behind what a crash left; that is bounded by its size, and goes with the next
+        // merge.
         if stored.gap_bytes > seen.crashes * u64::from(world.engine.descriptor().container_bytes) {
             return Err(format!("{} bytes of gaps after {} crashes", stored.gap_bytes, seen.crashes).into());
         }

@@ -1,12 +1,14 @@
-//! The windows that crashes came in: what the process was doing, and which operation on which kind of file met the crash. Each name is a fault
-//! point; the list of those that a full run must meet is the proof that none of them is left to chance.
+//! The windows that crashes came in: what the process was doing, and which operation on which kind of file met the
+//! crash. Each name is a fault point; the list of those that a full run must meet is the proof that none of them is
+//! left to chance.
 
 use onefold_crash_harness::scenes::{Scenario, deriving, prepared, reclaiming};
 use onefold_crash_harness::{Case, EXACT, policy};
 use onefold_ground::{CrashPolicy, CrashSite};
 use std::collections::BTreeMap;
 
-/// What must be met: by what was being done, operation and kind of file. Where a directory is synced, its files were created, renamed or removed before.
+/// What must be met: by what was being done, operation and kind of file. Where a directory is synced, its files were
+/// created, renamed or removed before.
 const NAMED: [(&str, &[&str]); 9] = [
     // Removing unused chunks: the sweep that finds them, the batch, and what it is written into later.
     ("remove", &["write log", "sync log", "write index", "sync index", "write objects"]),

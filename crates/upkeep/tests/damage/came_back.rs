@@ -1,4 +1,5 @@
-//! Files of merged containers that came back, as after a power cut: each address counts once, and an index that is rebuilt has all chunks where they are.
+//! Files of merged containers that came back, as after a power cut: each address counts once, and an index that is
+//! rebuilt has all chunks where they are.
 
 use crate::merging::merge;
 use crate::scene::{Scene, open, settings};

@@ -1,4 +1,5 @@
-//! A store whose log lost a part: what the repair says of it, also if it is cut short, and that nothing is destroyed for it.
+//! A store whose log lost a part: what the repair says of it, also if it is cut short, and that nothing is destroyed
+//! for it.
 
 use crate::scene::{Scene, VOLUME, look, noise, open, settings, settle};
 use onefold_catalog::Catalog;
@@ -50,7 +51,8 @@ fn refused(ground: &SimulatedGround) -> Option<Vec<String>> {
     Some(losses.sentences)
 }
 
-/// A store in which the part of the log is lost that says that a snapshot was made, and the volume was written to afterwards.
+/// A store in which the part of the log is lost that says that a snapshot was made, and the volume was written to
+/// afterwards.
 fn without_a_snapshot(scene: &Scene) -> SimulatedGround {
     let ground = scene.copy();
     let engine = open(&ground, Mode::ReadWrite).unwrap();

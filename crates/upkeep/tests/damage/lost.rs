@@ -1,4 +1,5 @@
-//! A store after its object index was lost: backups are all there, volumes are known, and what they had is an error until it is written again.
+//! A store after its object index was lost: backups are all there, volumes are known, and what they had is an error
+//! until it is written again.
 
 use crate::scene::{BLOCK_BYTES, Scene, VOLUME, VOLUME_BYTES, look, noise, open, settings};
 use onefold_engine::{Mode, SalvageOptions};

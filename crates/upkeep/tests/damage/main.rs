@@ -1,9 +1,11 @@
-//! Damage (design rule 6): every kind of file of a store, flipped, zeroed, cut and deleted. The store is refused with an error that says
-//! which file, or it opens and everything that can be read is right; the check names what cannot. Never a panic, never wrong bytes.
+//! Damage (design rule 6): every kind of file of a store, flipped, zeroed, cut and deleted. The store is refused with
+//! an error that says which file, or it opens and everything that can be read is right; the check names what cannot.
+//! Never a panic, never wrong bytes.
 //!
-//! What the check need not find, because nothing is lost with it: the lock's line, spare segments of the log, the saved filter of the chunk
-//! index, journals of sweeps that ended, one of two slots of a header, bytes that no structure covers (padding, free pages).
-//! What nobody can find: the last batches of the log, which look like a torn tail when they are gone; the store is then an older state of itself, whole.
+//! What the check need not find, because nothing is lost with it: the lock's line, spare segments of the log, the saved
+//! filter of the chunk index, journals of sweeps that ended, one of two slots of a header, bytes that no structure
+//! covers (padding, free pages). What nobody can find: the last batches of the log, which look like a torn tail when
+//! they are gone; the store is then an older state of itself, whole.
 
 mod came_back;
 mod holes;
@@ -54,7 +56,8 @@ fn actions(length: u64, places: &[u64]) -> Vec<Action> {
     actions
 }
 
-/// Damages a copy, looks at it for reading and for writing, and holds what must always hold. Returns the look for reading.
+/// Damages a copy, looks at it for reading and for writing, and holds what must always hold. Returns the look for
+/// reading.
 fn try_it(scene: &Scene, path: &str, action: Action) -> Look {
     let what = format!("{path} {action:?}");
     let expected = scene.states.last().unwrap();

@@ -1,5 +1,5 @@
-//! The damage matrix: every part of a store, damaged in five ways; what a check says, what a repair gives back, what a check says then. The table in
-//! `docs/damage.md` is what this test finds.
+//! The damage matrix: every part of a store, damaged in five ways; what a check says, what a repair gives back, what a
+//! check says then. The table in `docs/damage.md` is what this test finds.
 
 use crate::scene::{BLOCK_BYTES, Look, Scene, State, VOLUME, VOLUME_BYTES, look, noise, open, settings, settle};
 use onefold_engine::{Mode, SalvageOptions, Transaction};
@@ -219,7 +219,8 @@ fn line(scene: &Scene, name: &str, part: &Part, damage: Damage) -> Option<String
     Some(format!("| {name} | {} | {} | {back} | {} |", damage.name(), said(&before), said(&after)))
 }
 
-/// Uses the store after its repair: removes and merges, overwrites, makes a volume. What could be read can be read as it was.
+/// Uses the store after its repair: removes and merges, overwrites, makes a volume. What could be read can be read as
+/// it was.
 fn live_on(ground: &SimulatedGround, before: &Look, newest: &State, what: &str) {
     let engine = open(ground, Mode::ReadWrite).unwrap();
     let volumes = Volumes::open(engine.clone(), VolumesOptions::default()).unwrap();
@@ -271,8 +272,8 @@ fn the_table_of_damages_is_what_is_found() {
     assert!(agree, "docs/damage.md does not say what is found:\n{found}\n");
 }
 
-/// Whether a line is the documented one, or says that less is lost. How much of the log and of the headers of the chunk index is in use when the
-/// store stops depends on how threads took turns: a damage there may be felt by nobody.
+/// Whether a line is the documented one, or says that less is lost. How much of the log and of the headers of the chunk
+/// index is in use when the store stops depends on how threads took turns: a damage there may be felt by nobody.
 fn is_within(line: &str, documented: &str) -> bool {
     let columns = |line: &str| line.trim_matches('|').split(" | ").map(|column| column.trim().to_owned()).collect::<Vec<String>>();
     let (found, documented) = (columns(line), columns(documented));
@@ -306,7 +307,8 @@ fn a_salvage_that_a_crash_cuts_short_is_done_again() {
             let found = look(ground, Mode::ReadWrite, scene.states.last().unwrap());
             let what = format!("{wanted} {damage:?} {:?}", found.refused);
             let volume: Vec<_> = found.volume.iter().map(|(_, bytes)| bytes.clone()).collect();
-            // Whether a container without a footer stays or is set aside depends on whether segments of the log are left; its chunks are lost either way.
+            // Whether a container without a footer stays or is set aside depends on whether segments of the log are
+            // left; its chunks are lost either way.
             let said = said(&found).replace("container, ", "");
             (readable(&found, &scene.states, &what), said, volume)
         };

@@ -1,4 +1,5 @@
-//! A small store with a volume and two backups, on a simulated disk; what it must say; and what a look at it, damaged, finds.
+//! A small store with a volume and two backups, on a simulated disk; what it must say; and what a look at it, damaged,
+//! finds.
 
 use crate::merging::merge;
 use onefold_catalog::Catalog;

@@ -33,7 +33,7 @@ fn a_chunk_whose_newer_copy_rots_is_read_from_the_container_where_it_was_lost_on
         // 1. A container is lost with its catalog: nothing is known of its slots.
         ground.remove(path).unwrap();
         run(&ground, false).unwrap();
-        // 2. What the volume lost is stored anew, and is in quarantine no more.
+        // 2. What the volume lost is stored again, and is in quarantine no more.
         write_volume_again(&ground, &scene, path);
         // 3. The file comes back, with copies that the index does not name.
         put_back(&ground, &scene, path);
@@ -77,7 +77,7 @@ fn m0_19_removal_waits_only_for_lost_chunks_that_others_hang_on() {
         for path in containers(&scene) {
             let ground = scene.copy();
             ground.remove(&path).unwrap();
-            // The chunk index is made anew: what lost directories and recipes refer to is not counted.
+            // The chunk index is rebuilt: what lost directories and recipes refer to is not counted.
             Damage::Flip(60).apply(&ground, &files(&scene, |path| path.contains("/pages-"))[0]);
             run(&ground, false).unwrap();
             let engine = open(&ground, Mode::ReadWrite).unwrap();
@@ -116,7 +116,8 @@ fn what_needs_a_lost_directory_is_named_though_the_directory_can_be_read_where_i
         let engine = open(&ground, Mode::ReadOnly).unwrap();
         let report = check(&engine, CheckOptions::default(), &NoMonitor).unwrap();
         let has = |kind| report.problems.iter().any(|problem| problem.kind == kind);
-        // Nothing can be lost and needed by nobody: else a repair would take it for unreachable and let its children go.
+        // Nothing can be lost and needed by nobody: else a repair would take it for unreachable and let its children
+        // go.
         assert_eq!(has(ProblemKind::Quarantined), has(ProblemKind::Affected), "{path}:{}", list(&report.problems));
         tried += usize::from(needed_kinds(&engine).iter().any(|kind| *kind != Some(ChunkKind::Data)));
     }

@@ -1,5 +1,6 @@
-//! Repair: whatever is damaged, afterwards the store opens, `check` finds nothing but what is in quarantine and who needs it, everything that can be
-//! read is right, and what is written again is there again. The same after a crash at any sync of a repair, and on a full disk.
+//! Repair: whatever is damaged, afterwards the store opens, `check` finds nothing but what is in quarantine and who
+//! needs it, everything that can be read is right, and what is written again is there again. The same after a crash at
+//! any sync of a repair, and on a full disk.
 
 mod cases;
 #[path = "../damage/merging.rs"]
@@ -105,7 +106,7 @@ impl Damage {
     }
 }
 
-/// A dry run finds what the repair finds, where nothing is made anew that it cannot keep in memory.
+/// A dry run finds what the repair finds, where the repair rebuilds nothing that a dry run cannot keep in memory.
 fn must_say_the_same(would: &RepairReport, did: &RepairReport, what: &str) {
     let is_rehearsed = !did.actions.iter().any(|action| action.starts_with("the chunk index"));
     let actions = |report: &RepairReport| -> Vec<String> {

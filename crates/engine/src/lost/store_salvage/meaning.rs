@@ -1,5 +1,5 @@
-//! What objects mean to the crates above. The engine knows keys and values only, so a salvage asks them which objects do
-//! harm when they are lost, and what to tell people of a loss.
+//! What objects mean to the crates above. The engine knows keys and values only, so a salvage asks them which objects
+//! do harm when they are lost, and what to tell people of a loss.
 
 /// The meaning of objects, for a salvage. Each text is whole sentences or, for a loss, one line.
 pub trait Meaning {

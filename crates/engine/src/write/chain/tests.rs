@@ -67,8 +67,9 @@ fn run(chain: &Chain, bytes: &[u8]) -> Vec<Verdict> {
     lookups.iter().map(|lookup| lookup.verdict).collect()
 }
 
-/// Fig. 3.2 of dedupv1: Bloom -> object index -> chunk index -> byte compare. Chunks: 1 is new and the Bloom filter knows it; 2 is new but
-/// a false positive of the Bloom filter; 3 is in the overwritten block; 4 is in the chunk index; 5 is in the chunk index, but its bytes differ.
+/// Fig. 3.2 of dedupv1: Bloom -> object index -> chunk index -> byte compare. Chunks: 1 is new and the Bloom filter
+/// knows it; 2 is new but a false positive of the Bloom filter; 3 is in the overwritten block; 4 is in the chunk index;
+/// 5 is in the chunk index, but its bytes differ.
 #[test]
 fn m0_4_m0_11_the_example_chain_of_figure_3_2() {
     use Verdict::*;
