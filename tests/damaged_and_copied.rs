@@ -72,7 +72,7 @@ fn a8_a_repair_that_loses_something_says_what_and_needs_force() {
     assert_eq!((&refused["refused"], &refused["lost_backups"][0]["id"]), (&true.into(), &first.into()), "{refused}");
     assert!(files(scene.store()) == before, "nothing was changed");
     let dry = scene.run(["check", "--repair", "--dry-run"]).ends_with(1).text();
-    assert!(dry.contains("a new operations log takes the place"), "{dry}");
+    assert!(dry.contains("a new operations log replaces the old one"), "{dry}");
 
     scene.run(["check", "--repair", "--force"]).succeeds();
     let list = scene.run(["backups", "--json"]).succeeds();

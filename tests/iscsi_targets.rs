@@ -35,9 +35,9 @@ fn targets_are_made_and_changed_beside_the_daemon_and_are_there_after_its_restar
     let capacity = initiator.command(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[], 8).unwrap();
     assert_eq!(capacity, [2047u32.to_be_bytes(), 4096u32.to_be_bytes()].concat());
     let text = scene.run(["target", "attach", ONE, "disk"]).ends_with(1).text();
-    assert!(text.contains("LUN 0 of target iqn.2026-01.com.example:one already") && text.contains("target detach"), "{text}");
+    assert!(text.contains("already LUN 0 of target iqn.2026-01.com.example:one") && text.contains("target detach"), "{text}");
     let text = scene.run(["target", "create", ONE]).ends_with(1).text();
-    assert!(text.contains("exists already") && text.contains("target list"), "{text}");
+    assert!(text.contains("already exists") && text.contains("target list"), "{text}");
     let text = scene.run(["target", "attach", ONE, "dsk"]).ends_with(1).text();
     assert!(text.contains("did you mean disk?"), "{text}");
     let text = scene.run(["target", "attach", "iqn.2026-01.com.example:on", "disk"]).ends_with(1).text();

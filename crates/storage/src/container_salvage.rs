@@ -197,7 +197,17 @@ impl Shared {
         file.sync()?;
         self.caches.forget_file(id);
         // The log that spelled it goes because this is right: it is read as anybody else will read it.
-        if self.read_catalog(id)? == catalog { Ok(()) } else { Err(self.damaged(id, None, None, "it is not what was just written")) }
+        if self.read_catalog(id)? == catalog {
+            Ok(())
+        } else {
+            Err(self.damaged(
+                id,
+                None,
+                None,
+                "its bytes differ from what was just \
+            written",
+            ))
+        }
     }
 
     /// Whether a merge has put a forward in the place of the container's file, or beside it.

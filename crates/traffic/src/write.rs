@@ -94,7 +94,7 @@ pub fn write_file(stream: &mut Stream, length_bytes: u64, path: &Path, force: bo
     let mut file = options.open(path).map_err(refused(if place == Place::Nothing { "create" } else { "open" }, path))?;
     if place == Place::Device {
         // The length of a device shows only in its end.
-        let room_bytes = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(refused("ask the length of", path))?;
+        let room_bytes = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(refused("read the length of", path))?;
         if length_bytes > room_bytes {
             return Err(WriteError::TooLong { path: path.to_owned(), length_bytes, room_bytes });
         }

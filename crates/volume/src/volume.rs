@@ -379,7 +379,7 @@ impl Volume {
             && let Err(error) = self.write_out_picked(&picked)
         {
             // No caller asked for this. The blocks stay dirty, and the next flush reports the error.
-            tracing::debug!(volume = self.number, %error, "blocks not written out early");
+            tracing::debug!(volume = self.number, %error, "blocks could not be written out early");
         }
         Ok(())
     }

@@ -289,7 +289,7 @@ impl Volume {
         let pieces = pieces.unwrap_or_default();
         let length: u64 = pieces.iter().map(Piece::length).sum();
         if length != self.block_bytes() as u64 {
-            let reason = format!("the engine stored {length} of {} bytes", self.block_bytes());
+            let reason = format!("the engine stored only {length} of {} bytes", self.block_bytes());
             return Err(VolumeError::Damaged { object: format!("block {block} of volume {}", self.number), reason });
         }
         Ok(pieces)

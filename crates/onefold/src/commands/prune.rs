@@ -1,5 +1,6 @@
 //! `onefold prune`.
 
+use crate::advice::KEPT_FOR_LOST;
 use crate::cli::{Prune, Wait};
 use crate::failure::{Exit, Failure, Result};
 use crate::session::{Session, StoreCommand};
@@ -53,7 +54,7 @@ fn run(options: &Prune, session: &Session<'_>) -> Result<Exit> {
     if !options.dry_run {
         // Merging has taken parity away from the neighbours of what it merged. What was given back is not concerned if that fails.
         if let Err(error) = session.store.engine.make_parity(true, &|| !session.is_cancelled()) {
-            session.note(format_args!("parity could not be made, the next prune, scrub or serve tries it again: {error}"));
+            session.note(format_args!("parity could not be written; the next prune, scrub or serve retries: {error}"));
         }
     }
     if session.is_cancelled() {
@@ -80,6 +81,9 @@ fn run(options: &Prune, session: &Session<'_>) -> Result<Exit> {
         }
         if !session.quiet {
             print(&mut output, &report, options.dry_run)?;
+            if report.kept_for.is_some() && session.store.engine.why_nothing_is_removed()?.is_some() {
+                output.line(format_args!("{:<12} {KEPT_FOR_LOST}", "hint"))?;
+            }
         }
     }
     output.finish()?;
@@ -98,7 +102,7 @@ fn print(output: &mut crate::output::Output<'_>, report: &PruneReport, dry_run: 
     ))?;
     output.line(format_args!("{freed:<12} {}", size(report.freed_bytes)))?;
     if let Some(kept) = &report.kept_for {
-        output.line(format_args!("{:<12} {kept}; what nobody needs then is removed by the next prune", "kept"))?;
+        output.line(format_args!("{:<12} {kept}; the next prune removes what is then unneeded", "kept"))?;
     }
     let share = match report.raw_bytes {
         0 => String::new(),

@@ -60,7 +60,7 @@ impl From<WriteError> for Failure {
         match error {
             WriteError::Directory { path } => Failure::of_file("write", &path, "it is a directory").advise("give the name of a file in it"),
             WriteError::Exists { path } => {
-                Failure::of_file("write", &path, "it exists already").advise("give a new name, or --force to overwrite it")
+                Failure::of_file("write", &path, "it already exists").advise("give a new name, or --force to overwrite it")
             }
             WriteError::Device { path } => {
                 Failure::of_file("write", &path, "it is a block device, whose content would be lost").advise("give --force to overwrite it")

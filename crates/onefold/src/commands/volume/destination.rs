@@ -42,7 +42,7 @@ pub(super) fn check(path: &Path, force: bool) -> Result<Option<Metadata>> {
             .advise("write to a pipe or the like through standard output: onefold volume export NAME - > FILE"));
     }
     if !force {
-        let what = if kind.is_file() { "exists already" } else { "is a block device, whose content would be lost" };
+        let what = if kind.is_file() { "already exists" } else { "is a block device, whose content would be lost" };
         return Err(Failure::cannot_run(format!("{} {what}", name(path))).advise("give a new name, or --force to overwrite it"));
     }
     Ok(Some(found))
