@@ -24,11 +24,11 @@ const MERGED_MAY_BE_MOVED: &str = "try again; if the device keeps failing, move 
 /// The same where some of those files are gone.
 const MERGED_MAY_NOT_BE_MOVED: &str = "try again; do not move the file, because some files from before the merge are gone. \
     Repair the device, or restore the file from a copy of the store";
-const BESIDE_A_DAEMON: &str = "stop the daemon for this command: it reads or writes files or devices of yours, or needs the store for itself; \
-    docs/cli.md lists what works beside a daemon";
-const NOT_DURABLE: &str = "do not repeat the command: it counts, and is durable as soon as anything else is; look into the reason (full or failing disk), \
-    and at `onefold volume list` after a crash before that";
-const DAMAGE: &str = "`onefold check --read-data` lists all damage; other data can still be read";
+const BESIDE_A_DAEMON: &str = "stop the daemon for this command: it uses your files or devices, or needs the store to itself; \
+    docs/cli.md lists the commands that work beside a daemon";
+const NOT_DURABLE: &str = "do not repeat the command: it took effect and becomes durable with the next write. Find the cause (a full or \
+    failing disk); if the machine crashes before that, check `onefold volume list`";
+const DAMAGE: &str = "`onefold check --read-data` lists all damage; other data is still readable";
 
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Failure {
@@ -38,7 +38,10 @@ impl From<EngineError> for Failure {
                     let failure = Failure::cannot_run(format!("the store is in use: {error}"));
                     match holder {
                         Some(holder) if holder.command.starts_with("serve") => failure.advise(BESIDE_A_DAEMON),
-                        _ => failure.advise("wait until it has ended (a command that writes does with `--wait`), or stop that process; a crashed one leaves no lock behind"),
+                        _ => failure.advise(
+                            "wait until that process ends (`--wait` does, in commands that write), or stop it; a crashed \
+                            process leaves no lock behind",
+                        ),
                     }
                 }
                 LockError::Ground(ground) => Failure::failed(&error).advise_about(ground),
@@ -55,7 +58,8 @@ impl From<EngineError> for Failure {
                 failure.advise("restore its content with the earlier onefold that wrote it, and store that in a new store (`onefold init`)")
             }
             EngineError::Copied { .. } => Failure { exit: Exit::CannotRun, ..failure }.advise(
-                "copy it again while nobody has the store open. To take it as it is (one that was moved after a crash is whole), run `onefold check --repair` on it once",
+                "copy it again while no process has the store open. To use it as it is, run `onefold check --repair` on it once; a store \
+                    moved after a crash is complete",
             ),
             EngineError::NotEmpty { .. } => failure.advise("give the name of a directory that does not exist yet"),
             EngineError::Invalid { .. } => Failure { exit: Exit::CannotRun, ..failure },

@@ -135,7 +135,7 @@ fn a_protected_backup_stays_and_says_why() {
 
     let said = scene.run(["protect", &old[..16], "--for", "1y6m"]).succeeds().out;
     assert!(said.contains("is protected until") && said.contains("(before: until 2200-01-31"), "{said}");
-    assert!(scene.run(["protect", old, "--off"]).succeeds().out.contains("not protected any more"));
+    assert!(scene.run(["protect", old, "--off"]).succeeds().out.contains("no longer protected"));
     scene.run(["forget", old, "--yes"]).succeeds();
     assert_eq!(listed(&scene), ids[0][2..]);
     scene.run(["check"]).succeeds();
@@ -162,7 +162,7 @@ fn a_6_protect_says_when_the_protection_ends_and_not_what_was_asked() {
     assert!(ends.is_some());
     let run = scene.run(["protect", id, "--for", "10d", "--json"]).succeeds();
     assert_eq!(run.json()[0]["protected_until"].as_str().map(|until| until[..10].to_owned()), ends);
-    assert!(run.err.contains("longer than was asked") && run.err.contains("protect --off"), "{}", run.err);
+    assert!(run.err.contains("longer than you asked") && run.err.contains("protect --off"), "{}", run.err);
     assert_eq!(listed(), ends);
     let run = scene.run(["protect", id, "--for", "200d"]).succeeds();
     assert!(!run.err.contains("longer"), "{}", run.err);
@@ -176,7 +176,7 @@ fn dates_that_protect_nothing_are_refused() {
     scene.run(["protect", "latest", "--for", "1d", "--off"]).ends_with(2).says(&["cannot be used with"]);
     scene.run(["protect", "latest", "--until", "tomorrow"]).ends_with(2).says(&["`tomorrow` is not a date", "2027-01-31"]);
     scene.run(["protect", "latest", "--until", "2021-02-29"]).ends_with(2).says(&["`2021-02-29` is not a date"]);
-    scene.run(["protect", "latest", "--until", "2020-01-31"]).ends_with(2).says(&["2020-01-31", "is past", "--off"]);
+    scene.run(["protect", "latest", "--until", "2020-01-31"]).ends_with(2).says(&["2020-01-31", "is in the past", "--off"]);
     scene.run(["protect", "latest", "--for", "900y"]).ends_with(2).says(&["900y", "2261"]);
     scene.run(["protect", "latest", "--for", "1w"]).ends_with(2).says(&["`w` in `1w`"]);
     scene.run(["protect", "latest:none", "--for", "1d"]).ends_with(1).says(&["latest:none"]);

@@ -421,7 +421,7 @@ fn announce(options: &Serve, talk: Talk, serving: &Serving<'_>, nbd: &Nbd) -> Re
     }
     announce_targets(serving);
     if volumes.is_empty() {
-        note("there is no volume yet: `onefold volume create NAME --size SIZE` makes one");
+        note("there is no volume yet: `onefold volume create NAME --size SIZE` creates one");
     }
     if let Some((volume, address)) = volumes.first().zip(serving.nbd.first()) {
         let whole = uri(address, &volume.name, nbd.tls_required);

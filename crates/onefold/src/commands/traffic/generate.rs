@@ -63,7 +63,7 @@ impl From<WriteError> for Failure {
                 Failure::of_file("write", &path, "it already exists").advise("give a new name, or --force to overwrite it")
             }
             WriteError::Device { path } => {
-                Failure::of_file("write", &path, "it is a block device, whose content would be lost").advise("give --force to overwrite it")
+                Failure::of_file("write", &path, "it is a block device; its content would be lost").advise("give --force to overwrite it")
             }
             WriteError::TooLong { path, length_bytes, room_bytes } => {
                 let why = format!("the stream has {}, the device {}", size(length_bytes), size(room_bytes));
