@@ -72,7 +72,7 @@ fn a8_a_repair_that_loses_something_says_what_and_needs_force() {
     assert_eq!((&refused["refused"], &refused["lost_backups"][0]["id"]), (&true.into(), &first.into()), "{refused}");
     assert!(files(scene.store()) == before, "nothing was changed");
     let dry = scene.run(["check", "--repair", "--dry-run"]).ends_with(1).text();
-    assert!(dry.contains("a new operations log takes the place"), "{dry}");
+    assert!(dry.contains("a new operations log replaces the old one"), "{dry}");
 
     scene.run(["check", "--repair", "--force"]).succeeds();
     let list = scene.run(["backups", "--json"]).succeeds();
@@ -156,7 +156,7 @@ fn a11_a_copy_of_a_store_in_use_is_refused_and_a_killed_one_is_not() {
     scene.run(["backups", "--store", &of_closed]).succeeds();
     // It may be taken as it is.
     let taken = scene.run(["check", "--repair", "--store", &open]).succeeds().text();
-    assert!(taken.contains("taken as it is"), "{taken}");
+    assert!(taken.contains("takes it as it is"), "{taken}");
     assert_eq!(scene.run(["backups", "--store", &open, "--json"]).succeeds().json().as_array().unwrap().len(), 1);
     scene.run(["backup", "--store", &open, "--name", "t", "file"]).succeeds();
 }

@@ -4,6 +4,7 @@
 use onefold_tests::{Client, Daemon, ENOSPC, RequestError, Scene, Tmpfs, assert_same_tree, noise};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 const PIECE: usize = 256 << 10;
 
@@ -89,7 +90,7 @@ impl Written {
 /// A volume that is written to until the file system is full.
 fn fill(scene: &Scene) -> (Daemon, Client, Written) {
     scene.volume("disk", "1GiB");
-    let daemon = scene.serve();
+    let daemon = scene.serve_with_log(&["--nbd", "none", "--nbd-socket", "nbd.sock"], &scene.path("log"));
     let mut client = daemon.connect("disk");
     let mut written = Written::default();
     match written.write_to(&mut client, 4096) {
@@ -177,6 +178,16 @@ fn a_disk_full_to_the_last_block_under_a_daemon_is_emptied_by_discards_and_prune
     let kept = 16;
     client.trim((kept * PIECE) as u64, (1 << 30) - kept * PIECE).unwrap();
     client.flush().unwrap();
+    // The log of the daemon says what happened, and what to do.
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        let log = fs::read_to_string(scene.path("log")).unwrap();
+        if log.contains("the reserve is in use") && log.contains("then `onefold prune`") {
+            break;
+        }
+        assert!(Instant::now() < until, "{log}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
     scene.run(["prune"]).succeeds();
     assert!(scene.statistic("reserve_bytes") > 1 << 20, "the reserve is whole again");
     assert_eq!(scene.run(["stats", "--json"]).succeeds().json()["reserve_in_use"], false);

@@ -35,9 +35,9 @@ fn targets_are_made_and_changed_beside_the_daemon_and_are_there_after_its_restar
     let capacity = initiator.command(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[], 8).unwrap();
     assert_eq!(capacity, [2047u32.to_be_bytes(), 4096u32.to_be_bytes()].concat());
     let text = scene.run(["target", "attach", ONE, "disk"]).ends_with(1).text();
-    assert!(text.contains("LUN 0 of target iqn.2026-01.com.example:one already") && text.contains("target detach"), "{text}");
+    assert!(text.contains("already LUN 0 of target iqn.2026-01.com.example:one") && text.contains("target detach"), "{text}");
     let text = scene.run(["target", "create", ONE]).ends_with(1).text();
-    assert!(text.contains("exists already") && text.contains("target list"), "{text}");
+    assert!(text.contains("already exists") && text.contains("target list"), "{text}");
     let text = scene.run(["target", "attach", ONE, "dsk"]).ends_with(1).text();
     assert!(text.contains("did you mean disk?"), "{text}");
     let text = scene.run(["target", "attach", "iqn.2026-01.com.example:on", "disk"]).ends_with(1).text();
@@ -291,14 +291,14 @@ fn targets_of_the_file_of_settings_are_served_beside_those_of_the_store() {
     drop(initiator);
     daemon.stop();
     for (change, expected) in [
-        (FILE.replace("example:one", "example:one\"\n[[target]]\nname = \"iqn.2026-01.com.example:one"), "two targets of the name"),
+        (FILE.replace("example:one", "example:one\"\n[[target]]\nname = \"iqn.2026-01.com.example:one"), "two targets have the name"),
         (FILE.replace("example:one", "EXAMPLE:one\"\nnme = \"x"), "unknown key `nme` in [[target]]; did you mean `name`?"),
         (FILE.replace("\"logs\"", "\"disk\""), "is LUN 0 of target"),
         (FILE.replace("\"logs\"", "\"other\""), "is LUN 0 of target"),
         (FILE.replace("7 = ", "70000 = "), "from 0 to 16383"),
         (FILE.replace("read_only", "chap_user"), "a text"),
         (FILE.replace("read_only = true", "chap_user = \"host\""), "chap_secret_file"),
-        (FILE.replace("iqn.2026-01.com.example:one", "two"), "two targets of the name"),
+        (FILE.replace("iqn.2026-01.com.example:one", "two"), "two targets have the name"),
     ] {
         fs::write(scene.store().join("onefold.toml"), &change).unwrap();
         let text = scene.run(["serve", "--nbd", "none"]).ends_with(2).text();

@@ -217,7 +217,7 @@ impl<'a> Bench<'a> {
                 // The first turn fills the volume: there is nothing to give back.
                 if run > 0 {
                     figures.push(found);
-                    given_back += log.lines().filter(|line| line.contains("gave back")).count();
+                    given_back += log.lines().filter(|line| line.contains("freed ")).count();
                 }
             }
         }

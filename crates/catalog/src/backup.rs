@@ -53,7 +53,7 @@ impl FromStr for BackupId {
 
 /// The text is not the 32 hex digits of a [`BackupId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the id of a backup has 32 hex digits")]
+#[error("a backup id must have 32 hex digits")]
 pub struct NotAnId;
 
 /// What a backup counted.

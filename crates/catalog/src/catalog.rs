@@ -66,7 +66,7 @@ impl Catalog {
                 None => {}
                 Some(known) if known == backup.encode(self.engine.digest_bytes()) => break,
                 Some(_) => {
-                    let why = "the store has another backup of this id".to_owned();
+                    let why = "the store has another backup with this id".to_owned();
                     return Err(EngineError::Invalid { what: format!("backup {}", backup.id), why }.into());
                 }
             }

@@ -19,7 +19,7 @@ pub enum CatalogError {
         source: WireError,
     },
     /// A structure claims a length beyond its limit.
-    #[error("{what} has {length_bytes} bytes, more than the {limit_bytes} that it can have")]
+    #[error("{what} has {length_bytes} bytes; the limit is {limit_bytes} bytes")]
     TooLong {
         /// The structure.
         what: &'static str,
@@ -29,7 +29,7 @@ pub enum CatalogError {
         limit_bytes: u64,
     },
     /// Entries of a directory were pushed out of order, or a name was pushed twice.
-    #[error("entry {name:?} does not come after the one before it")]
+    #[error("entry {name:?} does not sort after the previous entry")]
     Disordered {
         /// The name, converted to text.
         name: String,
@@ -43,7 +43,7 @@ pub enum CatalogError {
         candidates: Vec<String>,
     },
     /// More than one backup has this prefix.
-    #[error("{asked:?} is the beginning of several backups: {}", .candidates.join(", "))]
+    #[error("several backups begin with {asked:?}: {}", .candidates.join(", "))]
     AmbiguousBackup {
         /// The prefix asked for.
         asked: String,
@@ -61,7 +61,7 @@ pub enum CatalogError {
         until_ns: i64,
     },
     /// The backup has no such path.
-    #[error("no {path:?} in this backup")]
+    #[error("this backup has no {path:?}")]
     PathNotFound {
         /// The path, converted to text.
         path: String,

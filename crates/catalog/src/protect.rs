@@ -42,7 +42,7 @@ impl Catalog {
         self.visit_protections(|key, until| match (<[u8; 16]>::try_from(key), until) {
             (Ok(_), Ok(_)) => {}
             (Ok(id), Err(why)) => wrong.push(format!(
-                "the protection of backup {} cannot be read: {why}. Until `onefold protect` sets it again, the backup cannot be forgotten",
+                "the protection of backup {} cannot be read: {why}. The backup cannot be forgotten until its protection is set again",
                 BackupId::from_bytes(id)
             )),
             (Err(_), _) => wrong.push(format!("the object index has a protection whose key has {} bytes", key.len() + 1)),

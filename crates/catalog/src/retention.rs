@@ -51,7 +51,7 @@ pub enum Limit {
 
 /// The text is not a [`Limit`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not a number of backups: give a whole number up to 4,294,967,295, or `unlimited`")]
+#[error("`{text}` is not a number of backups: write a whole number up to 4,294,967,295, or `unlimited`")]
 pub struct BadLimit {
     text: String,
 }

@@ -90,7 +90,7 @@ impl Archiver<'_> {
     fn entry(&mut self, path: &[u8], entry: &Entry) -> Result<()> {
         let name = &path[self.above.min(path.len())..];
         if !path.split(|byte| *byte == b'/').all(onefold_catalog::is_valid_name) {
-            self.watch.error(path, "this name in the store cannot be a file's: refused");
+            self.watch.error(path, "refused: its name in the backup is not a valid file name");
             return Ok(());
         }
         let mut header = Header::new(name, &entry.attributes);
@@ -103,7 +103,7 @@ impl Archiver<'_> {
             Content::BlockDevice { major, minor } => (header.kind, header.device) = (b'4', (*major, *minor)),
             Content::Fifo => header.kind = b'6',
             Content::Socket => {
-                self.watch.warn(path, "left out: an archive cannot have sockets");
+                self.watch.warn(path, "left out: an archive cannot contain sockets");
                 return Ok(());
             }
         }
@@ -128,7 +128,7 @@ impl Archiver<'_> {
                 entry.attributes = header.attributes.clone();
                 self.entry(path, &entry)?;
             }
-            Ok(_) => self.watch.error(path, "the backup has no first name of this file"),
+            Ok(_) => self.watch.error(path, "the backup lacks the first name of this file"),
             Err(error) if self.damaged == Damaged::Zero => self.watch.error(path, error),
             Err(error) => return Err(error.into()),
         }

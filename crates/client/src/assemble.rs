@@ -106,7 +106,7 @@ impl Assembler<'_> {
                     && self.missing.contains(first)
                 {
                     let path = self.path_of(&entry.name);
-                    self.watch.error(&absolute(&path), "another name of a file that could not be read");
+                    self.watch.error(&absolute(&path), "it is another name of a file that could not be read");
                     self.skip();
                     return Ok(true);
                 }

@@ -325,7 +325,7 @@ fn find_parent(catalog: &Catalog, is_parent: impl Fn(&Backup) -> bool, monitor: 
     let parent = match catalog.newest(is_parent) {
         // Damage to an old backup must not prevent a new one: without a parent, every file is read.
         Err(error @ CatalogError::Damaged { .. }) => {
-            let reason = format!("every file is read, as the backups before cannot all be: {error}");
+            let reason = format!("reading every file, because an earlier backup cannot be read: {error}");
             monitor.problem(&Problem::new(b"/", reason, Severity::Warning));
             None
         }
@@ -341,7 +341,7 @@ fn refuse_empty(watch: &Watch<'_>) -> Result<()> {
     let reason = match (errors, excluded) {
         (0, 0) if watch.get(Counter::Directories) > 0 => return Ok(()),
         _ if has_files => return Ok(()),
-        (0, 0) => "none of the paths is there any more",
+        (0, 0) => "none of the paths exists any more",
         (0, _) => "everything is excluded",
         _ => "no file could be read",
     };

@@ -97,7 +97,7 @@ pub(crate) fn ranges_text(ranges: &[Range<u64>], size_bytes: u64) -> String {
         let _ = write!(text, "{}..{}", range.start, range.end);
     }
     if ranges.len() > NAMED_RANGES {
-        let _ = write!(text, " and {} ranges more", ranges.len() - NAMED_RANGES);
+        let _ = write!(text, " and {} more ranges", ranges.len() - NAMED_RANGES);
     }
     let _ = write!(text, " ({sum} of {size_bytes})");
     text
@@ -137,7 +137,7 @@ pub(crate) struct DoesNotSpell(pub(crate) u64);
 
 impl std::fmt::Display for DoesNotSpell {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "its recipe does not spell {} bytes", self.0)
+        write!(out, "its recipe does not describe {} bytes", self.0)
     }
 }
 

@@ -68,7 +68,7 @@ pub(crate) fn write_file(
     file.flush()?;
     if !file.lost.is_empty() {
         let (ranges, why) = file.lost.into_parts();
-        watch.lost(path, format_args!("{} cannot be read, zeros stand in their place: {why}", ranges_text(&ranges, size_bytes)), ranges);
+        watch.lost(path, format_args!("{} cannot be read and are replaced by zeros: {why}", ranges_text(&ranges, size_bytes)), ranges);
     }
     Ok(())
 }
@@ -114,7 +114,7 @@ impl Stream<'_> {
         let range = self.at..self.at + length;
         if self.damaged != Damaged::Zero {
             let what = ranges_text(std::slice::from_ref(&range), self.size_bytes);
-            return Err(self.damage(&format!("{what} cannot be read, so it ends after {} bytes: {why}", self.at)));
+            return Err(self.damage(&format!("{what} cannot be read, so the output ends after {} bytes: {why}", self.at)));
         }
         self.lost.add(range, || why.to_owned());
         self.at += length;

@@ -68,7 +68,7 @@ impl Pattern {
     pub fn new(text: &str) -> Result<Pattern> {
         let pattern = Pattern::parse(text)?;
         if pattern.takes_back {
-            let reason = "`!` in front takes nothing back here; write `\\!` for the character";
+            let reason = "a leading `!` is not supported here; write `\\!` for the character";
             return Err(ClientError::BadPattern { pattern: text.to_owned(), reason });
         }
         Ok(pattern)

@@ -129,7 +129,7 @@ impl<'a> Reader<'a> {
                 return None;
             }
             Err(Errno::LOOP) => {
-                self.watch.error(path, "became something else before it was read");
+                self.watch.error(path, "its type changed before it was read");
                 return None;
             }
             Err(error) => {
@@ -138,7 +138,7 @@ impl<'a> Reader<'a> {
             }
         };
         if found.kind != FileType::RegularFile {
-            self.watch.error(path, "became something else before it was read");
+            self.watch.error(path, "its type changed before it was read");
             return None;
         }
         set_xattrs(&mut found.attributes, source::xattrs_of(&file), self.watch, path);
@@ -283,7 +283,7 @@ impl<'a> Reader<'a> {
             FileType::BlockDevice => (From::At(&file), job.size_bytes),
             FileType::Fifo => (From::Here(&file), u64::MAX),
             _ => {
-                self.watch.error(path, "became something else before it was read");
+                self.watch.error(path, "its type changed before it was read");
                 return Ok(None);
             }
         };

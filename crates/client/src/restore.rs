@@ -128,7 +128,7 @@ pub fn restore(catalog: &Catalog, backup: &Backup, options: &RestoreOptions, mon
         return Err(ClientError::Cancelled);
     }
     for pattern in selection.unmatched() {
-        watch.error(pattern, "this backup has nothing that matches");
+        watch.error(pattern, "nothing in this backup matches");
     }
     for file_system in walk.file_systems.values() {
         rustix::fs::syncfs(file_system).map_err(|error| ClientError::io("sync", target_name(options), error))?;
@@ -226,7 +226,7 @@ fn refuse_several_roots(catalog: &Catalog, backup: &Backup, options: &RestoreOpt
     match &roots[..] {
         [first, second, ..] => {
             let [first, second] = [first, second].map(|path| String::from_utf8_lossy(path).into_owned());
-            let why = format!("/{first} and /{second} would both become the target, and each would lose what only the other has");
+            let why = format!("/{first} and /{second} would both become the target; each would lose the files that only the other has");
             Err(ClientError::Refused { why })
         }
         _ => Ok(()),

@@ -91,7 +91,7 @@ impl Powers {
         if let Err(error) = set
             && !self.flags_reported.swap(true, Ordering::Relaxed)
         {
-            watch.warn(path, format_args!("its chattr flags cannot be restored here ({error}); of other files this is not said again"));
+            watch.warn(path, format_args!("its chattr flags cannot be restored here ({error}); this is reported only once"));
         }
     }
 }
@@ -224,8 +224,8 @@ impl From<Errno> for NoEntry {
 impl fmt::Display for NoEntry {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NoEntry::Store => out.write_str("it is the directory of the store, into which nothing is restored"),
-            NoEntry::System(Errno::NOTDIR | Errno::LOOP) => out.write_str("something that is not a directory is in its place"),
+            NoEntry::Store => out.write_str("it is the directory of the store; nothing is restored into it"),
+            NoEntry::System(Errno::NOTDIR | Errno::LOOP) => out.write_str("its place is taken by something that is not a directory"),
             NoEntry::System(error) => write!(out, "cannot create the directory: {error}"),
         }
     }
@@ -363,7 +363,7 @@ pub(crate) fn set_attributes(
     } else if has_rights || !powers.owner_reported.load(Ordering::Relaxed) {
         let is_owned = !differs(place, attributes);
         if !is_owned && !powers.owner_reported.swap(true, Ordering::Relaxed) {
-            watch.warn(path, "only root can restore owners: files belong to you");
+            watch.warn(path, "only root can restore owners: the restored files belong to you");
         }
         is_owned
     } else {
@@ -373,7 +373,7 @@ pub(crate) fn set_attributes(
     if withheld && !powers.set_id_reported.swap(true, Ordering::Relaxed) {
         watch.warn(
             path,
-            "the owner could not be restored, so set-user-id and set-group-id bits and capabilities are left out, here and elsewhere",
+            "its owner could not be restored, so set-user-id and set-group-id bits and capabilities are left out, also of other such files",
         );
     }
     if inherits_acl && !attributes.xattrs.iter().any(|(name, _)| name == ACCESS_ACL.as_bytes()) {

@@ -153,7 +153,7 @@ impl<'a> Level<'a> {
             match self.earlier.as_mut()?.next()? {
                 Ok(entry) if order.is_eq() => return Some(entry),
                 Ok(_) => {}
-                Err(error) => watch.warn(&absolute(&self.path), format_args!("cannot compare with the backup before: {error}")),
+                Err(error) => watch.warn(&absolute(&self.path), format_args!("cannot compare with the previous backup: {error}")),
             }
             self.has_all = false;
         }
@@ -445,7 +445,7 @@ impl<'a> Walker<'a> {
             (None, FileType::Fifo) => Content::Fifo,
             (None, FileType::Socket) => Content::Socket,
             (None, _) => {
-                watch.error(&absolute(path), "is of a kind that cannot be backed up");
+                watch.error(&absolute(path), "files of its type cannot be backed up");
                 return self.leave_out();
             }
         };

@@ -147,7 +147,7 @@ impl<'a> Output<'a> {
             }
             Damaged::Skip => {
                 drop_it();
-                self.watch.lost(path, format_args!("{what}, the file is left out: {why}"), ranges);
+                self.watch.lost(path, format_args!("{what}; the file is left out: {why}"), ranges);
                 Ok(())
             }
             Damaged::Zero => {
@@ -162,7 +162,7 @@ impl<'a> Output<'a> {
                         let above = path.len() - path.iter().rev().take_while(|byte| **byte != b'/').count();
                         self.remember(attributes, path, &[&path[..above], &name].concat(), true);
                     }
-                    Err(Errno::EXIST) => self.watch.lost(path, format_args!("{what}: {shown} exists already: {why}"), ranges),
+                    Err(Errno::EXIST) => self.watch.lost(path, format_args!("{what}: {shown} already exists: {why}"), ranges),
                     Err(error) => self.watch.lost(path, format_args!("{what}: cannot make {shown}: {error}"), ranges),
                 }
                 Ok(())

@@ -118,7 +118,7 @@ impl Mover {
             }
         }
         if writer.length_bytes() != recipe.length {
-            return Err(source(format!("a recipe of {} bytes spells {}", recipe.length, writer.length_bytes())));
+            return Err(source(format!("a recipe for {} bytes describes {} bytes", recipe.length, writer.length_bytes())));
         }
         let made = writer.finish(&mut self.stream)?;
         self.remember(recipe, &made);
@@ -152,7 +152,7 @@ impl Mover {
         let stored = self.stream.write_chunks(&data)?;
         for ((_, name), piece) in missing.iter().zip(stored) {
             if piece.fingerprint().is_some_and(|stored| stored != *name) {
-                return Err(EngineError::Inconsistent { why: format!("chunk {name} got another name in the destination") }.into());
+                return Err(EngineError::Inconsistent { why: format!("chunk {name} has another fingerprint in the destination") }.into());
             }
             places.insert(*name, piece);
         }

@@ -189,7 +189,7 @@ impl Copy<'_> {
     /// Gives a working copy the content of `target`. Durable on return.
     fn bring(&mut self, working: u32, target: &VolumeInfo) -> Result<()> {
         let Some(Copied { name, state }) = self.known.get(&working).cloned() else {
-            return Err(CopyError::Source("what it was made of cannot be read".to_owned()));
+            return Err(CopyError::Source("its origin cannot be read".to_owned()));
         };
         // Its content is unknown until this is done.
         self.known.insert(working, Copied { name: name.clone(), state: State::Unknown });

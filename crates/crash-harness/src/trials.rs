@@ -105,7 +105,7 @@ pub fn errors(profile: &'static Profile, usual_seeds: u64) {
             if let Err(why) = model.verify(&world, true) {
                 // After a sync that failed the system may have given up what was written: never wrong bytes, and only
                 // until the next opening.
-                assert!(why.contains("containers are not written any more") && world.has_stopped(), "{case}, after an error: {why}");
+                assert!(why.contains("the store writes no more containers") && world.has_stopped(), "{case}, after an error: {why}");
                 given_up += 1;
                 break;
             }

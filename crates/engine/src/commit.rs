@@ -262,7 +262,7 @@ impl Engine {
         let (dead, dead_bytes) = match superseded.marks.changes(&self.objects) {
             // Dead slots cannot be read: the old copies then count as stored, which only costs space.
             Err(error) if error.is_damage() => {
-                tracing::warn!(%error, "older copies of chunks that are stored anew are not marked as dead");
+                tracing::warn!(%error, "cannot mark older copies of chunks that were stored again as dead");
                 superseded.chunks.clear();
                 <_>::default()
             }

@@ -25,13 +25,13 @@ pub enum EngineError {
     #[error(transparent)]
     Storage(#[from] StorageError),
     /// There is no store at this place.
-    #[error("{place} is no onefold store: there is no file `descriptor` in it")]
+    #[error("{place} is not a onefold store: it has no file `descriptor`")]
     NoStore {
         /// The directory.
         place: String,
     },
     /// The place for a new store is not empty.
-    #[error("{place} is not empty: a store is created only in an empty or new directory")]
+    #[error("{place} is not empty: a store needs an empty or new directory")]
     NotEmpty {
         /// The directory.
         place: String,
@@ -53,7 +53,7 @@ pub enum EngineError {
         known: u64,
     },
     /// The store keeps no data. Only the experiment that made it opens it.
-    #[error("{place} keeps no data: it was made by an experiment, and nothing could be read from it")]
+    #[error("{place} keeps no data: an experiment made it, and nothing can be read from it")]
     KeepsNoData {
         /// The directory.
         place: String,
@@ -89,7 +89,7 @@ pub enum EngineError {
         source: WireError,
     },
     /// The bytes of a chunk do not match its fingerprint.
-    #[error("chunk {fingerprint} at {address} is damaged: its bytes have another fingerprint")]
+    #[error("chunk {fingerprint} at {address} is damaged: its bytes do not match its fingerprint")]
     WrongChunk {
         /// Its name.
         fingerprint: String,
@@ -97,7 +97,7 @@ pub enum EngineError {
         address: Address,
     },
     /// A read reaches past the end of the recipe.
-    #[error("bytes {start} to {end} wanted of a run of {length}")]
+    #[error("a read wants bytes {start} to {end} of a run of {length} bytes")]
     PastEnd {
         /// First byte of the read.
         start: u64,
@@ -107,15 +107,13 @@ pub enum EngineError {
         length: u64,
     },
     /// The store was copied while it was open, or moved after a crash.
-    #[error(
-        "{place} was copied from elsewhere while somebody had the store open, or moved after a crash: its parts may be of different times"
-    )]
+    #[error("{place} was copied while a process had the store open, or moved after a crash: its parts may be from different times")]
     Copied {
         /// The directory.
         place: String,
     },
     /// The engine holds some objects as of a moment, so it cannot look up others.
-    #[error("the store was opened as of a moment, and objects are asked for after it was said which of them are read")]
+    #[error("the store is open as of a moment with a fixed set of objects, and a read asked for another object")]
     Held,
     /// The store was opened for reading.
     #[error("the store is open for reading only")]
@@ -127,7 +125,7 @@ pub enum EngineError {
         what: &'static str,
     },
     /// This is not the secret with which append-only mode was switched on.
-    #[error("this is not the secret that append-only mode was switched on with; the mode stays on")]
+    #[error("the secret is wrong; append-only mode stays on")]
     WrongSecret,
     /// After an earlier error, memory and disk disagree. Nothing acknowledged is lost, but the store must be opened
     /// again.
@@ -137,7 +135,7 @@ pub enum EngineError {
         why: String,
     },
     /// The space that is left is reserved for freeing space.
-    #[error("{place} is on a full disk: what is left is kept for freeing room, and nothing new is stored until there is more")]
+    #[error("the disk of {place} is full: only the reserve for freeing space is left, and no new data is stored")]
     Full {
         /// The store.
         place: String,

@@ -76,7 +76,7 @@ impl Engine {
         for ((slice, (address, fingerprint)), (target, from)) in slices.iter().zip(wanted.iter()).zip(targets.iter()) {
             let source = slice.get(*from..*from + target.len()).ok_or_else(|| EngineError::Inconsistent {
                 why: format!(
-                    "a recipe wants bytes up to {} of chunk {fingerprint} at {address}, which has {}",
+                    "a recipe needs the first {} bytes of chunk {fingerprint} at {address}, which has {}",
                     from + target.len(),
                     slice.len()
                 ),
@@ -179,7 +179,7 @@ impl Engine {
     /// Returns the content of a metadata chunk, verified against its fingerprint.
     pub fn read_metadata(&self, piece: &Piece) -> Result<Slice> {
         let Piece::Chunk { fingerprint, address, .. } = piece else {
-            return Err(EngineError::Inconsistent { why: "zeros stand where a metadata chunk is expected".into() });
+            return Err(EngineError::Inconsistent { why: "zeros are in place of a metadata chunk".into() });
         };
         let mut slices = self.load_chunks(&[(*address, *fingerprint)], ChunkKind::Recipe, true)?;
         slices.pop().ok_or_else(|| EngineError::Inconsistent { why: "a loaded chunk was not returned".into() })

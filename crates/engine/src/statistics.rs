@@ -210,7 +210,8 @@ impl Moment<'_> {
             }
         }
         let of = totals.dead_bytes;
-        Ok((of != dead_bytes).then(|| format!("the store's figures have {of} bytes of unused chunks, its containers {dead_bytes}")))
+        Ok((of != dead_bytes)
+            .then(|| format!("the store's statistics count {of} bytes of unused chunks, its containers have {dead_bytes}")))
     }
 }
 

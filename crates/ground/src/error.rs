@@ -17,7 +17,7 @@ pub enum GroundError {
         source: io::Error,
     },
     /// A file is longer than this kind of file can be.
-    #[error("{path} has {length_bytes} bytes, more than the {limit_bytes} that such a file can have")]
+    #[error("{path} has {length_bytes} bytes; such a file has at most {limit_bytes} bytes")]
     TooLong {
         /// The file.
         path: String,

@@ -157,7 +157,7 @@ impl Ground for LocalGround {
     }
 
     fn space(&self) -> Result<Space> {
-        let found = rustix::fs::statvfs(&self.root).map_err(|source| refused("ask the free space of", &self.root, source))?;
+        let found = rustix::fs::statvfs(&self.root).map_err(|source| refused("read the free space of", &self.root, source))?;
         Ok(Space { free_bytes: found.f_bavail.saturating_mul(found.f_frsize), total_bytes: found.f_blocks.saturating_mul(found.f_frsize) })
     }
 
@@ -204,7 +204,7 @@ impl Ground for LocalGround {
     }
 
     fn exposure(&self) -> Result<Option<Exposure>> {
-        permissions::exposure(&self.root).map_err(|source| refused("ask for the modes of files in", &self.root, source))
+        permissions::exposure(&self.root).map_err(|source| refused("read the file modes in", &self.root, source))
     }
 }
 
@@ -321,11 +321,11 @@ impl File for LocalFile {
     }
 
     fn len(&self) -> Result<u64> {
-        Ok(self.file.metadata().map_err(|source| refused("ask the length of", &self.path, source))?.len())
+        Ok(self.file.metadata().map_err(|source| refused("read the length of", &self.path, source))?.len())
     }
 
     fn allocated_bytes(&self) -> Result<u64> {
-        let metadata = self.file.metadata().map_err(|source| refused("ask the blocks of", &self.path, source))?;
+        let metadata = self.file.metadata().map_err(|source| refused("read the block count of", &self.path, source))?;
         Ok(metadata.blocks().saturating_mul(512))
     }
 
@@ -352,7 +352,7 @@ impl File for LocalFile {
                 }
                 Ok(())
             }
-            Err(source) => Err(refused("reserve room in", &self.path, source)),
+            Err(source) => Err(refused("reserve space in", &self.path, source)),
         }
     }
 

@@ -161,15 +161,13 @@ impl Reserve {
         let part = (state.wanted_bytes / PARTS).max(PART_MIN_BYTES);
         let left = state.held_bytes.saturating_sub(part);
         if let Err(error) = self.shrink(&mut state, left) {
-            tracing::error!(%error, "the disk is full, and the reserve for freeing room cannot be given up");
+            tracing::error!(%error, "the disk is full, and the reserve cannot be released");
             return false;
         }
         self.publish(&state);
         self.given_up.fetch_add(1, Ordering::Release);
         if is_first {
-            tracing::warn!(
-                "the disk is full: the reserve for freeing room is in use, and nothing new is taken until it is whole again. Forget backups, delete volumes or discard, then prune; or make room on the disk"
-            );
+            tracing::warn!("the disk is full: the reserve is in use, and no new data is stored until the reserve is complete again");
         }
         true
     }

@@ -7,7 +7,7 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// Fewer bytes are left than the structure needs.
-    #[error("{wanted_bytes} bytes wanted at offset {offset_bytes}, {left_bytes} left")]
+    #[error("{wanted_bytes} bytes needed at offset {offset_bytes}, but only {left_bytes} are left")]
     Truncated {
         /// Offset in the slice.
         offset_bytes: usize,

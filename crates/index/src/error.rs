@@ -27,7 +27,7 @@ pub enum IndexError {
         what: String,
     },
     /// The keys are lost: salvage could not read them, so nobody knows whether they have objects.
-    #[error("object index {path}: what it said of {} is lost; what is written there anew can be read again", lost_keys(.from, .to))]
+    #[error("object index {path}: the objects of {} are lost; objects written there again are readable", lost_keys(.from, .to))]
     Lost {
         /// The partition's file.
         path: String,
@@ -37,7 +37,7 @@ pub enum IndexError {
         to: Vec<u8>,
     },
     /// Another owner has written to the partition since, so this one has lost it.
-    #[error("{path} belongs to owner epoch {stored_epoch}, this process has {epoch}")]
+    #[error("{path} belongs to owner epoch {stored_epoch}; this process has epoch {epoch}")]
     Fenced {
         /// The partition's file.
         path: String,
@@ -76,7 +76,7 @@ pub enum IndexError {
     },
     /// The fingerprints of a chunk-index partition share their first bits far beyond chance: doubling does not separate
     /// them.
-    #[error("chunk index {path}: {entries} fingerprints are not spread evenly over {pages} pages; they are no digests")]
+    #[error("chunk index {path}: {entries} fingerprints are not spread evenly over {pages} pages, so they are not digests")]
     Skewed {
         /// The partition.
         path: String,
@@ -86,7 +86,7 @@ pub enum IndexError {
         pages: u64,
     },
     /// No such partition exists.
-    #[error("object-index partition {partition} of {partitions}")]
+    #[error("object-index partition {partition} does not exist: there are {partitions}")]
     NoPartition {
         /// The requested number.
         partition: u16,
@@ -94,7 +94,7 @@ pub enum IndexError {
         partitions: u32,
     },
     /// The partition exists, but this opening does not have it. Another node may own it.
-    #[error("partition {partition} of {path} is not opened here")]
+    #[error("this process has not opened partition {partition} of {path}")]
     NotOpened {
         /// The index.
         path: String,

@@ -258,7 +258,7 @@ impl ObjectIndex {
         let mut result = Ok(());
         for partition in &self.partitions {
             if let Err(error) = self.persist_partition(partition) {
-                tracing::warn!(partition = %partition.file.describe(), %error, "object index not persisted");
+                tracing::warn!(partition = %partition.file.describe(), %error, "the object index could not write its changes to its file");
                 result = result.and(Err(error));
             }
         }
@@ -312,7 +312,7 @@ impl ObjectIndex {
     pub fn problem_of(ground: &Arc<dyn Ground>, directory: &str, partition: u16) -> Result<(Option<String>, Option<Position>)> {
         let path = file_name(directory, partition);
         if partition_salvage::is_unfinished(&**ground, &path)? {
-            return Ok((Some("its salvage was cut short".to_owned()), None));
+            return Ok((Some("its salvage was interrupted".to_owned()), None));
         }
         let (file, position) = match PartitionFile::open(ground, path, Access::Read, 0, 4 << 20) {
             Ok(opened) => opened,

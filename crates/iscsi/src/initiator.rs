@@ -96,8 +96,16 @@ impl Initiator {
         let (answer, _) = initiator.receive()?;
         let status = u16_at(&answer.0, 36);
         if answer.opcode() != opcode::LOGIN_RESPONSE || answer.0[1] & 0x83 != 0x83 {
-            let refused = || io::Error::new(io::ErrorKind::PermissionDenied, format!("the login is refused with status {status:04x}"));
-            return Err(if answer.opcode() == opcode::LOGIN_RESPONSE { refused() } else { invalid("the answer to a login is none") });
+            let refused =
+                || io::Error::new(io::ErrorKind::PermissionDenied, format!("the target refused the login with status {status:04x}"));
+            return Err(if answer.opcode() == opcode::LOGIN_RESPONSE {
+                refused()
+            } else {
+                invalid(
+                    "the answer to a login is not a login \
+                response",
+                )
+            });
         }
         initiator.note_numbers(&answer);
         // Unit attentions for a new initiator come instead of the first answers.
@@ -110,7 +118,7 @@ impl Initiator {
                 (status, sense) => return Err(invalid(format!("the unit is not ready: status {status:02x}, sense {sense:02x?}"))),
             }
         }
-        Err(invalid("the unit has unit attentions without end"))
+        Err(invalid("the unit reports unit attentions without end"))
     }
 
     /// Sends a write of whole 512-byte blocks. If the target accepts no more commands, waits until it does.
@@ -172,7 +180,7 @@ impl Initiator {
             opcode::SCSI_RESPONSE => {
                 self.note_numbers(&header);
                 let Some((cookie, written)) = self.in_flight.remove(&header.task_tag()) else {
-                    return Err(invalid("an answer to a command that was never sent"));
+                    return Err(invalid("the target answered a command that was never sent"));
                 };
                 // The sense data follows its length. A response other than "completed" has no status.
                 let sense = data.get(2..16).map(|sense| [sense[2] & 15, sense[12], sense[13]]);
@@ -203,12 +211,12 @@ impl Initiator {
     /// Sends what an R2T asks for.
     fn send_data(&mut self, request: &Header) -> io::Result<()> {
         let Some((cookie, data)) = self.in_flight.remove(&request.task_tag()) else {
-            return Err(invalid("data of a command is asked for that was never sent"));
+            return Err(invalid("the target asked for data of a command that was never sent"));
         };
         let begin = u32_at(&request.0, 40) as usize;
         let end = begin.saturating_add(u32_at(&request.0, 44) as usize);
         if begin > end || end > data.len() {
-            return Err(invalid("more data is asked for than there is"));
+            return Err(invalid("the target asked for more data than the command has"));
         }
         let (mut at, mut number) = (begin, 0u32);
         while at < end {
@@ -238,7 +246,7 @@ impl Initiator {
         self.stream.read_exact(&mut header.0)?;
         let length = header.data_bytes();
         if header.additional_bytes() > 0 || length > MAX_ANSWER_BYTES {
-            return Err(invalid("a PDU is longer than was agreed on"));
+            return Err(invalid("a PDU is longer than negotiated"));
         }
         let mut data = vec![0; length.next_multiple_of(4)];
         self.stream.read_exact(&mut data)?;

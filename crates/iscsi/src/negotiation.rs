@@ -50,7 +50,7 @@ impl Default for Parameters {
 impl Parameters {
     /// Answers one key of the initiator. Unknown keys get the answer "not understood". Errors: the value is invalid.
     pub fn answer(&mut self, key: &str, value: &str, is_discovery: bool, out: &mut Vec<u8>) -> Result<(), &'static str> {
-        const WRONG: &str = "a negotiated value is out of its range";
+        const WRONG: &str = "a negotiated value is out of range";
         let numeric =
             |low: u64, high: u64| number(value).filter(|value| (low..=high).contains(value)).map(|value| value as u32).ok_or(WRONG);
         let boolean = || match value {

@@ -151,12 +151,12 @@ impl Incoming {
         while rest.len() >= 4 {
             let length = usize::from(u16_at(rest, 0));
             let whole = (3 + length).div_ceil(4) * 4;
-            let segment = rest.get(..whole).ok_or("an additional header segment reaches beyond the header")?;
+            let segment = rest.get(..whole).ok_or("an additional header segment exceeds the header")?;
             match segment[2] & 0x3f {
                 1 if length >= 1 => incoming.long_cdb.extend_from_slice(&segment[4..3 + length]),
                 // The read length of a bidirectional command. There are no such commands here.
                 2 if length == 5 => {}
-                _ => return Err("an additional header segment is of no known type"),
+                _ => return Err("an additional header segment has an unknown type"),
             }
             rest = &rest[whole..];
         }

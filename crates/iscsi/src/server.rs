@@ -154,7 +154,7 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, group: u16) {
                         connection(shared, input, output, login, place).await
                     };
                     if let Err(error) = served.await {
-                        tracing::debug!(%address, %error, "a connection ended in its login");
+                        tracing::debug!(%address, %error, "a connection ended during its login");
                     }
                 });
             }
@@ -181,7 +181,7 @@ impl Crowd {
         self.untold += 1;
         if self.told.is_none_or(|told| told.elapsed() >= Crowd::INTERVAL) {
             tracing::warn!(
-                "connections were closed as too many are in their login already: {}, the last from {address}; further ones are counted for {} seconds",
+                "too many logins at once: closed {} connections, the last from {address}; the next report comes in {} seconds",
                 self.untold,
                 Crowd::INTERVAL.as_secs()
             );
@@ -237,7 +237,7 @@ async fn connection(
     drop(place);
     let begun = match logged_in {
         Ok(begun) => begun?,
-        Err(_) => return Err(io::Error::new(io::ErrorKind::TimedOut, "the login takes too long")),
+        Err(_) => return Err(io::Error::new(io::ErrorKind::TimedOut, "the login took too long")),
     };
     if let Some(begun) = begun {
         serve(shared, begun, tokio::io::BufReader::with_capacity(64 << 10, input), output).await;
@@ -256,7 +256,7 @@ async fn log_in(
     loop {
         let pdu = read(input, &plain, LOGIN_SEGMENT_BYTES, &mut Vec::new()).await?;
         if pdu.header.opcode() != opcode::LOGIN {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the first PDU is no login"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the first PDU is not a login request"));
         }
         let Incoming { header, data, .. } = pdu;
         let mut response = response_to(&header);
@@ -280,10 +280,12 @@ async fn log_in(
                 if refused == Refused::AuthenticationFailure {
                     let (address, target) = (visitor.address, login.target.as_deref().unwrap_or("discovery"));
                     shared.denials.lock().denied(address, Instant::now(), &mut |unsaid| {
-                        tracing::warn!(initiator = visitor.initiator, name = ?login.claimed().unwrap_or(""), %address, target, unsaid, "a login failed: a wrong secret or name, or none");
+                        tracing::warn!(initiator = visitor.initiator, name = ?login.claimed().unwrap_or(""), %address, target, unsaid, "a \
+                            login failed: the name or secret is wrong or missing");
                     });
                 } else {
-                    tracing::info!(initiator = visitor.initiator, address = %visitor.address, target = login.target, ?refused, "a login is refused");
+                    tracing::info!(initiator = visitor.initiator, address = %visitor.address, target = login.target, ?refused, "refused \
+                        a login");
                 }
                 response.put(36, &(refused as u16).to_be_bytes());
                 send(output, response, &mut status_number, expected_command, shared.limits.window(login.is_discovery)).await?;

@@ -36,7 +36,7 @@ pub(crate) async fn read(
     }
     let length = header.data_bytes();
     if length > limit as usize {
-        return Err(wrong("a data segment is longer than was agreed on"));
+        return Err(wrong("a data segment is longer than negotiated"));
     }
     let mut data = if header.opcode() == opcode::DATA_OUT { std::mem::take(room) } else { Vec::new() };
     data.clear();

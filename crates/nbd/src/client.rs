@@ -37,7 +37,7 @@ impl Client {
         let mut client = Client { stream: BufReader::new(stream), size: 0 };
         let greeting = client.take::<18>()?;
         if greeting[..16] != [INIT_MAGIC.to_be_bytes(), OPTION_MAGIC.to_be_bytes()].concat() {
-            return Err(invalid("the other side is no NBD server of the new style"));
+            return Err(invalid("the other side is not a newstyle NBD server"));
         }
         let flags = u32::from(handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
         let name = export.as_bytes();
@@ -58,7 +58,7 @@ impl Client {
         let header = self.take::<20>()?;
         let (kind, length) = (u32_at(&header, 12), u32_at(&header, 16));
         if header[..8] != OPTION_REPLY_MAGIC.to_be_bytes() || length > MAX_REPLY_BYTES {
-            return Err(invalid("the answer to an option is none"));
+            return Err(invalid("the answer to an option is not an option reply"));
         }
         let mut data = vec![0; length as usize];
         self.stream.read_exact(&mut data)?;
@@ -68,7 +68,7 @@ impl Client {
                 self.size = u64::from_be_bytes(data[2..10].try_into().expect("eight bytes"));
             }
             option_reply::INFO => {}
-            _ => return Err(invalid(format!("export {export:?} is refused: {}", String::from_utf8_lossy(&data)))),
+            _ => return Err(invalid(format!("the server refused export {export:?}: {}", String::from_utf8_lossy(&data)))),
         }
         Ok(false)
     }
@@ -92,7 +92,7 @@ impl Client {
     pub fn receive(&mut self) -> io::Result<(u64, u32)> {
         let reply = self.take::<16>()?;
         if u32_at(&reply, 0) != SIMPLE_REPLY_MAGIC {
-            return Err(invalid("a reply is none"));
+            return Err(invalid("a reply is invalid"));
         }
         Ok((u64::from_be_bytes(reply[8..].try_into().expect("eight bytes")), u32_at(&reply, 4)))
     }

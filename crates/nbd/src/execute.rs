@@ -56,7 +56,7 @@ fn perform(export: &dyn Export, style: Style, request: &Request, operation: Oper
             return Ok(Reply::status(style, request, &extents));
         }
         // Its payload was read before, which turned it into a Status.
-        Operation::StatusByPayload { .. } => return Err(ExportError::Io("a status payload was not read".into())),
+        Operation::StatusByPayload { .. } => return Err(ExportError::Io("the payload of a block-status request was not read".into())),
     }
     Ok(Reply::done(style, request))
 }

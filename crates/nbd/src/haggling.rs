@@ -130,10 +130,10 @@ impl Haggling {
             return Next::Close;
         }
         if self.stopping {
-            return refuse(out, option, option_reply::ERR_SHUTDOWN, "the server stops");
+            return refuse(out, option, option_reply::ERR_SHUTDOWN, "the server is stopping");
         }
         if self.tls == TlsState::Required && option != option::STARTTLS {
-            return refuse(out, option, option_reply::ERR_TLS_REQD, "this server wants TLS");
+            return refuse(out, option, option_reply::ERR_TLS_REQD, "this server requires TLS");
         }
         let request = match options::parse(option, data) {
             Ok(request) => request,
@@ -150,7 +150,7 @@ impl Haggling {
             OptionRequest::StartTls => return self.start_tls(out),
             OptionRequest::Info { go, name, wants } => return self.inform(out, option, go, name, wants, exports),
             OptionRequest::StructuredReply if self.style == Style::Extended => {
-                return refuse(out, option, option_reply::ERR_EXT_HEADER_REQD, "extended headers are in use");
+                return refuse(out, option, option_reply::ERR_EXT_HEADER_REQD, "extended headers are already in use");
             }
             OptionRequest::StructuredReply => self.set_style(out, option, Style::Structured),
             OptionRequest::ExtendedHeaders => self.set_style(out, option, Style::Extended),
@@ -184,7 +184,7 @@ impl Haggling {
     fn start_tls(&mut self, out: &mut Vec<u8>) -> Next {
         match self.tls {
             TlsState::Unavailable => refuse(out, option::STARTTLS, option_reply::ERR_POLICY, "this server has no TLS"),
-            TlsState::Active => refuse(out, option::STARTTLS, option_reply::ERR_INVALID, "TLS is in use"),
+            TlsState::Active => refuse(out, option::STARTTLS, option_reply::ERR_INVALID, "TLS is already in use"),
             TlsState::Offered | TlsState::Required => {
                 put_reply(out, option::STARTTLS, option_reply::ACK, &[]);
                 Next::StartTls
@@ -229,7 +229,7 @@ impl Haggling {
             self.context_of = None;
         }
         if self.style == Style::Simple {
-            return refuse(out, option, option_reply::ERR_INVALID, "structured replies come first");
+            return refuse(out, option, option_reply::ERR_INVALID, "request structured replies first");
         }
         if exports.open(&name).is_none() {
             return refuse(out, option, option_reply::ERR_UNKNOWN, "no such export");

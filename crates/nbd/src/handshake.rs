@@ -22,9 +22,9 @@ pub(crate) async fn negotiate(mut stream: Box<dyn Wire>, tls: TlsState, context:
     let mut haggling = Haggling::new(u32::from_be_bytes(flags), tls).ok_or_else(|| broken("unknown client flags"))?;
     loop {
         let Some(header) = read_or_stop(&mut stream, context, Some(&mut haggling)).await? else { return Ok(None) };
-        let header = options::parse_header(&header).ok_or_else(|| broken("not the magic of an option"))?;
+        let header = options::parse_header(&header).ok_or_else(|| broken("the magic number of an option is wrong"))?;
         let answer = if header.length > MAX_SKIPPED_BYTES {
-            return Err(broken("an option longer than any"));
+            return Err(broken("an option is too long"));
         } else if header.length > MAX_DATA_BYTES {
             let mut limited = (&mut stream).take(u64::from(header.length));
             tokio::io::copy(&mut limited, &mut tokio::io::sink()).await?;
@@ -41,7 +41,7 @@ pub(crate) async fn negotiate(mut stream: Box<dyn Wire>, tls: TlsState, context:
         match answer.next {
             Next::Continue => {}
             Next::StartTls => {
-                let acceptor = context.acceptor.as_ref().ok_or_else(|| broken("TLS was promised without a certificate"))?;
+                let acceptor = context.acceptor.as_ref().ok_or_else(|| broken("TLS is enabled without a certificate"))?;
                 stream = Box::new(acceptor.accept(stream).await?);
                 haggling.tls_started();
             }

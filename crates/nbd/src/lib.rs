@@ -66,7 +66,7 @@ pub enum NbdError {
         source: io::Error,
     },
     /// Without TLS, anyone on the network could read and change the exports.
-    #[error("{address} is not a loopback address: NBD without TLS there must be allowed explicitly")]
+    #[error("{address} is not a loopback address: NBD without TLS must be allowed explicitly there")]
     PlainOffLoopback {
         /// The address.
         address: String,
@@ -86,7 +86,7 @@ pub enum NbdError {
         reason: String,
     },
     /// A limit is outside its valid range.
-    #[error("{name} is {value}, but must be {must}")]
+    #[error("{name} is {value}; it must be {must}")]
     Limit {
         /// The limit.
         name: &'static str,

@@ -90,7 +90,7 @@ pub enum OptionFault {
 
 /// Reads the data of an option.
 pub fn parse(option: u32, data: &[u8]) -> Result<OptionRequest, OptionFault> {
-    let without_data = |request| if data.is_empty() { Ok(request) } else { Err(OptionFault::Invalid("this option has no data")) };
+    let without_data = |request| if data.is_empty() { Ok(request) } else { Err(OptionFault::Invalid("this option must not have data")) };
     match option {
         option::EXPORT_NAME => Ok(OptionRequest::ExportName(string(data)?)),
         // The protocol recommends ignoring data here.
@@ -105,8 +105,8 @@ pub fn parse(option: u32, data: &[u8]) -> Result<OptionRequest, OptionFault> {
     }
 }
 
-const SHORT: OptionFault = OptionFault::Invalid("the data is shorter than it says");
-const LONG: OptionFault = OptionFault::Invalid("the data is longer than it says");
+const SHORT: OptionFault = OptionFault::Invalid("the data is shorter than its length field says");
+const LONG: OptionFault = OptionFault::Invalid("the data is longer than its length field says");
 
 fn parse_info(go: bool, data: &[u8]) -> Result<OptionRequest, OptionFault> {
     let mut fields = Fields(data);
@@ -136,7 +136,7 @@ fn parse_meta_context(set: bool, data: &[u8]) -> Result<OptionRequest, OptionFau
         return Err(LONG);
     }
     if queries.iter().any(|query| !query.contains(':')) {
-        return Err(OptionFault::Invalid("a query begins with a namespace and a colon"));
+        return Err(OptionFault::Invalid("a query must begin with a namespace and a colon"));
     }
     Ok(OptionRequest::MetaContext { set, name, queries })
 }
@@ -148,10 +148,10 @@ fn counted_string(fields: &mut Fields<'_>) -> Result<String, OptionFault> {
 
 fn string(bytes: &[u8]) -> Result<String, OptionFault> {
     if bytes.len() > MAX_STRING_BYTES {
-        return Err(OptionFault::Invalid("a string has at most 4096 bytes"));
+        return Err(OptionFault::Invalid("a string must have at most 4096 bytes"));
     }
-    let text = std::str::from_utf8(bytes).map_err(|_| OptionFault::Invalid("a string is UTF-8"))?;
-    if text.contains('\0') { Err(OptionFault::Invalid("a string has no NUL")) } else { Ok(text.to_owned()) }
+    let text = std::str::from_utf8(bytes).map_err(|_| OptionFault::Invalid("a string must be UTF-8"))?;
+    if text.contains('\0') { Err(OptionFault::Invalid("a string must not have a NUL byte")) } else { Ok(text.to_owned()) }
 }
 
 /// Appends a reply to an option.

@@ -117,12 +117,12 @@ impl Errno {
     fn text(self) -> &'static str {
         match self {
             Errno::Permission => "the export is read-only",
-            Errno::Io => "input/output error; the log of the server says more",
+            Errno::Io => "input/output error; see the server's log",
             Errno::Invalid => "invalid request",
             Errno::NoSpace => "no space left",
-            Errno::Overflow => "more than the largest payload",
+            Errno::Overflow => "the payload exceeds the limit",
             Errno::NotSupported => "this would not be fast",
-            Errno::Shutdown => "the server stops",
+            Errno::Shutdown => "the server is stopping",
         }
     }
 }

@@ -104,7 +104,7 @@ impl Server {
         self.context.stop.send_replace(true);
         let finished = timeout(self.config.limits.shutdown_timeout, async { while connections.join_next().await.is_some() {} }).await;
         if finished.is_err() {
-            tracing::warn!("{} NBD connections did not end in time and are cut", connections.len());
+            tracing::warn!("{} NBD connections did not end in time and were cut", connections.len());
             connections.shutdown().await;
         }
         flush(in_use, self.config.limits.shutdown_timeout).await
@@ -150,7 +150,7 @@ async fn serve(accepted: Accepted, tls: TlsState, context: Arc<Context>) {
     tracing::debug!(peer, export = session.name, style = ?session.style, "NBD session begins");
     match Box::pin(transmission::serve(stream, session, Arc::clone(&context))).await {
         Ok(()) => tracing::debug!(peer, "NBD session ends"),
-        Err(error) => tracing::debug!(peer, "NBD session breaks: {error}"),
+        Err(error) => tracing::debug!(peer, "NBD session failed: {error}"),
     }
 }
 

@@ -92,7 +92,7 @@ impl Reading {
                 style: self.session.style,
                 contexts: self.session.contexts,
             };
-            let judged = request::judge(&request, &facts).ok_or_else(|| broken("a payload larger than the largest"))?;
+            let judged = request::judge(&request, &facts).ok_or_else(|| broken("a payload exceeds the limit"))?;
             self.handle(request, judged, &facts).await?;
         }
         Ok(())
@@ -128,7 +128,7 @@ impl Reading {
         let mut header = [0; 32];
         let header = &mut header[..request::header_bytes(self.session.style)];
         within(self.context.limits.transfer(0), self.reader.read_exact(header)).await?;
-        request::parse_header(self.session.style, header).map(Some).ok_or_else(|| broken("not the magic of a request"))
+        request::parse_header(self.session.style, header).map(Some).ok_or_else(|| broken("the magic number of a request is wrong"))
     }
 
     async fn handle(&mut self, request: Request, judged: Judged, facts: &Facts) -> io::Result<()> {

@@ -7,17 +7,28 @@ use onefold_client::ClientError;
 use onefold_engine::EngineError;
 use onefold_ground::{GroundError, LockError};
 use onefold_nbd::NbdError;
+use onefold_storage::StorageError;
 use onefold_targets::TargetError;
 use onefold_upkeep::UpkeepError;
 use onefold_volume::VolumeError;
 
-const FULL: &str = "the device of the store is full; nothing that was acknowledged is lost: `onefold forget` or `onefold volume delete` with \
-     `onefold prune` work all the same, or make room, and run the command again";
-const BESIDE_A_DAEMON: &str = "stop the daemon for this command: it reads or writes files or devices of yours, or needs the store for itself; \
-    docs/cli.md lists what works beside a daemon";
-const NOT_DURABLE: &str = "do not repeat the command: it counts, and is durable as soon as anything else is; look into the reason (full or failing disk), \
-    and at `onefold volume list` after a crash before that";
-const DAMAGE: &str = "`onefold check --read-data` lists all damage; other data can still be read";
+/// What to do on a full disk.
+pub const FULL: &str = "the disk of the store is full; acknowledged data is safe. Run `onefold forget` or `onefold volume delete`, then `onefold prune` \
+    (they work on a full disk), discard data in volumes, or free other space on the disk; then retry";
+/// What to do where chunks stay because lost ones may need them.
+pub const KEPT_FOR_LOST: &str =
+    "write the lost data again (a new backup), or forget and delete what `onefold check` lists; then run `onefold check --repair`";
+/// What to do where a merged container cannot be read, but all files that it was made of are there.
+const MERGED_MAY_BE_MOVED: &str = "try again; if the device keeps failing, move this file out of the store and run `onefold check --repair`, \
+    which continues with the files from before the merge";
+/// The same where some of those files are gone.
+const MERGED_MAY_NOT_BE_MOVED: &str = "try again; do not move the file, because some files from before the merge are gone. \
+    Repair the device, or restore the file from a copy of the store";
+const BESIDE_A_DAEMON: &str = "stop the daemon for this command: it uses your files or devices, or needs the store to itself; \
+    docs/cli.md lists the commands that work beside a daemon";
+const NOT_DURABLE: &str = "do not repeat the command: it took effect and becomes durable with the next write. Find the cause (a full or \
+    failing disk); if the machine crashes before that, check `onefold volume list`";
+const DAMAGE: &str = "`onefold check --read-data` lists all damage; other data is still readable";
 
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Failure {
@@ -27,7 +38,10 @@ impl From<EngineError> for Failure {
                     let failure = Failure::cannot_run(format!("the store is in use: {error}"));
                     match holder {
                         Some(holder) if holder.command.starts_with("serve") => failure.advise(BESIDE_A_DAEMON),
-                        _ => failure.advise("wait until it has ended (a command that writes does with `--wait`), or stop that process; a crashed one leaves no lock behind"),
+                        _ => failure.advise(
+                            "wait until that process ends (`--wait` does, in commands that write), or stop it; a crashed \
+                            process leaves no lock behind",
+                        ),
                     }
                 }
                 LockError::Ground(ground) => Failure::failed(&error).advise_about(ground),
@@ -44,13 +58,17 @@ impl From<EngineError> for Failure {
                 failure.advise("restore its content with the earlier onefold that wrote it, and store that in a new store (`onefold init`)")
             }
             EngineError::Copied { .. } => Failure { exit: Exit::CannotRun, ..failure }.advise(
-                "copy it again while nobody has the store open. To take it as it is (one that was moved after a crash is whole), run `onefold check --repair` on it once",
+                "copy it again while no process has the store open. To use it as it is, run `onefold check --repair` on it once; a store \
+                    moved after a crash is complete",
             ),
             EngineError::NotEmpty { .. } => failure.advise("give the name of a directory that does not exist yet"),
             EngineError::Invalid { .. } => Failure { exit: Exit::CannotRun, ..failure },
             EngineError::AppendOnly { .. } => failure.advise("`onefold append-only off` switches the mode off; it needs the secret"),
             EngineError::Stopped { .. } => {
                 failure.advise("fix the cause of the earlier error (full or failing disk, a removed lock file), then run the command again")
+            }
+            EngineError::Storage(StorageError::MergedUnreadable { may_be_moved, .. }) => {
+                failure.advise(if *may_be_moved { MERGED_MAY_BE_MOVED } else { MERGED_MAY_NOT_BE_MOVED })
             }
             error if error.is_full() => failure.advise(FULL),
             error if error.is_damage() => failure.advise(DAMAGE),
@@ -177,5 +195,22 @@ impl From<UpkeepError> for Failure {
             UpkeepError::Storage(error) => Failure::from(EngineError::Storage(error)),
             UpkeepError::Catalog(error) => Failure::from(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onefold_storage::ContainerId;
+
+    #[test]
+    fn an_unreadable_merged_container_may_be_moved_away_only_while_its_parts_are_there() {
+        let advice = |may_be_moved| {
+            let source = GroundError::TooLong { path: "f".into(), length_bytes: 2, limit_bytes: 1 };
+            let error = StorageError::MergedUnreadable { path: "f".into(), container: ContainerId::new(0, 1), may_be_moved, source };
+            Failure::from(EngineError::Storage(error)).advice.unwrap()
+        };
+        assert!(advice(true).contains("move this file out of the store and run `onefold check --repair`"));
+        assert!(advice(false).contains("do not move the file"));
     }
 }

@@ -12,8 +12,8 @@ pub fn doubt(engine: &Engine) -> Option<String> {
     let jump = engine.clock_jump()?;
     let (direction, by) = (if jump.by_ns > 0 { "forward" } else { "back" }, span(jump.by_ns));
     Some(format!(
-        "the clock of this machine was set {direction} by {by} since the store was last written to ({} then, {} now), or was wrong then. The order \
-         of backups and how long they are protected do not depend on it",
+        "the clock of this machine was set {direction} by {by} since the last write to the store ({} then, {} now), or was wrong then. \
+            This does not change the order of backups or how long they are protected",
         local_time(jump.last_ns),
         local_time(jump.now_ns)
     ))
@@ -29,7 +29,8 @@ pub fn doubt_of_backup(catalog: &Catalog) -> Option<String> {
     let newest: Backup = catalog.newest(|_| true).ok()??;
     (newest.finished_ns.saturating_sub(now_ns) > HOUR_NS).then(|| {
         format!(
-            "the newest backup, {}, is dated {}, and it is {} now: the clock of the machine was wrong then, or is now. The new backup counts as the newer one",
+            "the newest backup, {}, is dated {}, but it is {} now: the clock of this machine was wrong then or is wrong now. The new \
+                backup counts as the newer one",
             newest.id.short(),
             local_time(newest.finished_ns),
             local_time(now_ns)

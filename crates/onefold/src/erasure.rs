@@ -14,9 +14,9 @@ pub fn check_not_being_erased(engine: &Engine, volumes: &Volumes, name: &str) ->
     let name = printable(name.as_bytes());
     Err(if kept.has_failed {
         Failure::failed(format!("an erasure (SANITIZE) of volume {name} has failed"))
-            .advise("let an initiator erase it again or end that state, for example with `sg_sanitize`, or delete the volume")
+            .advise("let an initiator erase it again or clear the failure, for example with `sg_sanitize`; or delete the volume")
     } else {
         Failure::failed(format!("volume {name} is being erased (SANITIZE)"))
-            .advise("wait until that is done; it goes on while the volume is served over iSCSI. Or delete the volume")
+            .advise("wait until that is done (it continues while the volume is served over iSCSI), or delete the volume")
     })
 }

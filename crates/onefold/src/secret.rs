@@ -55,7 +55,7 @@ impl Secret {
                 .advise(format!("give it with --secret-file FILE (`-` for standard input) or in {VARIABLE}")));
         }
         let secret = ask(&input, "secret: ")?;
-        if asking == Asking::Twice && ask(&input, "the same again: ")?.0 != secret.0 {
+        if asking == Asking::Twice && ask(&input, "repeat the secret: ")?.0 != secret.0 {
             return Err(Failure::cannot_run("the two secrets differ; nothing was changed"));
         }
         Ok(secret)
@@ -101,7 +101,7 @@ pub fn chap_secret(path: &Path) -> Result<Secret> {
     let mode = std::os::unix::fs::PermissionsExt::mode(&file.metadata().map_err(cannot)?.permissions());
     if mode & 0o027 != 0 {
         return Err(Failure::cannot_run(format!(
-            "the CHAP secret in {shown} is no secret: others may read or change the file (mode {:03o})",
+            "the CHAP secret in {shown} is not safe: other users can read or change the file (mode {:03o})",
             mode & 0o777
         ))
         .advise(format!("run chmod 600 {shown}, and choose a new secret if others may have read it")));
@@ -110,7 +110,7 @@ pub fn chap_secret(path: &Path) -> Result<Secret> {
     let length = secret.0.len();
     if !(CHAP_LEAST_BYTES..=CHAP_MOST_BYTES).contains(&length) {
         return Err(Failure::cannot_run(format!(
-            "the CHAP secret in {shown} has {length} bytes, it must have from {CHAP_LEAST_BYTES} to {CHAP_MOST_BYTES}"
+            "the CHAP secret in {shown} has {length} bytes; it must have {CHAP_LEAST_BYTES} to {CHAP_MOST_BYTES} bytes"
         ))
         .advise("12 to 16 bytes suit all initiators: for example `openssl rand -base64 12`"));
     }

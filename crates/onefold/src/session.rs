@@ -139,7 +139,7 @@ impl<'a> Session<'a> {
         if is_confirmed {
             return Ok(());
         }
-        match self.console.ask(&format!("{losses}. Go on?"))? {
+        match self.console.ask(&format!("{losses}. Continue?"))? {
             Some(true) => Ok(()),
             Some(false) => Err(Failure::failed("nothing was done")),
             None => Err(Failure::cannot_run(format!("{losses}; there is no terminal to ask on, so nothing was done"))

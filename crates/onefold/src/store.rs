@@ -17,8 +17,8 @@ use std::sync::Arc;
 pub const SETTINGS_FILE: &str = "onefold.toml";
 
 /// Advice about damage that keeps a store from opening.
-pub const OPENING_ADVICE: &str = "the store opens only when this is whole again: `onefold check --repair` makes whole what it can (with --dry-run it says what it \
-    would do), of what is in index/ `onefold check --rebuild-index` does; anything else is to be brought back from a copy of the store";
+pub const OPENING_ADVICE: &str = "the store opens only after a repair: run `onefold check --repair` (with --dry-run it only says what it would do), or \
+    `onefold check --rebuild-index` if only index/ is damaged; restore anything else from a copy of the store";
 
 /// An open store with the settings it was opened with.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ impl Store {
                 Ok((engine, found)) => {
                     note(&format!("the store is damaged: {error}"));
                     found.losses.iter().for_each(|loss| note(&format!("  {loss}")));
-                    note("the following is the sound part; `onefold check --repair --dry-run` shows what a repair would do");
+                    note("reading only the sound part; `onefold check --repair --dry-run` shows what a repair would do");
                     Ok(Store { engine, settings })
                 }
                 // A daemon may have it, or nothing is sound.

@@ -78,7 +78,7 @@ pub fn parse_moment(text: &str) -> Result<i64, String> {
     let moment = zoned(text).or_else(|| local(text));
     let moment =
         moment.ok_or_else(|| format!("`{text}` is not a date: write it as 2027-01-31, 2027-01-31T14:05 or 2027-01-31T14:05:00Z"))?;
-    i64::try_from(moment.as_nanosecond()).map_err(|_| format!("`{text}` is too far off: dates must be from 1678 to 2261"))
+    i64::try_from(moment.as_nanosecond()).map_err(|_| format!("`{text}` is out of range: dates must be from 1678 to 2261"))
 }
 
 /// Formats a time in the local zone: `2026-01-31 14:05:00`. `time_ns` counts from 1970, UTC.

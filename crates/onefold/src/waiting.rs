@@ -75,7 +75,7 @@ impl<'a> Waiting<'a> {
     /// Returns how the command ends if it was stopped while another process had the store.
     pub fn interruption(&self, error: &impl InUse) -> Option<Failure> {
         let was_stopped = error.holder().is_some() && (self.is_cancelled)();
-        was_stopped.then(|| Failure::interrupted("stopped while another process had the store; nothing was done"))
+        was_stopped.then(|| Failure::interrupted("stopped while another process had the store open; nothing was done"))
     }
 
     /// Waits a moment if another process has the store and the command may wait. Returns false if the error stands.

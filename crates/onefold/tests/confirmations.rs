@@ -113,7 +113,7 @@ fn an_export_overwrites_files_only_with_force_and_nothing_in_the_store() {
     let scene = with_volume();
     let image = fs::read(scene.path("image")).unwrap();
     fs::write(scene.path("precious"), "mine").unwrap();
-    scene.run(["volume", "export", "disk", "precious"]).ends_with(2).says(&["precious exists already", "--force"]);
+    scene.run(["volume", "export", "disk", "precious"]).ends_with(2).says(&["precious already exists", "--force"]);
     assert_eq!(fs::read(scene.path("precious")).unwrap(), b"mine");
     scene.run(["volume", "export", "disk", "precious", "--force"]).succeeds();
     assert!(fs::read(scene.path("precious")).unwrap() == image);

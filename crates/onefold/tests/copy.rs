@@ -215,7 +215,7 @@ fn volumes_are_copied_only_into_a_store_that_nobody_else_has_open() {
     while !scene.run(["volume", "delete", "x", "--yes"]).err.contains("`backup`") {
         std::thread::sleep(Duration::from_millis(5));
     }
-    scene.run(["copy", "--to", "third"]).ends_with(3).says(&["nobody writes", "--wait"]);
+    scene.run(["copy", "--to", "third"]).ends_with(3).says(&["no process writes", "--wait"]);
     backup.kill().unwrap();
     backup.wait().unwrap();
     scene.run(["copy", "--to", "third"]).succeeds();

@@ -28,7 +28,7 @@ fn no_command_opens_a_store_that_keeps_no_data_or_changes_it() {
         "volume list",
         "volume create disk --size 1MiB",
     ] {
-        scene.run(command.split(' ')).ends_with(2).says(&["keeps no data: it was made by an experiment", "remove the directory"]);
+        scene.run(command.split(' ')).ends_with(2).says(&["keeps no data: an experiment made it", "remove the directory"]);
     }
     assert!(tree(&scene.store()) == before);
 }

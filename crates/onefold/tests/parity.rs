@@ -34,7 +34,7 @@ fn a_lost_or_rotten_container_comes_back_when_it_is_read_checked_or_scrubbed() {
     let mut rotten = whole.clone();
     rotten[500_000..500_100].fill(0);
     fs::write(container(&scene, 3), &rotten).unwrap();
-    scene.run(["scrub"]).succeeds().says(&["container 0-00000003 was damaged and is made anew from parity"]);
+    scene.run(["scrub"]).succeeds().says(&["container 0-00000003 was damaged and is rebuilt from parity"]);
     assert!(fs::read(container(&scene, 3)).unwrap() == whole);
     // After a scrub all sealed containers have parity, whatever the size of the last group.
     let stats = scene.run(["stats", "--json"]).succeeds().json();
@@ -70,7 +70,7 @@ fn who_only_reads_has_it_through_parity_and_is_told_who_makes_it_anew() {
     assert!(scene.run(["dump", "latest", &path]).succeeds().bytes == noise(1, 12 << 20));
     let found = scene.run(["check", "--read-data", "--json"]).ends_with(1).json();
     assert_eq!(found["problem_count"], 1, "{found}");
-    assert!(found["problems"][0]["what"].as_str().unwrap().contains("`onefold scrub` makes the container anew"), "{found}");
+    assert!(found["problems"][0]["what"].as_str().unwrap().contains("a scrub can rebuild the container from parity"), "{found}");
     assert!(fs::read(container(&scene, 3)).unwrap() == rotten, "nothing is written");
     scene.run(["scrub"]).succeeds();
     assert!(fs::read(container(&scene, 3)).unwrap() == whole);

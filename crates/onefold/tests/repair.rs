@@ -37,7 +37,7 @@ fn a_rotten_container_is_repaired_and_the_next_backup_makes_everything_whole() {
     scene.run(["volume", "import", "disk", "image"]).succeeds();
     scene.run(["check", "--read-data"]).succeeds();
     let whole = scene.run(["check", "--repair"]).succeeds();
-    assert!(whole.out.is_empty() && whole.err.contains("nothing had to be done"), "{}{}", whole.out, whole.err);
+    assert!(whole.out.is_empty() && whole.err.contains("nothing had to be repaired"), "{}{}", whole.out, whole.err);
 
     let rotten = &containers(&scene)[0];
     let before = fs::read(rotten).unwrap();

@@ -85,8 +85,8 @@ fn an_id_that_is_not_unique_is_refused() {
     // Of seventeen ids two begin with the same digit.
     let digit = |id: &String| id[..1].to_owned();
     let twice = ids[0].iter().map(digit).find(|first| ids[0].iter().filter(|id| id.starts_with(first)).count() > 1).unwrap();
-    scene.run(["forget", &twice, "--yes"]).ends_with(1).says(&["beginning of several backups"]);
-    scene.run(["protect", &twice, "--for", "1d"]).ends_with(1).says(&["beginning of several backups"]);
+    scene.run(["forget", &twice, "--yes"]).ends_with(1).says(&["several backups begin with"]);
+    scene.run(["protect", &twice, "--for", "1d"]).ends_with(1).says(&["several backups begin with"]);
     assert_eq!(listed(&scene).len(), 17);
 }
 
@@ -105,7 +105,7 @@ fn what_would_forget_by_mistake_is_refused() {
     scene.run(["forget", "--keep-daily", "many"]).ends_with(2).says(&["`many`", "unlimited"]);
     scene.run(["forget", "--keep-daily=-1"]).ends_with(2).says(&["`-1`"]);
     for (period, expected) in
-        [("3w", "`w` in `3w` is not a unit"), ("30", "is not a period"), ("0d", "is no time"), ("9999999999d", "too long")]
+        [("3w", "`w` in `3w` is not a unit"), ("30", "is not a period"), ("0d", "is too short"), ("9999999999d", "too long")]
     {
         scene.run(["forget", "--keep-within", period]).ends_with(2).says(&["--keep-within", expected]);
     }
@@ -135,7 +135,7 @@ fn a_protected_backup_stays_and_says_why() {
 
     let said = scene.run(["protect", &old[..16], "--for", "1y6m"]).succeeds().out;
     assert!(said.contains("is protected until") && said.contains("(before: until 2200-01-31"), "{said}");
-    assert!(scene.run(["protect", old, "--off"]).succeeds().out.contains("not protected any more"));
+    assert!(scene.run(["protect", old, "--off"]).succeeds().out.contains("no longer protected"));
     scene.run(["forget", old, "--yes"]).succeeds();
     assert_eq!(listed(&scene), ids[0][2..]);
     scene.run(["check"]).succeeds();
@@ -162,7 +162,7 @@ fn a_6_protect_says_when_the_protection_ends_and_not_what_was_asked() {
     assert!(ends.is_some());
     let run = scene.run(["protect", id, "--for", "10d", "--json"]).succeeds();
     assert_eq!(run.json()[0]["protected_until"].as_str().map(|until| until[..10].to_owned()), ends);
-    assert!(run.err.contains("longer than was asked") && run.err.contains("protect --off"), "{}", run.err);
+    assert!(run.err.contains("longer than you asked") && run.err.contains("protect --off"), "{}", run.err);
     assert_eq!(listed(), ends);
     let run = scene.run(["protect", id, "--for", "200d"]).succeeds();
     assert!(!run.err.contains("longer"), "{}", run.err);
@@ -176,7 +176,7 @@ fn dates_that_protect_nothing_are_refused() {
     scene.run(["protect", "latest", "--for", "1d", "--off"]).ends_with(2).says(&["cannot be used with"]);
     scene.run(["protect", "latest", "--until", "tomorrow"]).ends_with(2).says(&["`tomorrow` is not a date", "2027-01-31"]);
     scene.run(["protect", "latest", "--until", "2021-02-29"]).ends_with(2).says(&["`2021-02-29` is not a date"]);
-    scene.run(["protect", "latest", "--until", "2020-01-31"]).ends_with(2).says(&["2020-01-31", "is past", "--off"]);
+    scene.run(["protect", "latest", "--until", "2020-01-31"]).ends_with(2).says(&["2020-01-31", "is in the past", "--off"]);
     scene.run(["protect", "latest", "--for", "900y"]).ends_with(2).says(&["900y", "2261"]);
     scene.run(["protect", "latest", "--for", "1w"]).ends_with(2).says(&["`w` in `1w`"]);
     scene.run(["protect", "latest:none", "--for", "1d"]).ends_with(1).says(&["latest:none"]);
@@ -218,8 +218,8 @@ fn append_only_mode_refuses_every_deletion_and_lets_the_rest_go_on() {
     }
     assert_eq!(listed(&scene).len(), 3);
 
-    with_secret(&scene, "open sesame?", &["append-only", "off"]).ends_with(1).says(&["not the secret", "stays on"]);
-    with_secret(&scene, "another one", &["append-only", "on"]).ends_with(2).says(&["on already"]);
+    with_secret(&scene, "open sesame?", &["append-only", "off"]).ends_with(1).says(&["the secret is wrong", "stays on"]);
+    with_secret(&scene, "another one", &["append-only", "on"]).ends_with(2).says(&["already on"]);
     scene.run(["append-only", "off"]).ends_with(2).says(&["no secret was given", "--secret-file", "ONEFOLD_SECRET"]);
     scene.run(["volume", "delete", "disk", "--yes"]).ends_with(1);
     fs::write(scene.path("secret"), format!("{SECRET}\n")).unwrap();
@@ -243,7 +243,7 @@ fn beside_a_daemon_the_same_is_done_and_refused() {
     with_secret(&scene, SECRET, &["append-only", "on"]).succeeds();
     scene.run(["forget", "latest", "--yes"]).ends_with(1).says(&["append-only mode", "onefold append-only off"]);
     scene.run(["volume", "delete", "disk", "--yes"]).ends_with(1).says(&["append-only mode"]);
-    with_secret(&scene, "a wrong one", &["append-only", "off"]).ends_with(1).says(&["not the secret"]);
+    with_secret(&scene, "a wrong one", &["append-only", "off"]).ends_with(1).says(&["the secret is wrong"]);
     assert_eq!(served.stop().0, 0);
     assert!(scene.run(["append-only", "status"]).succeeds().out.starts_with("append-only mode is on since 2"));
     let served = scene.serve(&[]);

@@ -100,7 +100,7 @@ fn a_file_is_overwritten_only_with_force() {
     fs::write(scene.path("precious"), "mine").unwrap();
     fs::create_dir(scene.path("directory")).unwrap();
     let run = |options: &[&str]| scene.run([&["traffic", "generate", "--size", "100kB"], options].concat());
-    run(&["precious"]).ends_with(1).says(&["precious", "it exists already", "--force"]);
+    run(&["precious"]).ends_with(1).says(&["precious", "it already exists", "--force"]);
     assert_eq!(fs::read(scene.path("precious")).unwrap(), b"mine");
     run(&["directory"]).ends_with(1).says(&["it is a directory"]);
     run(&["--force", "precious"]).succeeds();

@@ -83,8 +83,8 @@ fn a_place_that_is_no_store_is_named() {
     scene.run(["backups"]).ends_with(2).says(&["there is no store at", "onefold init"]);
     std::fs::create_dir(scene.store()).unwrap();
     std::fs::write(scene.store().join("letter"), "dear").unwrap();
-    scene.run(["stats"]).ends_with(2).says(&["no onefold store", "onefold init"]);
-    scene.run(["serve", "--nbd"]).ends_with(2).says(&["no onefold store"]);
+    scene.run(["stats"]).ends_with(2).says(&["not a onefold store", "onefold init"]);
+    scene.run(["serve", "--nbd"]).ends_with(2).says(&["not a onefold store"]);
     assert_eq!(std::fs::read_dir(scene.store()).unwrap().count(), 1, "nothing is left behind");
     scene.run(["init", "store"]).ends_with(2).says(&["not empty"]);
     std::fs::write(scene.path("file"), "x").unwrap();

@@ -75,7 +75,7 @@ fn an_image_goes_in_and_comes_out_with_its_holes() {
     scene.run(["volume", "export", "v", "out"]).succeeds();
     assert!(fs::read(scene.path("image")).unwrap() == fs::read(scene.path("out")).unwrap());
     assert!(fs::metadata(scene.path("out")).unwrap().blocks() * 512 < 8 * MIB, "holes stay holes");
-    scene.run(["volume", "export", "v", "out"]).ends_with(2).says(&["exists already"]);
+    scene.run(["volume", "export", "v", "out"]).ends_with(2).says(&["already exists"]);
     let stats = scene.run(["stats", "--json"]).succeeds().json();
     assert!(stats["unique_bytes"].as_u64().unwrap() < 3 * MIB, "{stats}");
     assert!(scene.run(["volume", "export", "v", "-"]).succeeds().bytes == fs::read(scene.path("image")).unwrap());
@@ -217,8 +217,11 @@ fn m0_21_what_cannot_be_done_with_snapshots_says_why_and_what_to_do() {
     fs::write(scene.path("image"), b"x").unwrap();
     scene.run(["volume", "import", "monday", "image"]).ends_with(1).says(&["read-only", "onefold volume clone monday"]);
     scene.run(["volume", "rollback", "monday", "monday", "--yes"]).ends_with(1).says(&["read-only"]);
-    scene.run(["volume", "rollback", "disk", "other", "--yes"]).ends_with(1).says(&["no snapshot", "volume list"]);
-    scene.run(["volume", "rollback", "disk", "tuesday", "--yes"]).ends_with(1).says(&["another volume", "onefold volume clone tuesday"]);
+    scene.run(["volume", "rollback", "disk", "other", "--yes"]).ends_with(1).says(&["is not a snapshot", "volume list"]);
+    scene
+        .run(["volume", "rollback", "disk", "tuesday", "--yes"])
+        .ends_with(1)
+        .says(&["is not a snapshot of volume", "onefold volume clone tuesday"]);
     scene.run(["volume", "diff", "disk", "other"]).ends_with(1).says(&["65536", "262144"]);
     scene.run(["volume", "clone", "monday"]).ends_with(2);
 }

@@ -39,7 +39,7 @@ pub enum BatchError {
     #[error("no batch starts here")]
     NoHeader,
     /// A header field has a value that is not possible here.
-    #[error("the batch's {what} is {value}, which cannot be here")]
+    #[error("the batch's {what} is {value}, which is impossible")]
     Header {
         /// The field.
         what: &'static str,
@@ -47,7 +47,7 @@ pub enum BatchError {
         value: u64,
     },
     /// The bytes end before the batch does.
-    #[error("the batch has {wanted_bytes} bytes, {left_bytes} are there")]
+    #[error("the batch has {wanted_bytes} bytes, but only {left_bytes} bytes are left")]
     Truncated {
         /// Header and payload.
         wanted_bytes: u64,

@@ -21,7 +21,7 @@ pub enum LogError {
         why: String,
     },
     /// A log exists where one was to be created.
-    #[error("there is an operations log in {path} already")]
+    #[error("{path} already has an operations log")]
     Exists {
         /// The directory.
         path: String,
@@ -44,7 +44,7 @@ pub enum LogError {
     #[error("the operations log was opened for reading only")]
     ReadOnly,
     /// The log is at its hard limit. Nothing was written. Trimming makes room.
-    #[error("the operations log is full: {used_bytes} bytes, its limit is {limit_bytes}")]
+    #[error("the operations log is full: it has {used_bytes} bytes, its limit is {limit_bytes} bytes")]
     Full {
         /// Bytes from start to end.
         used_bytes: u64,
@@ -52,7 +52,7 @@ pub enum LogError {
         limit_bytes: u64,
     },
     /// The batch is larger than the limit. Nothing was written.
-    #[error("a batch of {length_bytes} bytes is more than the {limit_bytes} that one may have")]
+    #[error("a batch has {length_bytes} bytes; the limit is {limit_bytes} bytes")]
     TooLarge {
         /// Payload of the batch.
         length_bytes: u64,

@@ -164,7 +164,7 @@ impl Log {
         }
         let remains = cursor.remains()?;
         if let Remains::Proof(offset_bytes) = remains {
-            return Err(cursor.damaged(format!("a batch that was durable is gone, as the one at byte {offset_bytes} shows")));
+            return Err(cursor.damaged(format!("a durable batch is missing: the batch at byte {offset_bytes} follows it")));
         }
         let mut state = State {
             segments,
@@ -262,9 +262,9 @@ impl Log {
             }
             while cursor.at() < limit {
                 let position = cursor.at();
-                let batch = cursor.next()?.map_err(|why| cursor.damaged(format!("{why}, although the log goes on")))?;
+                let batch = cursor.next()?.map_err(|why| cursor.damaged(format!("{why}, but the log continues after it")))?;
                 if cursor.at() > limit {
-                    return Err(cursor.damaged("the batch before this place reaches into the next segment"));
+                    return Err(cursor.damaged("the previous batch reaches into the next segment"));
                 }
                 if visit(position, cursor.at(), &batch.records).is_break() {
                     return Ok(());
@@ -537,18 +537,20 @@ fn check_headers(
         let cursor = Cursor::open(ground, directory, start, store)?;
         let segment = cursor.segment();
         if let Some(before) = segments.back().filter(|before| segment.follows < before.start) {
-            let why =
-                format!("the segment says that it follows {:016x}, the one before it starts at {:016x}", segment.follows.0, before.start.0);
+            let why = format!(
+                "the segment's header says that it follows segment {:016x}, but the previous segment starts at {:016x}",
+                segment.follows.0, before.start.0
+            );
             return Err(cursor.damaged(why));
         }
         segments.push_back(segment);
         if cursor.epoch() < epoch {
-            return Err(cursor.damaged(format!("the segment has owner epoch {}, the one before it {epoch}", cursor.epoch())));
+            return Err(cursor.damaged(format!("the segment has owner epoch {}, the previous one has {epoch}", cursor.epoch())));
         }
         epoch = cursor.epoch();
         last = Some(cursor);
     }
-    let why = || LogError::Damaged { path: ground.describe(directory), offset_bytes: 0, why: "there is no segment of the log".to_owned() };
+    let why = || LogError::Damaged { path: ground.describe(directory), offset_bytes: 0, why: "no segment of the log exists".to_owned() };
     Ok((segments, last.ok_or_else(why)?))
 }
 
@@ -564,11 +566,11 @@ fn seek_batch(cursor: &mut Cursor, from: Position) -> Result<()> {
     cursor.rewind(start, epoch_of_segment);
     while cursor.at() < from {
         if let Err(why) = cursor.next()? {
-            return Err(cursor.damaged(format!("{why}, although the log goes on")));
+            return Err(cursor.damaged(format!("{why}, but the log continues after it")));
         }
     }
     if cursor.at() == from {
-        Err(cursor.damaged("a batch is gone, although the log goes on"))
+        Err(cursor.damaged("a batch is missing, but the log continues after it"))
     } else {
         Err(LogError::NotABoundary { from })
     }

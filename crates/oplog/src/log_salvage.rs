@@ -98,7 +98,7 @@ pub fn salvage_batches(
         }
         if unreadable > 0 {
             let path = ground.describe(&segment_path(directory, *start));
-            found.problems.push(format!("{path}: at {unreadable} places there may be batches that the device cannot read"));
+            found.problems.push(format!("{path}: the device cannot read {unreadable} places, which may have batches"));
         }
         // A segment ends at the `follows` of the next one. A jump from there is no hole.
         if let (Some(end), Some(next)) = (next, starts.get(index + 1)) {

@@ -13,7 +13,7 @@ const VERSION: u32 = 1;
 /// The part of the header that its checksum covers.
 const CHECKED_BYTES: usize = 56;
 /// Why a segment does not belong here.
-const OTHER_STORE: &str = "the segment is of another store";
+const OTHER_STORE: &str = "the segment belongs to another store";
 /// Bytes per read.
 const WINDOW_BYTES: u64 = 1 << 20;
 
@@ -77,22 +77,22 @@ fn parse_header(bytes: &[u8], store: &[u8; 16], start: Position) -> std::result:
     };
     let (magic, version, found_store, epoch, found_start, follows, sum) = fields().map_err(|error| error.to_string())?;
     if magic != MAGIC_BYTES {
-        return Err("this is no segment of a log".to_owned());
+        return Err("this is not a segment of the log".to_owned());
     }
     if sum != checksum(&bytes[..CHECKED_BYTES]) {
         return Err("the checksum of the segment's header is wrong".to_owned());
     }
     if version != VERSION {
-        return Err(format!("the segment has format version {version}, this program knows {VERSION}"));
+        return Err(format!("the segment has format version {version}; this program reads version {VERSION}"));
     }
     if found_store != store {
         return Err(OTHER_STORE.to_owned());
     }
     if found_start != start.0 {
-        return Err(format!("the segment says that it starts at {found_start:016x}"));
+        return Err(format!("the segment's header says that it starts at {found_start:016x}"));
     }
     if follows > found_start || !follows.is_multiple_of(ALIGNMENT_BYTES) {
-        return Err(format!("the segment says that it follows {follows:016x}"));
+        return Err(format!("the segment's header says that it follows {follows:016x}"));
     }
     Ok((epoch, Position(follows)))
 }
@@ -138,7 +138,7 @@ impl Cursor {
         // Positions in the file must not overflow.
         let is_possible = start.0.is_multiple_of(ALIGNMENT_BYTES) && start.0.checked_add(file_bytes + ALIGNMENT_BYTES).is_some();
         if file_bytes < SEGMENT_HEADER_BYTES || !is_possible {
-            let why = format!("a segment of {file_bytes} bytes cannot be here");
+            let why = format!("a segment cannot have {file_bytes} bytes here");
             return Err(LogError::Damaged { path, offset_bytes: 0, why });
         }
         let mut header = vec![0; SEGMENT_HEADER_BYTES as usize];

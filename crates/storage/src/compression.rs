@@ -31,7 +31,7 @@ pub enum Compression {
 
 /// A text that names no compression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("compression {0:?} is not known: none, lz4, zstd:1..19, zlib:1..9 or bzip2:1..9")]
+#[error("unknown compression {0:?}: use none, lz4, zstd:1..19, zlib:1..9 or bzip2:1..9")]
 pub struct UnknownCompression(String);
 
 impl FromStr for Compression {
@@ -245,7 +245,7 @@ pub(crate) fn decompress(codec: Codec, stored: &[u8], raw_bytes: usize) -> Resul
         Codec::Bzip2 => read_to(bzip2::read::BzDecoder::new(stored), raw_bytes)?,
     };
     if raw.len() != raw_bytes {
-        return Err(format!("{} raw bytes, {raw_bytes} expected", raw.len()));
+        return Err(format!("it has {} raw bytes instead of {raw_bytes}", raw.len()));
     }
     Ok(raw)
 }

@@ -209,7 +209,7 @@ impl Shared {
         self.caches.forget_file(id);
         // The log that described the container goes once this is right. So the file is read as everybody else will read
         // it.
-        if self.read_catalog(id)? == catalog { Ok(()) } else { Err(self.damaged(id, None, None, "it is not what was just written")) }
+        if self.read_catalog(id)? == catalog { Ok(()) } else { Err(self.damaged(id, None, None, "its bytes differ from those written")) }
     }
 
     /// Returns whether a merge has put a forward in the place of the container's file, or beside it.

@@ -42,16 +42,13 @@ pub enum StorageError {
     },
     /// A sync failed, so it is unknown what of the unlogged data is on disk. This opening of the store writes no more.
     /// Committed data is safe; opening the store again goes on from there.
-    #[error("containers are not written any more since {why}; what was acknowledged is safe, open the store again")]
+    #[error("the store writes no more containers after an error: {why}. Acknowledged data is safe; open the store again")]
     Poisoned {
         /// The failure.
         why: Arc<str>,
     },
     /// It cannot be told now whether a merged container is whole, so the files it was made of can neither go nor stay.
-    #[error(
-        "{path}: container {container}, which others were merged into before a crash, cannot be read: {source}; nothing was changed. Try again; {}",
-        after_a_merge(*may_be_moved)
-    )]
+    #[error("{path}: cannot read container {container}, into which others were merged before a crash: {source}; nothing was changed")]
     MergedUnreadable {
         /// The file, in a form for people.
         path: String,
@@ -66,7 +63,7 @@ pub enum StorageError {
     #[error(transparent)]
     Ground(#[from] GroundError),
     /// A chunk is longer than a container takes.
-    #[error("a chunk of {length_bytes} bytes, at most {limit_bytes} can be stored")]
+    #[error("a chunk has {length_bytes} bytes; the limit is {limit_bytes} bytes")]
     ChunkTooLong {
         /// Its length.
         length_bytes: usize,
@@ -74,7 +71,7 @@ pub enum StorageError {
         limit_bytes: usize,
     },
     /// An option is out of its range.
-    #[error("{option} is {value}, it must be {allowed}")]
+    #[error("{option} is {value}; it must be {allowed}")]
     Option {
         /// Its name.
         option: &'static str,
@@ -109,7 +106,7 @@ pub enum StorageError {
     #[error("the store is open for reading only")]
     ReadOnly,
     /// A later owner has opened the partition for writing: this one has lost it.
-    #[error("{path} belongs to owner epoch {stored_epoch}, this process has {epoch}")]
+    #[error("{path} belongs to owner epoch {stored_epoch}; this process has epoch {epoch}")]
     Fenced {
         /// The partition's directory.
         path: String,
@@ -119,13 +116,13 @@ pub enum StorageError {
         epoch: u64,
     },
     /// The partition is not one of those that this opening owns.
-    #[error("container partition {partition} is not opened here")]
+    #[error("this process has not opened container partition {partition}")]
     NotOpened {
         /// The partition.
         partition: u16,
     },
     /// All 2^32 - 1 numbers of a partition are taken.
-    #[error("container partition {partition} has no number left")]
+    #[error("container partition {partition} has used all its container numbers")]
     NumbersUsedUp {
         /// The partition.
         partition: u16,
@@ -149,19 +146,6 @@ impl StorageError {
 
     pub(crate) fn cannot_write(source: GroundError) -> StorageError {
         StorageError::CannotWrite { source: Arc::new(source) }
-    }
-}
-
-/// Returns what to do if a merged container cannot be read.
-fn after_a_merge(may_be_moved: bool) -> &'static str {
-    match may_be_moved {
-        true => {
-            "if the device keeps failing, move this file out of the store and run `onefold check --repair`, which goes on with the files that it was made of"
-        }
-        false => {
-            "do not move the file: some of those that it was made of are gone already, and what is left of them may not be enough. Bring the device back, or \
-             put the file back from a copy of the store"
-        }
     }
 }
 

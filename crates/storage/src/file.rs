@@ -107,7 +107,7 @@ impl Header {
         let mut reader = start(bytes, HEADER_BYTES, HEADER_MAGIC, "header")?;
         let version = reader.u32().map_err(said)?;
         if version != VERSION {
-            return Err(format!("the header is of version {version}, this program reads version {VERSION}"));
+            return Err(format!("the header has version {version}; this program reads version {VERSION}"));
         }
         let (digest_bytes, flags, _) = (reader.u8().map_err(said)?, reader.u8().map_err(said)?, reader.u16().map_err(said)?);
         if flags & !FLAG_MERGED != 0 {
@@ -179,11 +179,11 @@ pub(crate) fn resembles_footer(bytes: &[u8; FOOTER_BYTES]) -> bool {
 /// Returns a reader behind the magic of a structure whose last eight bytes are its checksum.
 fn start<'a>(bytes: &'a [u8], length: usize, magic: &[u8; 8], what: &str) -> Result<Reader<'a>, String> {
     if bytes.len() != length {
-        return Err(format!("the {what} has {} bytes, not {length}", bytes.len()));
+        return Err(format!("the {what} has {} bytes instead of {length}", bytes.len()));
     }
     let mut reader = Reader::new(bytes);
     if reader.take(8).map_err(said)? != magic {
-        return Err(format!("there is no {what}"));
+        return Err(format!("the {what} is missing"));
     }
     let sum = Reader::new(&bytes[length - 8..]).u64().map_err(said)?;
     if sum != checksum(&bytes[..length - 8]) {

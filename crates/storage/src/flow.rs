@@ -145,7 +145,7 @@ impl Flow {
 
     /// Stops all writing until the store is opened again.
     pub(crate) fn poison(&self, why: &str) {
-        tracing::error!(why, "containers are not written any more");
+        tracing::error!(why, "the store writes no more containers");
         self.state.lock().poisoned.get_or_insert_with(|| why.into());
         self.changed.notify_all();
     }

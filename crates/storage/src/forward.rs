@@ -62,12 +62,12 @@ impl Forward {
     /// Reads a forward; the error is for people.
     pub fn decode(bytes: &[u8]) -> std::result::Result<Forward, String> {
         if bytes.len() != FORWARD_BYTES {
-            return Err(format!("a forward has {FORWARD_BYTES} bytes, this file has {}", bytes.len()));
+            return Err(format!("the file has {} bytes; a forward has {FORWARD_BYTES}", bytes.len()));
         }
         let said = |error: onefold_ground::wire::WireError| error.to_string();
         let mut reader = Reader::new(bytes);
         if reader.take(8).map_err(said)? != MAGIC {
-            return Err("this is no forward".to_owned());
+            return Err("this is not a forward".to_owned());
         }
         let (version, reserved) = (reader.u32().map_err(said)?, reader.u32().map_err(said)?);
         let (container, target) = (decode_container(&mut reader), decode_container(&mut reader));
@@ -77,14 +77,14 @@ impl Forward {
             return Err("the checksum of the forward is wrong".to_owned());
         }
         if version != VERSION {
-            return Err(format!("the forward is of version {version}, this program reads version {VERSION}"));
+            return Err(format!("the forward has version {version}; this program reads version {VERSION}"));
         }
         let (container, target) = (container.map_err(said)?, target.map_err(said)?);
         if container == target || container.partition() != target.partition() {
             return Err(format!("a forward of container {container} cannot lead to {target}"));
         }
         if reserved != 0 || bytes[CONTENT_BYTES + 8..].iter().any(|byte| *byte != 0) {
-            return Err("something is where a forward has zeros".to_owned());
+            return Err("the reserved bytes of the forward are not zero".to_owned());
         }
         Ok(Forward { container, target, store })
     }
@@ -218,7 +218,7 @@ impl Shared {
         if catalog.home_containers().binary_search(&id).is_ok() {
             return Ok(());
         }
-        let why = format!("its forward leads to container {}, which has no chunks of it", catalog.container);
+        let why = format!("its forward leads to container {}, which has none of its chunks", catalog.container);
         Err(self.damaged_forward(id, why))
     }
 
@@ -236,7 +236,7 @@ impl Shared {
         };
         let forward = Forward::decode(&bytes).map_err(|why| self.damaged_forward(id, why))?;
         if forward.container != id || forward.store != self.options.store {
-            let why = if forward.container == id { "it belongs to another store" } else { "it is that of another container" };
+            let why = if forward.container == id { "it belongs to another store" } else { "it belongs to another container" };
             return Err(self.damaged_forward(id, why.to_owned()));
         }
         Ok(Some(forward.target))

@@ -100,7 +100,7 @@ impl Homes {
             let container = containers.get(at).ok_or(out_of_range("home", at as u64))?;
             by_slot.push(Address::new(*container, slot));
         }
-        let homes = Homes::new(by_slot).map_err(|twice| out_of_range("home that is there twice", twice.bits()))?;
+        let homes = Homes::new(by_slot).map_err(|twice| out_of_range("repeated home", twice.bits()))?;
         if homes.containers != containers {
             return Err(out_of_range("home containers", count as u64));
         }

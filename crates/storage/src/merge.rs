@@ -97,12 +97,12 @@ impl ContainerStore {
     pub fn merge(&self, victims: &[ContainerId], live: &[(Address, Fingerprint)]) -> Result<Merge> {
         let shared = &self.shared;
         shared.check_writable()?;
-        let first = victims.first().ok_or_else(|| refused("there is none"))?;
+        let first = victims.first().ok_or_else(|| refused("no container was given"))?;
         if shared.options.discards_data && !live.is_empty() {
-            return Err(refused("this store keeps no data, so what is needed of them cannot be copied"));
+            return Err(refused("this store keeps no data, so it cannot copy their live chunks"));
         }
         if let Some(other) = victims.iter().find(|victim| victim.partition() != first.partition()) {
-            return Err(refused(format!("{first} and {other} are in two partitions")));
+            return Err(refused(format!("{first} and {other} are in different partitions")));
         }
         let mut claim = shared.claim(victims)?;
         let created = shared.hold_log(&claim);
@@ -176,7 +176,7 @@ impl Planned {
 impl Shared {
     fn plan(&self, victims: &[ContainerId], live: &[(Address, Fingerprint)]) -> Result<Plan> {
         if live.len() > MAX_SLOTS {
-            return Err(refused(format!("{} chunks are live, a container has at most {MAX_SLOTS}", live.len())));
+            return Err(refused(format!("{} chunks are live; a container has at most {MAX_SLOTS}", live.len())));
         }
         let live_homes: BTreeSet<ContainerId> = live.iter().map(|(address, _)| address.container()).collect();
         let mut statistics = MergeStatistics { containers_before: victims.len() as u64, ..MergeStatistics::default() };
@@ -217,7 +217,7 @@ impl Shared {
         let raw_bytes: u64 = chunks.iter().map(|chunk| u64::from(chunk.slot.length_bytes)).sum();
         let entry_bytes = FRAME_ENTRY_BYTES + SLOT_ENTRY_BYTES + self.options.digest_bytes() as u64;
         if HEADER_BYTES as u64 + raw_bytes + (chunks.len() as u64 + 64) * entry_bytes > u64::from(u32::MAX) {
-            return Err(refused(format!("their live chunks have {raw_bytes} bytes, a container has less than 4 GiB")));
+            return Err(refused(format!("their live chunks have {raw_bytes} bytes; a container has less than 4 GiB")));
         }
         let (forwarded, removed) = (forwarded.into_iter().collect(), removed.into_iter().collect());
         Ok(Plan { chunks, homes, forwarded, removed, statistics })

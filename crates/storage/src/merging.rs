@@ -108,7 +108,7 @@ impl Merging {
                 return Err(refused(victim, "is named twice"));
             }
             if held.claimed.contains(victim) {
-                return Err(refused(victim, "is being merged already"));
+                return Err(refused(victim, "is already being merged"));
             }
             if let Some(why) = why_not(*victim)? {
                 return Err(refused(victim, why));

@@ -363,7 +363,7 @@ impl State {
             }
             at -= pending.slots.len();
         }
-        let found = self.open.slots.get(at).ok_or("there is no such slot")?;
+        let found = self.open.slots.get(at).ok_or("the slot does not exist")?;
         let range = checked_range(found, fingerprint)?;
         Ok(Found::Memory(Slice::from_vec(self.open.raw[range].to_vec())))
     }
@@ -373,11 +373,11 @@ impl State {
         let number = frame.number as usize;
         if let Some(known) = self.catalog.frames.get(number) {
             let same = *known == frame && self.catalog.slots_of(known) == slots;
-            return if same { Ok(()) } else { Err(format!("two different records of frame {number}")) };
+            return if same { Ok(()) } else { Err(format!("frame {number} has two different records")) };
         }
         let follows = number == self.catalog.frames.len() && frame.first_slot as usize == self.catalog.slots.len();
         if !follows || !slots.starts_with(&self.open.slots) {
-            return Err(format!("frame {number} does not continue what is known"));
+            return Err(format!("frame {number} does not follow the known frames"));
         }
         self.end_bytes = self.end_bytes.max(frame.end_bytes());
         self.last_round = Some(EARLIER);
@@ -392,7 +392,7 @@ impl State {
         let same_names = |known: &[Slot], new: &[Slot]| {
             known.iter().zip(new).all(|(known, new)| (known.fingerprint, known.length_bytes) == (new.fingerprint, new.length_bytes))
         };
-        let contradiction = || format!("frame {} does not continue what is known", chunks.frame);
+        let contradiction = || format!("frame {} does not follow the known frames", chunks.frame);
         let first = chunks.first_slot as usize;
         if (chunks.frame as usize) < self.catalog.frames.len() {
             let known = self.catalog.slots.get(first..first + chunks.slots.len()).ok_or_else(contradiction)?;
@@ -409,7 +409,7 @@ impl State {
             let start = slot.offset_bytes as usize;
             let bytes = chunks.raw.get(start..start + slot.length_bytes as usize).ok_or_else(contradiction)?;
             if self.open.raw.len() + bytes.len() > crate::MAX_FRAME_BYTES {
-                return Err(format!("frame {} is longer than a frame can be", chunks.frame));
+                return Err(format!("frame {} is too long", chunks.frame));
             }
             let offset_bytes = self.open.raw.len() as u32;
             self.open.slots.push(Slot { offset_bytes, ..*slot });
@@ -472,7 +472,7 @@ impl Catalog {
     /// Returns the frame of the chunk with an address, and the chunk's place in the raw frame. `Err` says what does not
     /// fit.
     pub(crate) fn find(&self, address: Address, fingerprint: &Fingerprint) -> std::result::Result<(&Frame, Range<usize>), String> {
-        let found = self.position(address).and_then(|slot| self.slots.get(slot)).ok_or("there is no such slot")?;
+        let found = self.position(address).and_then(|slot| self.slots.get(slot)).ok_or("the slot does not exist")?;
         let range = checked_range(found, fingerprint)?;
         let frame = self.frames.get(usize::from(found.frame)).ok_or("its frame is not in the catalog")?;
         Ok((frame, range))
@@ -481,7 +481,7 @@ impl Catalog {
 
 fn checked_range(slot: &Slot, fingerprint: &Fingerprint) -> std::result::Result<Range<usize>, String> {
     if slot.fingerprint != *fingerprint {
-        return Err(format!("chunk {fingerprint} was expected, chunk {} is there", slot.fingerprint));
+        return Err(format!("it has chunk {} instead of chunk {fingerprint}", slot.fingerprint));
     }
     let start = slot.offset_bytes as usize;
     Ok(start..start + slot.length_bytes as usize)

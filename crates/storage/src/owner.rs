@@ -140,7 +140,7 @@ impl Owners {
                 }
                 Err(why) => {
                     if takes {
-                        tracing::warn!(why, "no container of a partition is taken for a leftover: it is not known which are its owner's");
+                        tracing::warn!(why, "leftover containers of a partition are kept: its owner file cannot be read");
                     }
                     firsts.push(None);
                 }

@@ -127,14 +127,14 @@ impl ParityHeader {
         let mut store = [0; 16];
         store.copy_from_slice(reader.take(16).map_err(said)?);
         if reader.u32().map_err(said)? as usize != BLOCK_BYTES || reader.u32().map_err(said)? as usize != most {
-            return Err("its blocks are not those of its members".to_owned());
+            return Err("its blocks do not match its members".to_owned());
         }
         if members.iter().any(|member| member.container.partition() != group.partition()) {
-            return Err("its members are in several partitions".to_owned());
+            return Err("its members are in different partitions".to_owned());
         }
         let header = ParityHeader { group, store, members, checksums };
         if bytes.len() as u64 != header.data_offset() || bytes[end + 8..].iter().any(|byte| *byte != 0) {
-            return Err("something is where the header has zeros".to_owned());
+            return Err("the reserved bytes of the header are not zero".to_owned());
         }
         Ok(header)
     }
@@ -146,15 +146,15 @@ type Start = (usize, Option<Vec<(ContainerId, u64)>>);
 fn decode_start(bytes: &[u8]) -> Result<Start, String> {
     let mut reader = Reader::new(bytes);
     if reader.take(8).map_err(said)? != MAGIC {
-        return Err("this is no parity file".to_owned());
+        return Err("this is not a parity file".to_owned());
     }
     let version = reader.u32().map_err(said)?;
     if version != VERSION {
-        return Err(format!("the file is of version {version}, this program reads version {VERSION}"));
+        return Err(format!("the file has version {version}; this program reads version {VERSION}"));
     }
     let (count, reserved) = (usize::from(reader.u16().map_err(said)?), reader.u16().map_err(said)?);
     if !(1..=MAX_MEMBERS).contains(&count) || reserved != 0 {
-        return Err(format!("it has {count} members, a group has from 1 to {MAX_MEMBERS}"));
+        return Err(format!("it has {count} members; a group has 1 to {MAX_MEMBERS}"));
     }
     let end = START_BYTES + 16 * count;
     let Some(members) = bytes.get(START_BYTES..end) else { return Ok((end, None)) };
@@ -163,7 +163,7 @@ fn decode_start(bytes: &[u8]) -> Result<Start, String> {
     for _ in 0..count {
         let (container, length) = (decode_container(&mut reader).map_err(said)?, reader.u64().map_err(said)?);
         if length == 0 || length > MAX_LENGTH_BYTES || found.last().is_some_and(|(last, _)| *last >= container) {
-            return Err(format!("member {container} with {length} bytes cannot be"));
+            return Err(format!("member {container} has the impossible length of {length} bytes"));
         }
         found.push((container, length));
     }

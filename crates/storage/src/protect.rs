@@ -170,7 +170,7 @@ impl Shared {
             match source {
                 Ok(source) => gathered.take(source),
                 Err(error) => {
-                    tracing::warn!(%container, %error, "no parity is made of a container that cannot be read");
+                    tracing::warn!(%container, %error, "a container gets no parity because it cannot be read");
                     self.note_groups(|groups| groups.set_unfit(container))?;
                 }
             }
@@ -284,7 +284,7 @@ impl Source {
         for (bytes, block) in out.chunks(BLOCK_BYTES).zip(wanted) {
             let found = checksum(bytes);
             if *checksums[block].get_or_insert(found) != found {
-                let source = io::Error::new(io::ErrorKind::InvalidData, "it changed from one reading to the next");
+                let source = io::Error::new(io::ErrorKind::InvalidData, "it changed between two reads");
                 return Err(GroundError::Io { operation: "read", path: format!("container {}", self.container), source });
             }
         }

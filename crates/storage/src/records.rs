@@ -151,7 +151,7 @@ impl ContainerRecord {
         let decoded = Self::decode_payload(record.kind, &mut reader, digest_bytes).map_err(|error| refused(error.to_string()))?;
         reader.end().map_err(|error| refused(error.to_string()))?;
         if decoded.container().partition() != record.partition.number {
-            return Err(refused(format!("container {} in partition {}", decoded.container(), record.partition.number)));
+            return Err(refused(format!("container {} is not in partition {}", decoded.container(), record.partition.number)));
         }
         Ok(decoded)
     }

@@ -141,9 +141,9 @@ impl ContainerStore {
         let record_read = ContainerRecord::decode(record, shared.options.digest_bytes())?;
         let id = record_read.container();
         let mut recovery = shared.replay.recovery.lock();
-        let recovery = recovery.as_mut().ok_or_else(|| refused("replay is over"))?;
+        let recovery = recovery.as_mut().ok_or_else(|| refused("replay has ended"))?;
         if u32::from(id.partition()) >= shared.owners.total() {
-            return Err(refused("there is no such partition"));
+            return Err(refused("the partition does not exist"));
         }
         let Some(highest) = recovery.highest.get_mut(&id.partition()) else { return Ok(()) };
         *highest = (*highest).max(id.number());
@@ -263,8 +263,10 @@ impl Shared {
                 header => header.ok(),
             };
             if let Some(header) = header.filter(|header| header.created > log_end.0) {
-                let why =
-                    format!("it was made when the log ended at {}, but the log ends at {}: its end is lost", header.created, log_end.0);
+                let why = format!(
+                    "it was created when the log ended at {}, but now the log ends at {}: the end of the log is lost",
+                    header.created, log_end.0
+                );
                 return Err(StorageError::Log { container, why });
             }
         }
@@ -296,7 +298,8 @@ impl Shared {
                 _ => None,
             };
             if let Some(bad) = unsound {
-                tracing::error!(container = %id, merged = %bad, "what a container was merged into is damaged; the old file stays");
+                tracing::error!(container = %id, merged = %bad, "a merged container is damaged, so the container that was merged into it \
+                    is kept");
                 continue;
             }
             merges.entry(fate.target).or_default()[usize::from(fate.answers.is_none())].push(*id);
@@ -362,7 +365,7 @@ impl Shared {
         let mut folders = BTreeSet::new();
         for container in leftovers {
             let path = file::path(&self.directory, *container);
-            tracing::info!(%container, "removing a container file from before its first commit");
+            tracing::info!(%container, "removing a container file that was never committed");
             self.ground.remove(&path)?;
             folders.insert(parent(&path).to_owned());
         }

@@ -147,7 +147,7 @@ impl Shared {
     pub(crate) fn scrub_parity(&self, group: ContainerId, buffer: &mut ReadBuffer) -> Result<ScrubbedParity> {
         let (repaired, lost) = self.repair_lost_of(group)?;
         let missing = |(member, why): (ContainerId, Option<StorageError>)| match why {
-            Some(why) => self.damaged(member, None, None, format!("the file is missing; it could not be made anew from parity: {why}")),
+            Some(why) => self.damaged(member, None, None, format!("the file is missing, and parity cannot rebuild it: {why}")),
             None => self.missing(member),
         };
         let damage = lost.into_iter().map(missing).collect();
@@ -189,7 +189,7 @@ impl Shared {
                 }
                 Ok(_) => None,
                 Err(error) => {
-                    tracing::warn!(container = %member, %error, "a lost container could not be made anew");
+                    tracing::warn!(container = %member, %error, "a lost container could not be rebuilt");
                     Some(error)
                 }
             };
@@ -227,10 +227,10 @@ impl Shared {
         let members: Vec<ContainerId> = header.members.iter().map(|member| member.container).collect();
         let named = self.with_groups(|groups| Ok(groups.members(group))).map_err(Unusable::Failed)?;
         if header.group != group || header.store != self.options.store || named.is_some_and(|named| named != members) {
-            return Err(damaged("it is the parity of another group or another store"));
+            return Err(damaged("it belongs to another group or another store"));
         }
         if header.file_bytes() != length {
-            return Err(Unusable::Damaged(format!("the file has {length} bytes, not {}", header.file_bytes())));
+            return Err(Unusable::Damaged(format!("the file has {length} bytes instead of {}", header.file_bytes())));
         }
         Ok(Parity { header, file })
     }
@@ -295,7 +295,7 @@ impl Shared {
         self.sync_folders(&BTreeSet::from([parent(&path).to_owned(), directory]))?;
         // From here on readers open the new file.
         self.retire([container].iter());
-        tracing::warn!(%container, "a damaged container was made anew from the parity of its group");
+        tracing::warn!(%container, "a damaged container was rebuilt from the parity of its group");
         Ok(Repair::Repaired)
     }
 
@@ -396,7 +396,7 @@ impl Shared {
         };
         for member in self.with_groups(|groups| Ok(groups.members_counting_on(group)))? {
             if !gone.contains(&member) && self.make_anew(group, member)? == Repair::Impossible {
-                tracing::warn!(container = %member, "a container cannot be read, nor be made anew from parity");
+                tracing::warn!(container = %member, "a container cannot be read, and parity cannot rebuild it");
                 if let Some(full) = full {
                     return Err(full);
                 }

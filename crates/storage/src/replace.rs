@@ -165,7 +165,7 @@ impl Shared {
 
     pub(crate) fn finish_or_warn(&self) {
         if let Err(error) = self.finish_merges() {
-            tracing::warn!(%error, "files of merged containers are not replaced yet; it will be tried again");
+            tracing::warn!(%error, "files of merged containers could not be replaced; will retry");
         }
     }
 
@@ -175,7 +175,7 @@ impl Shared {
             if self.unsealed.contains(victim) {
                 return Ok(Some("is not sealed"));
             }
-            Ok((self.stable(|| self.answering(victim))? != victim).then_some("was merged before"))
+            Ok((self.stable(|| self.answering(victim))? != victim).then_some("is already merged"))
         })
     }
 

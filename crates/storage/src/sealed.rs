@@ -62,7 +62,7 @@ impl WithHeader {
     }
 
     fn refused(operation: &'static str) -> GroundError {
-        let path = "a container with its header written anew".to_owned();
+        let path = "a container with a rewritten header".to_owned();
         GroundError::Io { operation, path, source: io::ErrorKind::PermissionDenied.into() }
     }
 }
@@ -97,11 +97,11 @@ impl onefold_ground::DelegatingFile for WithHeader {
     }
 
     fn allocate(&self, _offset: u64, _length: u64) -> onefold_ground::Result<()> {
-        Err(WithHeader::refused("allocate room in"))
+        Err(WithHeader::refused("allocate space in"))
     }
 
     fn allocate_from_reserve(&self, _offset: u64, _length: u64) -> onefold_ground::Result<()> {
-        Err(WithHeader::refused("allocate room in"))
+        Err(WithHeader::refused("allocate space in"))
     }
 }
 
@@ -195,11 +195,11 @@ impl Shared {
         let footer = Footer::decode(&tail[tail.len() - FOOTER_BYTES..]).map_err(damaged)?;
         let (start, bytes) = (u64::from(footer.catalog_offset_bytes), footer.catalog_bytes as usize);
         if start < HEADER_BYTES as u64 || Footer::place(start + bytes as u64) + FOOTER_BYTES as u64 != length {
-            return Err(damaged("the footer places the catalog outside of the file".to_owned()));
+            return Err(damaged("the footer places the catalog outside the file".to_owned()));
         }
         let between = (length - FOOTER_BYTES as u64 - start - bytes as u64) as usize;
         if tail[tail.len() - FOOTER_BYTES - between..tail.len() - FOOTER_BYTES].iter().any(|byte| *byte != 0) {
-            return Err(damaged("between catalog and footer is something".to_owned()));
+            return Err(damaged("there are bytes between catalog and footer".to_owned()));
         }
         let read;
         let encoded = match start.checked_sub(tail_start) {
@@ -218,13 +218,13 @@ impl Shared {
             .and_then(|catalog| reader.end().map(|()| catalog))
             .map_err(|error| damaged(format!("the catalog cannot be read: {error}")))?;
         if catalog.container != container {
-            return Err(damaged(format!("the catalog is that of container {}", catalog.container)));
+            return Err(damaged(format!("the catalog belongs to container {}", catalog.container)));
         }
         if (catalog.frames.len(), catalog.slots.len()) != (footer.frames as usize, footer.slots as usize) {
             return Err(damaged("catalog and footer contradict each other".to_owned()));
         }
         if catalog.end_bytes() > start {
-            return Err(damaged("a frame reaches into the catalog".to_owned()));
+            return Err(damaged("a frame overlaps the catalog".to_owned()));
         }
         Ok(catalog)
     }
@@ -239,7 +239,7 @@ impl Shared {
         let bytes = self.read_from(file, container, None, 0, HEADER_BYTES)?;
         let header = Header::decode(&bytes).map_err(damaged)?;
         if header.container != container {
-            return Err(damaged(format!("the header is that of container {}", header.container)));
+            return Err(damaged(format!("the header belongs to container {}", header.container)));
         }
         if header.store != self.options.store || usize::from(header.digest_bytes) != self.options.digest_bytes() {
             return Err(damaged("the file belongs to another store".to_owned()));

@@ -45,7 +45,7 @@ impl ContainerStore {
             return Ok(false);
         }
         let Some(stand_in) = shared.stand_in(container)? else { return Ok(false) };
-        tracing::warn!(%container, "a container is damaged or missing and is read through parity; a scrub makes it anew");
+        tracing::warn!(%container, "a container is damaged or missing and is read through parity; a scrub rebuilds it");
         shared.retire([container].iter());
         shared.caches.keep_file(container, stand_in);
         Ok(true)
@@ -108,7 +108,7 @@ impl StandIn {
             None => member_file(&*self.ground, &self.directory, &members[at]),
         };
         if !self.parity.lost_block(self.at, number, &file_of, out)? {
-            let why = format!("block {number} is damaged, and more of its group is, so that parity does not have it");
+            let why = format!("block {number} is damaged, and parity cannot rebuild it: its group has more damage");
             return Err(StorageError::Ground(self.error("read", io::Error::new(io::ErrorKind::InvalidData, why))));
         }
         Ok(length)
@@ -163,7 +163,7 @@ impl File for StandIn {
     }
 
     fn allocate(&self, _offset: u64, _length: u64) -> onefold_ground::Result<()> {
-        Err(self.error("allocate room in", io::ErrorKind::PermissionDenied.into()))
+        Err(self.error("allocate space in", io::ErrorKind::PermissionDenied.into()))
     }
 
     fn pretend_write(&self, _offset: u64, _length: u64) -> onefold_ground::Result<()> {

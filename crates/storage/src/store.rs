@@ -221,7 +221,7 @@ impl ContainerStore {
             if let (Some(file), true, Seal::None) = (&state.file, state.pending.is_empty(), state.seal)
                 && let Err(error) = cut(file)
             {
-                tracing::debug!(%error, "reserved room stays reserved");
+                tracing::debug!(%error, "unused space of a container could not be released");
             }
         }
     }

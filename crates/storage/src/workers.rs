@@ -43,7 +43,7 @@ struct PoisonOnPanic<'a> {
 impl Drop for PoisonOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.shared.flow.poison("a storage worker died");
+            self.shared.flow.poison("a storage worker has ended");
         }
     }
 }

@@ -115,7 +115,7 @@ impl ContainerStore {
         self.shared.counters.handed_over(job.raw.len() as u64);
         let jobs = self.jobs.as_ref().expect("the channel is there until the store is dropped");
         if jobs.send(job).is_err() {
-            self.shared.flow.poison("the storage workers are gone");
+            self.shared.flow.poison("the storage workers have ended");
         }
     }
 }
@@ -153,7 +153,7 @@ impl Shared {
                 Ok(()) => return Ok(container),
                 Err(error @ StorageError::Damaged { .. }) => {
                     // Its chunks stay readable as far as the file is. It is only not continued.
-                    tracing::warn!(%error, "a container is not continued; `onefold check --repair` says what is lost with its file");
+                    tracing::warn!(%error, "a container's file is damaged, so nothing is appended to it; a check lists what is lost");
                 }
                 Err(error) => {
                     self.give_back(&container);
@@ -245,7 +245,7 @@ impl Shared {
         };
         let length = file.len()?;
         if !fresh && length < end {
-            let why = format!("the file has {length} bytes, its frames end at {end}");
+            let why = format!("the file has {length} bytes, but its frames end at {end}");
             return Err(self.damaged(container.id, None, None, why));
         }
         // Behind the committed frames lies what a crash left: frames that no log record names, maybe a footer.

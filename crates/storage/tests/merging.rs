@@ -311,9 +311,9 @@ fn m0_20_what_cannot_be_merged_is_refused_and_changes_nothing() {
     let twice: Vec<_> = live.iter().chain(&live[..1]).copied().collect();
     let too_many = vec![live[0]; MAX_SLOTS + 1];
     for (victims, live, why) in [
-        (&[][..], &[][..], "there is none"),
+        (&[][..], &[][..], "no container was given"),
         (&[victims[0], victims[0]], &live, "is named twice"),
-        (&[victims[0], elsewhere], &live, "two partitions"),
+        (&[victims[0], elsewhere], &live, "different partitions"),
         (&open[..1], &[], "is not sealed"),
         (&victims[2..3], &live, "in none of them"),
         (&victims[..2], &twice, "live twice"),

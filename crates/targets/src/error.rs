@@ -20,7 +20,7 @@ pub enum TargetError {
         reason: &'static str,
     },
     /// A target of that name exists.
-    #[error("target {name} exists already")]
+    #[error("target {name} already exists")]
     Exists {
         /// Its name.
         name: String,
@@ -42,7 +42,7 @@ pub enum TargetError {
         reason: &'static str,
     },
     /// The volume is in a target already: it can be in one at a time.
-    #[error("the volume is LUN {lun} of target {name} already")]
+    #[error("the volume is already LUN {lun} of target {name}")]
     Attached {
         /// Its LUN there.
         lun: u16,
@@ -58,7 +58,7 @@ pub enum TargetError {
         reason: String,
     },
     /// All target numbers are used up.
-    #[error("no number is left for a target")]
+    #[error("the store has used all its target numbers")]
     NoNumber,
     /// More of something than a record holds.
     #[error("a target has at most {limit} {what}")]

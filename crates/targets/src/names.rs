@@ -21,14 +21,14 @@ pub fn whole_name(given: &str) -> Result<String> {
         return Err(wrong("it is longer than 223 bytes"));
     }
     if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.:".contains(&byte)) {
-        return Err(wrong("it may have letters without accents, digits, and - . : only"));
+        return Err(wrong("it may have only letters without accents, digits, and - . :"));
     }
     let (kind, rest) = name.split_at(4);
     let is_hex = rest.bytes().all(|byte| byte.is_ascii_hexdigit());
     match kind {
-        "eui." if rest.len() != 16 || !is_hex => Err(wrong("behind eui. there are 16 hexadecimal digits")),
-        "naa." if !matches!(rest.len(), 16 | 32) || !is_hex => Err(wrong("behind naa. there are 16 or 32 hexadecimal digits")),
-        "iqn." if !is_qualified(rest) => Err(wrong("it must be as in iqn.2026-01.com.example:disks")),
+        "eui." if rest.len() != 16 || !is_hex => Err(wrong("after eui. it must have 16 hexadecimal digits")),
+        "naa." if !matches!(rest.len(), 16 | 32) || !is_hex => Err(wrong("after naa. it must have 16 or 32 hexadecimal digits")),
+        "iqn." if !is_qualified(rest) => Err(wrong("write it as in iqn.2026-01.com.example:disks")),
         _ => Ok(name),
     }
 }

@@ -97,7 +97,7 @@ pub fn known(engine: &Engine) -> Result<Known> {
             return;
         };
         if number == FILE_TARGET {
-            known.damaged.push(format!("the object index has a target of the number {number}, which none can have"));
+            known.damaged.push(format!("the object index has a target with the impossible number {number}"));
             return;
         }
         known.last_number = known.last_number.max(number);

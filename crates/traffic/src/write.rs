@@ -33,13 +33,13 @@ pub enum WriteError {
         path: PathBuf,
     },
     /// The file exists, and may not be overwritten.
-    #[error("cannot write {}: it exists already", .path.display())]
+    #[error("cannot write {}: it already exists", .path.display())]
     Exists {
         /// The file.
         path: PathBuf,
     },
     /// The place is a block device, and may not be overwritten.
-    #[error("cannot write {}: it is a block device, whose content would be lost", .path.display())]
+    #[error("cannot write {}: it is a block device; its content would be lost", .path.display())]
     Device {
         /// The device.
         path: PathBuf,
@@ -95,7 +95,7 @@ pub fn write_file(stream: &mut Stream, length_bytes: u64, path: &Path, force: bo
     let mut file = options.open(path).map_err(refused(if place == Place::Nothing { "create" } else { "open" }, path))?;
     if place == Place::Device {
         // The length of a device shows only in its end.
-        let room_bytes = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(refused("ask the length of", path))?;
+        let room_bytes = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(refused("read the length of", path))?;
         if length_bytes > room_bytes {
             return Err(WriteError::TooLong { path: path.to_owned(), length_bytes, room_bytes });
         }

@@ -124,7 +124,7 @@ impl<'a> Check<'a> {
         let counted = self.engine.for_each_quarantined(&mut |chunk| self.counts_more |= chunk.may_refer() && chunk.is_counted);
         if let Err(error) = counted {
             self.counts_more = true;
-            self.report.add(ProblemKind::Object, format!("what is in quarantine cannot be read: {error}"));
+            self.report.add(ProblemKind::Object, format!("the list of chunks in quarantine cannot be read: {error}"));
         }
         self.indexes()?;
         let containers = self.all_containers()?;
@@ -134,7 +134,11 @@ impl<'a> Check<'a> {
         if !self.lost.is_empty() && !self.monitor.is_cancelled() {
             affected::name(&mut self)?;
             if self.lost.left_out > 0 {
-                let what = format!("{} more chunks are lost; what needs only these is not named, for want of memory", self.lost.left_out);
+                let what = format!(
+                    "{} more chunks are lost; the memory limit is reached, so files and volumes that need only these \
+                    chunks are not named",
+                    self.lost.left_out
+                );
                 self.report.add(ProblemKind::Affected, what);
             }
         }

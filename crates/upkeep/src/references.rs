@@ -212,7 +212,7 @@ pub(crate) fn of_objects(
             *mappings.entry(map).or_default() += 1;
             match volumes.owner(map) {
                 Some((layer, of)) if recipe.length != u64::from(of.block_bytes) => problem(format!(
-                    "the mapping of block {block} in layer {layer} spells {} bytes, a block has {}",
+                    "the mapping of block {block} in layer {layer} has {} bytes; a block has {}",
                     recipe.length, of.block_bytes
                 )),
                 Some(_) => {}
@@ -224,7 +224,7 @@ pub(crate) fn of_objects(
             let names: Vec<String> = volumes.showing(moment, map, block).iter().map(|info| format!("{:?}", info.name)).collect();
             problem(format!("the mapping of block {block} in map {map} cannot be read; volumes that need it: {}", names.join(", ")))
         }
-        (None, _) => problem("the object index has a mapping whose key cannot be read".into()),
+        (None, _) => problem("the object index has a mapping with an unreadable key".into()),
     };
     mappings_of(moment, &mut mapping, &mut |gap| gaps.push(gap));
     gaps.retain(|gap| gap.is_needed(volumes));

@@ -123,7 +123,7 @@ impl Repair<'_> {
         let may_be_elsewhere = wrong.is_some() || self.report.quarantined_chunks > 0;
         if let Some(why) = wrong {
             if self.options.dry_run {
-                self.did(format!("the chunk index would be made anew: {why}"));
+                self.did(format!("the chunk index would be rebuilt: {why}"));
             } else {
                 self.close(engine)?;
                 engine = self.rebuild(&why)?;
@@ -185,7 +185,7 @@ impl Repair<'_> {
             Ok(engine) => engine,
             Err(error) if is_of_chunk_index(&error, &*self.ground) => {
                 if self.options.dry_run {
-                    self.did(format!("the chunk index would be made anew: {error}"));
+                    self.did(format!("the chunk index would be rebuilt: {error}"));
                     self.report.check = CheckReport::of_opening(&error);
                     return Ok(None);
                 }
@@ -217,7 +217,7 @@ impl Repair<'_> {
     fn rebuild(&mut self, why: &str) -> Result<Arc<Engine>> {
         // The following steps find what the rebuild cannot read.
         rebuild_chunk_index(self.ground.clone(), self.settings.clone(), self.command, self.monitor)?;
-        self.did(format!("the chunk index was made anew: {why}"));
+        self.did(format!("the chunk index was rebuilt: {why}"));
         Ok(self.open()?)
     }
 
@@ -242,7 +242,7 @@ impl Repair<'_> {
         }
         self.report.quarantined_chunks += count;
         let what = match count {
-            0 => self.say(lost.len() as u64, "copy that nothing needs", "copies that nothing needs", "given up"),
+            0 => self.say(lost.len() as u64, "unneeded copy", "unneeded copies", "given up"),
             _ => self.say(count, "chunk", "chunks", "put in quarantine"),
         };
         self.did(format!("{what}: {why}"));
@@ -266,7 +266,7 @@ impl Repair<'_> {
         });
         let named: Vec<LostChunk> = named.collect();
         if !named.is_empty() {
-            self.lose(engine, &named, "no container has what is needed of it")?;
+            self.lose(engine, &named, "no container has the needed bytes")?;
             if !check.missing.is_complete() && !self.is_cut && self.go_on() {
                 // There was no memory for all of them.
                 return self.wrong_index(engine);
@@ -279,7 +279,7 @@ impl Repair<'_> {
         let wrong = problems.iter().find(|problem| is_of_index(problem.kind));
         if let Some(problem) = wrong {
             let count = problems.iter().filter(|problem| is_of_index(problem.kind)).count();
-            return Ok(Some(format!("it says what is not so in {count} cases, one is: {}", problem.what)));
+            return Ok(Some(format!("it is wrong in {count} cases; one is: {}", problem.what)));
         }
         if named.len() < missing.len() {
             return Ok(Some("it lacks chunks that are needed".into()));
@@ -300,7 +300,7 @@ impl Repair<'_> {
             is_needed |= entries.iter().any(Option::is_some);
             Ok(())
         })?;
-        Ok((is_any && !is_needed).then(|| "it counts references of lost chunks that nobody needs any more".into()))
+        Ok((is_any && !is_needed).then(|| "it counts references from lost chunks that are no longer needed".into()))
     }
 
     /// Runs step 7. Chunks are removed only if nothing needs a lost chunk that others may depend on. So such chunks are
@@ -323,11 +323,13 @@ impl Repair<'_> {
             }
             if was_held && engine.why_nothing_is_removed()?.is_none() {
                 let may = if self.options.dry_run { "could" } else { "may" };
-                self.did(format!("no backup and no volume needs lost directories or recipes: unused chunks {may} be removed again"));
+                self.did(format!("no backup or volume needs a lost directory or recipe: unused chunks {may} be removed again"));
             }
         }
         if self.is_cut {
-            self.did("more chunks are lost than a dry run keeps in memory: what needs only these is not named".into());
+            self.did(
+                "more chunks are lost than a dry run keeps in memory: files and volumes that need only these chunks are not named".into(),
+            );
         }
         self.report.check = check.report;
         Ok(())

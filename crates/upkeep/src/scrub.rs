@@ -234,8 +234,7 @@ impl Scrub<'_> {
         // Groups without parity, or whose parity was lost, get it again. On a full disk the findings are still
         // reported.
         if let Err(error) = self.engine.make_parity(true, &|| go_on.asks()).and_then(|_| self.engine.flush()) {
-            report.failed =
-                Some(format!("parity is not made, or it is not written down how far the scrub is; the next one tries it again: {error}"));
+            report.failed = Some(format!("parity or the progress of the scrub could not be written; the next scrub retries: {error}"));
         }
         report.status = status_of(&read_state(self.engine)?, self.clock.wall_ns());
         Ok(report)

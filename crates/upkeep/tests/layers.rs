@@ -116,7 +116,7 @@ fn m0_21_layers_that_do_not_fit_together_are_found() {
     let (parent, below) = layers.iter().find(|(number, _)| *number == layer.parent).unwrap();
 
     scene.set_layer(*parent, None);
-    scene.finds(&["which there is not", "belongs to map", "\"monday\"", "below \"disk\""]);
+    scene.finds(&["which does not exist", "belongs to map", "\"monday\"", "below \"disk\""]);
     scene.set_layer(*parent, Some(&Layer { is_dropped: true, ..below.clone() }));
     scene.finds(&["which is being dropped"]);
     scene.set_layer(*parent, Some(&Layer { block_bytes: 128 << 10, ..below.clone() }));
@@ -127,12 +127,12 @@ fn m0_21_layers_that_do_not_fit_together_are_found() {
     scene.finds(&["both have map"]);
     scene.set_layer(*parent, Some(below));
     scene.set_layer(*child + 100, Some(&Layer { map: *child + 100, mappings: 0, ..layer.clone() }));
-    scene.finds(&["is used by nobody"]);
+    scene.finds(&["is used by no volume"]);
     scene.set_layer(*child + 100, None);
     assert_eq!(scene.problems(), []);
     let (top, _) = layers.iter().rfind(|(_, layer)| layer.mappings == 0).unwrap();
     scene.set_layer(*top + 100, Some(&Layer { parent: *top, map: *top + 100, mappings: 0, ..layer.clone() }));
-    scene.finds(&["writes to layer", "which others use too"]);
+    scene.finds(&["writes to layer", "which other volumes also use"]);
     scene.set_layer(*parent, Some(&Layer { parent: *parent, ..below.clone() }));
-    scene.finds(&["parents are older"]);
+    scene.finds(&["which is not older"]);
 }

@@ -17,7 +17,7 @@ pub enum VolumeError {
         reason: &'static str,
     },
     /// The name is taken.
-    #[error("there is a volume {name:?} already")]
+    #[error("a volume {name:?} already exists")]
     Exists {
         /// The name.
         name: String,
@@ -35,13 +35,13 @@ pub enum VolumeError {
         name: String,
     },
     /// A volume can only be rolled back to a snapshot, which never changes.
-    #[error("volume {name:?} is no snapshot: it can change")]
+    #[error("volume {name:?} is not a snapshot")]
     NoSnapshot {
         /// The name.
         name: String,
     },
     /// A volume can only be rolled back to its own snapshots, or to snapshots of its origin.
-    #[error("{snapshot:?} is a snapshot of another volume than {name:?}")]
+    #[error("{snapshot:?} is not a snapshot of volume {name:?}")]
     Unrelated {
         /// The volume.
         name: String,
@@ -50,7 +50,8 @@ pub enum VolumeError {
     },
     /// Two volumes cannot be compared.
     #[error(
-        "volume {first:?} has blocks of {first_bytes} bytes, volume {second:?} of {second_bytes}: they have nothing in common to compare by"
+        "volume {first:?} has blocks of {first_bytes} bytes, volume {second:?} of {second_bytes} bytes: volumes with different block \
+            sizes cannot be compared"
     )]
     OtherBlocks {
         /// One volume.
@@ -69,19 +70,19 @@ pub enum VolumeError {
         name: String,
     },
     /// A volume cannot have this block size.
-    #[error("a block size of {block_bytes} bytes: it must be a power of two from 64 KiB to 1 MiB")]
+    #[error("the block size is {block_bytes} bytes; it must be a power of two from 64 KiB to 1 MiB")]
     BlockSize {
         /// The block size.
         block_bytes: u32,
     },
     /// A volume cannot have this size.
-    #[error("a volume of {size_bytes} bytes: it must have from 1 byte to 1 EiB")]
+    #[error("the size is {size_bytes} bytes; it must be from 1 byte to 1 EiB")]
     Size {
         /// The size.
         size_bytes: u64,
     },
     /// A request reaches beyond the volume.
-    #[error("{length_bytes} bytes at offset {offset_bytes} of volume {name:?}, which has {size_bytes} bytes")]
+    #[error("a request for {length_bytes} bytes at offset {offset_bytes} exceeds volume {name:?}, which has {size_bytes} bytes")]
     OutOfRange {
         /// The volume.
         name: String,
@@ -93,7 +94,7 @@ pub enum VolumeError {
         size_bytes: u64,
     },
     /// The change is visible to all, but could not be made durable.
-    #[error("volume {name:?} {what}, but not durably yet: {error}")]
+    #[error("volume {name:?} {what}, but this is not durable yet: {error}")]
     NotDurable {
         /// The volume.
         name: String,
@@ -104,7 +105,7 @@ pub enum VolumeError {
         error: Box<EngineError>,
     },
     /// No number is left for a new volume.
-    #[error("all numbers of volumes are used")]
+    #[error("the store has used all its volume numbers")]
     NoNumberLeft,
     /// An object of a volume does not follow the format.
     #[error("{object} is damaged: {reason}")]

@@ -82,7 +82,7 @@ impl Layer {
         let layer = Layer::read(value).map_err(|error| damaged(number, error.to_string()))?;
         check_block_size(layer.block_bytes).map_err(|error| damaged(number, error.to_string()))?;
         if layer.parent >= number {
-            return Err(damaged(number, format!("its parent is layer {}: parents are older", layer.parent)));
+            return Err(damaged(number, format!("its parent is layer {}, which is not older", layer.parent)));
         }
         if layer.is_dropped && layer.parent != 0 {
             return Err(damaged(number, format!("it is being dropped and has parent {}", layer.parent)));

@@ -66,7 +66,9 @@ impl Layers {
             match read.map(|(number, layer)| (number, nodes.insert(number, Arc::new(Node::new(number, partition, layer))))) {
                 Ok((_, None)) => {}
                 Ok((number, Some(other))) => {
-                    problems.push(damaged(number, format!("partitions {} and {partition} have one", other.partition)).to_string());
+                    problems.push(
+                        damaged(number, format!("both partition {} and partition {partition} have one", other.partition)).to_string(),
+                    );
                 }
                 Err(error) => problems.push(error.to_string()),
             }

@@ -51,7 +51,7 @@ pub(crate) fn decode_mapping(value: &[u8], digest_bytes: usize, block_bytes: u32
         .and_then(|recipe| reader.end().map(|()| recipe))
         .map_err(|error| error.to_string())?;
     if recipe.level != 0 || recipe.length != u64::from(block_bytes) {
-        return Err(format!("it spells {} bytes at level {}, a block has {block_bytes} at level 0", recipe.length, recipe.level));
+        return Err(format!("it has {} bytes at level {}; a block has {block_bytes} bytes at level 0", recipe.length, recipe.level));
     }
     let is_zeros = recipe.pieces.iter().all(|piece| piece.fingerprint().is_none());
     Ok(if is_zeros { Vec::new() } else { recipe.pieces })

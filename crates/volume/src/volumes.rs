@@ -118,7 +118,7 @@ fn read_volume(
         return Err(VolumeError::Damaged { object: object(), reason });
     }
     if let Some(other) = list.get(&name) {
-        let reason = format!("volume {} has its name", other.volume.number);
+        let reason = format!("volume {} has the same name", other.volume.number);
         return Err(VolumeError::Damaged { object: object(), reason });
     }
     let volume = Volume::new(shared.clone(), number, partition, record)?;
@@ -152,7 +152,7 @@ impl Volumes {
         };
         volumes.leave_out_shared_layers();
         for problem in &volumes.damaged {
-            tracing::error!("{problem}; the other volumes can be used");
+            tracing::error!("{problem}; the other volumes are usable");
         }
         Ok(volumes)
     }
@@ -178,7 +178,7 @@ impl Volumes {
             let is_sound = listed.volume.is_read_only() || (users.volumes == 1 && users.children.is_empty());
             if !is_sound {
                 let object = format!("the record of volume {} ({name:?})", listed.volume.number);
-                let reason = format!("others use its layer {} too", listed.layer);
+                let reason = format!("other volumes also use its layer {}", listed.layer);
                 damaged.push(VolumeError::Damaged { object, reason }.to_string());
             }
             is_sound
@@ -194,7 +194,7 @@ impl Volumes {
         self.shared.engine.check_room()?;
         let chain = chain.unwrap_or_default();
         if chain.len() > MAX_CHAIN_BYTES {
-            let why = format!("it has {} bytes, at most {MAX_CHAIN_BYTES} are possible", chain.len());
+            let why = format!("it has {} bytes; the limit is {MAX_CHAIN_BYTES} bytes", chain.len());
             return Err(EngineError::Invalid { what: "filter chain".into(), why }.into());
         }
         let structure = self.structure.lock();

@@ -104,7 +104,7 @@ impl Volume {
             && let Err(error) = self.write_out_picked(&picked)
         {
             // No caller asked for this. The blocks stay dirty, and the next flush reports the error.
-            tracing::debug!(volume = self.number, %error, "blocks not written out early");
+            tracing::debug!(volume = self.number, %error, "blocks could not be written out early");
         }
         Ok(())
     }
@@ -289,7 +289,7 @@ impl Volume {
         let pieces = pieces.unwrap_or_default();
         let length: u64 = pieces.iter().map(Piece::length).sum();
         if length != self.block_bytes() as u64 {
-            let reason = format!("the engine stored {length} of {} bytes", self.block_bytes());
+            let reason = format!("the engine stored only {length} of {} bytes", self.block_bytes());
             return Err(VolumeError::Damaged { object: format!("block {block} of volume {}", self.number), reason });
         }
         Ok(pieces)

@@ -32,7 +32,7 @@ pub enum BadPeriod {
         unit: char,
     },
     /// A unit appears twice.
-    #[error("`{unit}` stands in `{text}` twice")]
+    #[error("`{text}` has the unit `{unit}` twice")]
     Twice {
         /// The text as written.
         text: String,
@@ -40,13 +40,13 @@ pub enum BadPeriod {
         unit: char,
     },
     /// The period is zero.
-    #[error("`{text}` is no time: give at least one hour, as in 1h")]
+    #[error("`{text}` is too short: write at least one hour, as in 1h")]
     Nothing {
         /// The text as written.
         text: String,
     },
     /// The period is longer than any calendar.
-    #[error("`{text}` is too long: at most 10,000 years, or as much in other units")]
+    #[error("`{text}` is too long: the limit is 10,000 years")]
     TooLong {
         /// The text as written.
         text: String,

@@ -50,7 +50,7 @@ impl<'a> Deleter<'a> {
     /// cannot tell what did not exist.
     pub(crate) fn new(output: &'a Output<'a>, selection: &'a Selection, backup: &'a Backup) -> Result<Deleter<'a>> {
         if backup.is_partial() {
-            let why = format!("backup {} is partial: what it lacks may have been there and would be deleted", backup.id.short());
+            let why = format!("backup {} is partial: files that it lacks would be deleted", backup.id.short());
             return Err(ClientError::Refused { why });
         }
         let LeftOut { excludes, markers, one_file_system } = left_out(&backup.options).map_err(|why| {
@@ -70,7 +70,7 @@ impl<'a> Deleter<'a> {
         let watch = self.output.watch;
         if directory.is_mount_point() {
             // The backup may have the mount point without anything in it.
-            return watch.warn(path, "a file system is mounted there: nothing is deleted from this directory");
+            return watch.warn(path, "a file system is mounted there: nothing in this directory is deleted");
         }
         let mut names = HashSet::new();
         for entry in DirectoryReader::new(engine, recipe) {
@@ -139,7 +139,7 @@ impl<'a> Deleter<'a> {
                 } else if found.is_mount_point(device) {
                     "a file system is mounted there"
                 } else if depth >= MAX_DEPTH {
-                    "it is nested too deep"
+                    "it is nested too deeply"
                 } else {
                     return false;
                 };
@@ -221,17 +221,17 @@ struct LeftOut {
 /// what was left out.
 fn left_out(options: &str) -> std::result::Result<LeftOut, String> {
     let options: serde_json::Value = serde_json::from_str(options).map_err(|error| format!("its options cannot be read: {error}"))?;
-    let flag = |key: &str| options[key].as_bool().ok_or_else(|| format!("its options do not say `{key}`"));
+    let flag = |key: &str| options[key].as_bool().ok_or_else(|| format!("its options lack `{key}`"));
     let texts = |key: &str| {
         let texts = options[key].as_array().and_then(|texts| texts.iter().map(|text| text.as_str()).collect::<Option<Vec<&str>>>());
-        texts.ok_or_else(|| format!("its options do not say `{key}`"))
+        texts.ok_or_else(|| format!("its options lack `{key}`"))
     };
     if flag("listed")? {
-        return Err("it has only the files of a list (--files-from), not all that was in their directories".to_owned());
+        return Err("it has only the files of a list (--files-from), not everything in their directories".to_owned());
     }
     let mut markers = texts("exclude_if_present")?;
     if markers.iter().any(|name| name.contains(char::REPLACEMENT_CHARACTER)) {
-        return Err("a name that it was given with --exclude-if-present is not UTF-8".to_owned());
+        return Err("a name given with --exclude-if-present is not UTF-8".to_owned());
     }
     if flag("exclude_caches")? {
         markers.push(CACHE_TAG);

@@ -20,14 +20,14 @@ impl Output<'_> {
         let found = self.found(directory, &entry.name, path)?;
         let Some(found) = found else { return Some(false) };
         if found.kind == FileType::Directory {
-            self.in_the_way(path, "a directory is in its place");
+            self.in_the_way(path, "its place is taken by a directory");
             return None;
         }
         if self.overwrite != Overwrite::Always && self.is_equal(directory, entry, &found) {
             self.keep(directory, entry, &found, path);
             return None;
         }
-        self.replaces(path, "exists already and differs")
+        self.replaces(path, "already exists and differs")
     }
 
     /// Answers the same for a further name of the file `first`.
@@ -35,14 +35,14 @@ impl Output<'_> {
         let found = self.found(directory, name, path)?;
         let Some(found) = found else { return Some(false) };
         if found.kind == FileType::Directory {
-            self.in_the_way(path, "a directory is in its place");
+            self.in_the_way(path, "its place is taken by a directory");
             return None;
         }
         if found.identity() == first {
             self.watch.count(Counter::KeptFiles, 1);
             return None;
         }
-        self.replaces(path, "exists already, not as another name of the same file as in the backup")
+        self.replaces(path, "already exists as a separate file, but in the backup it is another name of a file")
     }
 
     /// Reports what a dry run would do with a file, link or device. `directory` is `None` if it would be new.
@@ -130,7 +130,7 @@ impl Output<'_> {
             let is_other = |file| source::find_open(file).map_or(true, |now| now.identity() != found.identity());
             // Its owner may not be able to open it; root is.
             if is_file && opened.as_ref().map_or(self.powers.is_root(), is_other) {
-                return self.watch.error(path, "something else has taken its place meanwhile");
+                return self.watch.error(path, "something else took its place meanwhile");
             }
             let place = match &opened {
                 Some(file) => Place::Open(file.as_fd()),

@@ -72,7 +72,7 @@ impl Walk<'_> {
         });
         match made {
             Ok(true) if known.is_damaged => {
-                let reason = format!("is another name of a file of which a part is lost: restored as {}", String::from_utf8_lossy(&name));
+                let reason = format!("is another name of a file that is partly lost: restored as {}", String::from_utf8_lossy(&name));
                 output.watch.error(&link.path, reason);
             }
             Ok(true) => output.watch.count(Counter::Files, 1),
@@ -90,7 +90,7 @@ impl Walk<'_> {
         let first = match self.catalog.lookup(self.backup, &link.first) {
             Ok(Some(first)) if !matches!(first.content, Content::HardLink { .. } | Content::Directory { .. }) => first,
             Ok(_) | Err(CatalogError::PathNotFound { .. } | CatalogError::NotADirectory { .. }) => {
-                output.watch.error(&link.path, "the backup has no first name of this file");
+                output.watch.error(&link.path, "the backup lacks the first name of this file");
                 return Ok(());
             }
             Err(error) => {

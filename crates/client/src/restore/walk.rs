@@ -85,7 +85,7 @@ impl<'a> Walk<'a> {
         let Some(level) = levels.last() else { return Ok(()) };
         let path = join(&level.path, &entry.name);
         if !is_valid_name(&entry.name) {
-            output.watch.error(&path, "this name in the store cannot be a file's: refused");
+            output.watch.error(&path, "refused: its name in the backup is not a valid file name");
             return Ok(());
         }
         let is_directory = matches!(entry.content, Content::Directory { .. });
@@ -100,7 +100,7 @@ impl<'a> Walk<'a> {
             return self.directory(levels, &entry, recipe, path, (is_wanted, reach, depth));
         }
         if depth <= self.options.strip_components {
-            output.watch.warn(&path, "left out: without so many components it has no name");
+            output.watch.warn(&path, "left out: no name is left after removing that many components");
             return Ok(());
         }
         let Some(directory) = self.open_all(levels) else { return Ok(()) };
@@ -133,7 +133,7 @@ impl<'a> Walk<'a> {
     ) -> Result<()> {
         let (output, engine) = (self.output, self.catalog.engine());
         if levels.len() >= MAX_DEPTH {
-            output.watch.error(&path, "is nested too deep");
+            output.watch.error(&path, "is nested too deeply");
             return Ok(());
         }
         let is_stripped = depth <= self.options.strip_components;

@@ -120,7 +120,7 @@ impl Decoded {
                     decoded.changes.extend(objects::decode_changes(partition.number, payload).map_err(damaged("ObjectsWritten"))?);
                 }
                 class => {
-                    let why = format!("the log has a record of unknown type {kind} for {class:?}; it may be of a newer onefold");
+                    let why = format!("the log has a record of unknown type {kind} for {class:?}; a newer version may have written it");
                     return Err(EngineError::Inconsistent { why });
                 }
             }

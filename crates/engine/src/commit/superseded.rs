@@ -65,7 +65,7 @@ impl Engine {
         let places = match self.places(&found.noted) {
             Ok(places) => places,
             Err(error) => {
-                tracing::warn!(%error, "whether chunks that are stored anew have older copies cannot be read");
+                tracing::warn!(%error, "cannot look up older copies of chunks that were stored again; these copies stay counted as live");
                 return found;
             }
         };

@@ -144,7 +144,7 @@ impl Engine {
             let why = format!("it has {} bytes; it must have from {fewest} to {most}", secret.len());
             return Err(EngineError::Invalid { what: "the secret of append-only mode".into(), why });
         }
-        let is_on = || EngineError::Invalid { what: "append-only mode".into(), why: "it is on already; its secret stays".into() };
+        let is_on = || EngineError::Invalid { what: "append-only mode".into(), why: "it is already on; its secret stays the same".into() };
         if self.append_only()?.is_some() {
             return Err(is_on());
         }

@@ -141,7 +141,7 @@ fn spawn(
                     // Logged once, not every round. A caller that flushes or writes gets the error too.
                     Err(error) if !failing => {
                         failing = true;
-                        tracing::warn!(%error, "work in the background failed and will be tried again");
+                        tracing::warn!(%error, "background work failed; will retry");
                     }
                     Err(_) => {}
                 }
@@ -259,7 +259,7 @@ impl Engine {
             let failed_before = self.background.copy_fails.swap(copied.is_err(), Ordering::Relaxed);
             if let Err(error) = copied {
                 if !failed_before {
-                    tracing::warn!(%error, "the second copy of objects is not written; it will be tried again");
+                    tracing::warn!(%error, "the second copy of objects could not be written; will retry");
                 }
                 if !self.log.is_over_limit() {
                     return Ok(());
@@ -315,7 +315,7 @@ impl Engine {
             return Ok(());
         }
         let path = self.ground.describe(LOCK);
-        let why = format!("its lock file {path} was removed or replaced while it was open, so that another process may write to it");
+        let why = format!("its lock file {path} was removed or replaced while it was open, so another process may be writing to it");
         self.commits.stop(why);
         self.writable()
     }
@@ -346,7 +346,7 @@ impl Engine {
         self.note_activity(true)?;
         self.flush()?;
         if let Err(error) = self.last_parity() {
-            tracing::warn!(%error, "parity could not be made; the next opening tries it again");
+            tracing::warn!(%error, "parity could not be written; the next opening retries");
         }
         if self.log.used_bytes() > CLOSE_LOG_BYTES {
             self.maintain(true)?;

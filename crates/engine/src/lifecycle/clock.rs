@@ -115,7 +115,12 @@ impl Clock {
     pub(crate) fn open(source: TimeSource, value: Option<Vec<u8>>) -> Clock {
         let now = source.read();
         let note = value.and_then(|value| {
-            Note::decode(&value).inspect_err(|error| tracing::warn!(%error, "the store's clock cannot be read and starts anew")).ok()
+            Note::decode(&value)
+                .inspect_err(|error| {
+                    tracing::warn!(%error, "the store's clock cannot be read and restarts at 0: \
+                protections and waits last longer")
+                })
+                .ok()
         });
         let opened = note.map_or(Note { seen_ns: 0, at: now }, |note| note.advance(now));
         Clock { source, opened, jump: note.and_then(|note| note.jump(now)), noted: parking_lot::Mutex::new(Instant::now()) }

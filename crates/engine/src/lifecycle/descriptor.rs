@@ -93,13 +93,16 @@ impl Descriptor {
             }
         }
         if longest_chunk_bytes > self.container_bytes as usize / 2 {
-            return invalid("chunk sizes", format!("the greatest chunk of {longest_chunk_bytes} bytes must fit twice into a container"));
+            return invalid(
+                "chunk sizes",
+                format!("two chunks of the greatest length, {longest_chunk_bytes} bytes, must fit in a container"),
+            );
         }
         if !self.index_partitions.is_power_of_two() || self.index_partitions > 1 << 12 {
             return invalid("index partitions", format!("{}; it must be a power of two up to 4096", self.index_partitions));
         }
         if !(1..=1 << 10).contains(&self.object_partitions) || !(1..=1 << 10).contains(&self.container_partitions) {
-            return invalid("partitions", "there must be from 1 to 1024 of each kind".into());
+            return invalid("partitions", "there must be 1 to 1024 of each kind".into());
         }
         Ok(())
     }
@@ -111,9 +114,9 @@ impl Descriptor {
             (false, false) => Ok(()),
             (true, false) => Err(EngineError::KeepsNoData { place: ground.describe("") }),
             (false, true) => invalid("discarding data", format!("{} keeps its data", ground.describe(""))),
-            (true, true) if settings.parity_group > 0 => invalid("parity", "a store that keeps no data has none to make parity of".into()),
+            (true, true) if settings.parity_group > 0 => invalid("parity", "parity must be off in a store that keeps no data".into()),
             (true, true) if settings.chain.iter().any(|name| name == "byte-compare") => {
-                invalid("filter chain", "`byte-compare` has nothing to compare with in a store that keeps no data".into())
+                invalid("filter chain", "`byte-compare` needs stored data, and this store keeps none".into())
             }
             (true, true) => Ok(()),
         }

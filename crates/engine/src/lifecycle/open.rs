@@ -80,7 +80,7 @@ impl Engine {
         let access = if mode == Mode::ReadWrite { Access::ReadWrite } else { Access::Read };
         copied::refuse_a_copy(&*ground)?;
         if ground.exists(store_salvage::MARKER)? {
-            return Err(EngineError::Inconsistent { why: "its repair was cut short: run `onefold check --repair` again".into() });
+            return Err(EngineError::Inconsistent { why: "its repair was interrupted and must run again".into() });
         }
         let epoch = read_epoch(&*ground)? + u64::from(mode == Mode::ReadWrite);
         if mode == Mode::ReadWrite {
@@ -134,9 +134,7 @@ impl Engine {
             empty_index(&ground, INDEX, descriptor.index_partitions, digest_bytes)?;
             open_index()?
         } else if ground.exists(MARKER)? {
-            return Err(EngineError::Inconsistent {
-                why: "rebuilding its chunk index was cut short: run `onefold check --rebuild-index` again".into(),
-            });
+            return Err(EngineError::Inconsistent { why: "the rebuild of its chunk index was interrupted and must run again".into() });
         } else {
             let index = open_index()?;
             recover(&storage, &[&*index, &*objects], &log, mode, digest_bytes)?;
@@ -197,7 +195,7 @@ impl Engine {
             engine.keep_reserve();
             match engine.note_recount() {
                 // Until there is space, nothing is removed.
-                Err(error) if error.is_full() => tracing::warn!(%error, "which chunks are lost is noted by a later opening"),
+                Err(error) if error.is_full() => tracing::warn!(%error, "the lost chunks could not be noted; a later opening retries"),
                 noted => noted?,
             }
             background::start(&engine)?;
@@ -258,7 +256,8 @@ fn recover(storage: &Arc<ContainerStore>, indexes: &[&dyn View<EngineError>], lo
     if ahead > log.end() {
         return Err(EngineError::Inconsistent {
             why: format!(
-                "the operations log ends at {}, but an index has applied it up to {}: the end of the log is lost. Put the log back from a copy of the store",
+                "the operations log ends at {}, but an index has applied it up to {}: the end of the log is lost. Restore the log from a \
+                    copy of the store",
                 log.end().0,
                 ahead.0
             ),

@@ -78,13 +78,13 @@ impl Engine {
         let wanted = self.settings.reserve_bytes.min((self.stored_bytes() / SHARE).max(LEAST_BYTES));
         let was_in_use = reserve.is_in_use();
         match reserve.keep(wanted) {
-            Ok(true) if was_in_use => tracing::info!("there is room again: the reserve for freeing room is whole, new data is taken"),
+            Ok(true) if was_in_use => tracing::info!("the disk has space again: the reserve is complete, and new data is stored"),
             Ok(is_whole) => {
                 if !is_whole && !was_in_use && !self.background.is_closed() {
-                    tracing::warn!("the disk has no room for the reserve that frees room; no new data is taken until it has");
+                    tracing::warn!("the disk has no space for the reserve; no new data is stored until it has");
                 }
             }
-            Err(error) => tracing::warn!(%error, "the reserve for freeing room cannot be made"),
+            Err(error) => tracing::warn!(%error, "the reserve cannot be created"),
         }
     }
 }

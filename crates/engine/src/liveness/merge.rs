@@ -48,7 +48,7 @@ impl Engine {
                 Attempt::Merged(statistics) => return Ok(Some(statistics)),
             }
         }
-        let why = "chunks in them are found damaged and stored anew all the time".into();
+        let why = "their chunks are repeatedly found damaged and stored again".into();
         Err(EngineError::Storage(StorageError::Merge { why }))
     }
 
@@ -72,7 +72,7 @@ impl Engine {
 
     fn finish_merges(&self) {
         if let Err(error) = self.storage.finish_merges() {
-            tracing::warn!(%error, "files of merged containers are not replaced yet; it will be tried again");
+            tracing::warn!(%error, "files of merged containers could not be replaced; will retry");
         }
     }
 

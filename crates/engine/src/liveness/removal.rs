@@ -246,7 +246,7 @@ impl Engine {
             let Candidate { address, fingerprint } = *candidate;
             let found = places.get(&address).map(|slot| (*slot, &slots[*slot].1));
             let Some((slot, found)) = found.filter(|(_, found)| found.fingerprint == fingerprint) else {
-                removed.damaged.push(format!("chunk {fingerprint}: the index says that it is at {address}, where it is not"));
+                removed.damaged.push(format!("chunk {fingerprint} is not at {address}, where the index places it"));
                 continue;
             };
             let references = match found.kind {
@@ -334,9 +334,7 @@ impl Engine {
         self.for_each_object(dead::PREFIX, &mut |key, value| match (dead::container_of(key), DeadSlots::decode(value)) {
             (Some(container), Ok(dead)) => visit(container, dead),
             (_, Err(error)) => damaged = Some(error),
-            (None, _) => {
-                damaged = Some(EngineError::Inconsistent { why: "the object index has dead slots whose key cannot be read".into() })
-            }
+            (None, _) => damaged = Some(EngineError::Inconsistent { why: "the object index has dead slots with an unreadable key".into() }),
         })?;
         damaged.map_or(Ok(()), Err)
     }

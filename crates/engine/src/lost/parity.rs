@@ -85,7 +85,7 @@ impl Engine {
         match repaired {
             Ok(repaired) => repaired,
             Err(error) => {
-                tracing::warn!(%container, %error, "a damaged container could not be made anew, or read through parity");
+                tracing::warn!(%container, %error, "a damaged container could be neither rebuilt nor read through parity");
                 false
             }
         }

@@ -235,7 +235,7 @@ impl Quarantine {
                     }
                     Ok(None) => {}
                     // No reason to refuse writes: at worst references are counted twice, which `check` finds.
-                    Err(error) => tracing::warn!(%fingerprint, %error, "whether this chunk was lost cannot be read"),
+                    Err(error) => tracing::warn!(%fingerprint, %error, "cannot look up whether a chunk was lost"),
                 }
             }
         }
@@ -382,22 +382,17 @@ impl Engine {
     /// counted: chunks that nothing else needs look unused.
     pub fn why_nothing_is_removed(&self) -> Result<Option<String>> {
         if self.quarantine.is_recounted() {
-            return Ok(Some("unused chunks are kept until an opening of the store had room to note which chunks are lost".into()));
+            return Ok(Some("unused chunks are kept until the store opens with enough disk space to note the lost chunks".into()));
         }
         let mut needed = 0u64;
         match self.for_each_lost_in_doubt(&mut |_| needed += 1) {
             Ok(()) => {}
             Err(EngineError::Index(error)) => {
-                return Ok(Some(format!("unused chunks are kept, as it cannot be read whether lost ones are needed: {error}")));
+                return Ok(Some(format!("unused chunks are kept because the list of lost chunks cannot be read: {error}")));
             }
             Err(error) => return Err(error),
         }
-        Ok((needed > 0).then(|| {
-            format!(
-                "unused chunks are kept, as some may belong to {needed} lost ones that are needed: write the same data again (a new backup), \
-                 or forget and delete what `onefold check` lists and run `onefold check --repair`"
-            )
-        }))
+        Ok((needed > 0).then(|| format!("unused chunks are kept: some may belong to lost chunks that are still needed ({needed})")))
     }
 
     /// Notes that no object reaches any of the chunks in quarantine, as the caller found. Durable on return. Anything

@@ -40,11 +40,11 @@ impl Rebuild {
                 for (container, _) in lost {
                     // Nobody needs anything from a container that is given up.
                     if !rebuild.engine.dead_slots(container)?.is_given_up() {
-                        damaged(format!("container {container} is missing, and parity does not give it back"));
+                        damaged(format!("container {container} is missing, and parity cannot rebuild it"));
                     }
                 }
             }
-            Err(error) => damaged(format!("what is missing could not be made anew from parity: {error}")),
+            Err(error) => damaged(format!("missing containers could not be rebuilt from parity: {error}")),
         }
         let storage = rebuild.engine.storage.clone();
         let containers = storage.containers()?;
@@ -94,7 +94,7 @@ impl Rebuild {
         let engine = &self.engine;
         if self.step >= engine.log.end().0 && self.step > 0 {
             return Err(EngineError::Inconsistent {
-                why: "the log is shorter than what it must have recorded; the chunk index was not rebuilt".into(),
+                why: "the log is too short for the stored data; the chunk index was not rebuilt".into(),
             });
         }
         engine.index.apply(engine.log.end(), &[], &[])?;
@@ -114,7 +114,7 @@ impl Rebuild {
                 Ok(Repair::Repaired | Repair::Whole) => storage.slots(container),
                 Ok(Repair::Impossible) => Err(error),
                 Err(of_repair) => {
-                    tracing::warn!(%container, error = %of_repair, "a damaged container could not be made anew");
+                    tracing::warn!(%container, error = %of_repair, "a damaged container could not be rebuilt");
                     Err(error)
                 }
             },

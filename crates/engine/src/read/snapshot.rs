@@ -108,7 +108,7 @@ impl Lease {
         text.push_str(END);
         text.push('\n');
         if text.len() as u64 > LEASE_MAX_BYTES {
-            let why = "no more than about 200,000 can be read at once".to_owned();
+            let why = "a command can read at most about 200,000 at once".to_owned();
             return Err(EngineError::Invalid { what: format!("{} objects", objects.len()), why });
         }
         let file = self.ground.open(&self.path, Access::ReadWrite)?;
@@ -181,7 +181,7 @@ impl LiveLease {
     }
 
     fn whose(&self) -> String {
-        self.holder.as_ref().map_or_else(|| format!("a process that holds {}", self.path), Holder::to_string)
+        self.holder.as_ref().map_or_else(|| format!("a process that has {} open", self.path), Holder::to_string)
     }
 }
 
@@ -278,12 +278,15 @@ impl Engine {
         };
         for lease in live_leases(&*self.ground, &self.holder)? {
             let Some(objects) = &lease.objects else {
-                return Ok(Ok(Some(format!("unused chunks are kept for {}, which has not said what it reads", lease.whose()))));
+                return Ok(Ok(Some(format!("unused chunks are kept for {}, which has not listed yet what it reads", lease.whose()))));
             };
             for ((partition, key), sum) in objects {
                 let is_there = matches!(self.objects.get(*partition, key), Ok(Some(value)) if checksum(&value) == *sum);
                 if !is_there {
-                    return Ok(Ok(Some(format!("unused chunks are kept for {}, which reads what was removed meanwhile", lease.whose()))));
+                    return Ok(Ok(Some(format!(
+                        "unused chunks are kept for {}, which is reading something that was deleted since",
+                        lease.whose()
+                    ))));
                 }
             }
         }

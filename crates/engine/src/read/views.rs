@@ -36,7 +36,7 @@ pub(crate) fn lock_views(
         match ground.lock(VIEWS, exclusive, holder) {
             Err(error @ LockError::Held { .. }) => {
                 if !is_told && began.elapsed() > TELL_AFTER {
-                    tracing::warn!(%error, "waiting for another process that looks at the indexes of the store");
+                    tracing::warn!(%error, "waiting for another process that reads the indexes of the store");
                     is_told = true;
                 }
                 if !go_on() {

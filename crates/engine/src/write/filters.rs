@@ -122,11 +122,11 @@ fn checked_chain(filters: &Chain, names: &[String]) -> Result<Chain> {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let invalid = |why: String| EngineError::Invalid { what: format!("filter chain `{}`", names.join(",")), why };
     if !names.contains(&"chunk-index") {
-        return Err(invalid("it must contain `chunk-index`, which profile `exact` needs to find every duplicate".into()));
+        return Err(invalid("it must contain `chunk-index`: profile `exact` needs it to find every duplicate".into()));
     }
     for (at, name) in names.iter().enumerate() {
         if names[..at].contains(name) {
-            return Err(invalid(format!("`{name}` stands in it twice")));
+            return Err(invalid(format!("it names `{name}` twice")));
         }
     }
     filters.select(&names)

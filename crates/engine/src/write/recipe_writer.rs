@@ -80,7 +80,7 @@ impl RecipeWriter {
             if level == usize::from(MAX_LEVEL) {
                 // Never write a recipe that no reader accepts.
                 let why = format!("its recipe needs more than {MAX_LEVEL} levels");
-                return Err(EngineError::Invalid { what: format!("a run of more than {} bytes", self.length), why });
+                return Err(EngineError::Invalid { what: format!("the run has more than {} bytes", self.length), why });
             }
             self.levels.push(Vec::new());
         }

@@ -121,13 +121,13 @@ impl File for SimulatedFile {
 
     fn len(&self) -> Result<u64> {
         let mut state = self.ground.state.lock();
-        state.begin_query().map_err(|fault| self.fail("ask the length of", fault.source()))?;
+        state.begin_query().map_err(|fault| self.fail("read the length of", fault.source()))?;
         Ok(self.inode.lock().length())
     }
 
     fn allocated_bytes(&self) -> Result<u64> {
         let mut state = self.ground.state.lock();
-        state.begin_query().map_err(|fault| self.fail("ask the blocks of", fault.source()))?;
+        state.begin_query().map_err(|fault| self.fail("read the block count of", fault.source()))?;
         Ok(self.inode.lock().room() * PAGE_BYTES)
     }
 
@@ -154,13 +154,13 @@ impl File for SimulatedFile {
     }
 
     fn allocate(&self, offset: u64, length: u64) -> Result<()> {
-        self.check_writable("reserve room in", offset, length)?;
+        self.check_writable("reserve space in", offset, length)?;
         let mut state = self.ground.state.lock();
-        state.begin(false, "reserve room in", &self.path).map_err(|fault| self.fail("reserve room in", fault.source()))?;
+        state.begin(false, "reserve space in", &self.path).map_err(|fault| self.fail("reserve space in", fault.source()))?;
         let mut inode = self.inode.lock();
         let free_pages = state.free_pages(&inode);
         let reserved = state.change(&mut inode, |inode| inode.allocate(offset, length, free_pages));
-        if reserved < length { Err(self.fail("reserve room in", io::ErrorKind::StorageFull.into())) } else { Ok(()) }
+        if reserved < length { Err(self.fail("reserve space in", io::ErrorKind::StorageFull.into())) } else { Ok(()) }
     }
 
     fn pretend_write(&self, _offset: u64, _length: u64) -> Result<()> {

@@ -129,7 +129,7 @@ impl Ground for SimulatedGround {
     }
 
     fn space(&self) -> Result<Space> {
-        let state = self.query("ask the free space of", "")?;
+        let state = self.query("read the free space of", "")?;
         let free_pages = state.capacity_pages.saturating_sub(state.used_pages);
         Ok(Space { free_bytes: free_pages.saturating_mul(PAGE_BYTES), total_bytes: state.capacity_pages.saturating_mul(PAGE_BYTES) })
     }

@@ -81,7 +81,7 @@ impl Header {
             return Err("the header's checksum does not match");
         }
         if u32_at(bytes, 8) != VERSION {
-            return Err("the format is newer than this program");
+            return Err("the format is newer than this program reads");
         }
         let header = Header {
             digest_bytes: bytes[12],
@@ -107,7 +107,7 @@ impl Header {
             && header.progress <= header.end()
             && header.progress.is_multiple_of(2)
             && (header.target == 0 || header.target > header.applied);
-        if sound { Ok(header) } else { Err("a field of the header is out of its range") }
+        if sound { Ok(header) } else { Err("a field of the header is out of range") }
     }
 
     /// Returns the end of the page numbers: one past the last.

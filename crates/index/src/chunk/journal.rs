@@ -176,7 +176,7 @@ impl JournalFile {
     pub fn release(&self) {
         // This needs no sync. If the journal is still there after a crash, it is repeated no more often than before.
         if let Err(error) = self.file.set_len(0) {
-            tracing::warn!(%error, "the room of a journal of the chunk index was not given back");
+            tracing::warn!(%error, "the space of a chunk-index journal was not released");
         }
     }
 

@@ -57,7 +57,7 @@ pub enum PageDamage {
     #[error("{0} bytes are not a page")]
     Length(usize),
     /// The bytes are not those that were written.
-    #[error("the checksum is {stored:016x}, the bytes have {computed:016x}")]
+    #[error("its checksum is {stored:016x}, but its bytes have checksum {computed:016x}")]
     Checksum {
         /// The checksum in the page.
         stored: u64,
@@ -65,7 +65,7 @@ pub enum PageDamage {
         computed: u64,
     },
     /// An intact page, but another one.
-    #[error("it is page {page} of generation {generation}")]
+    #[error("it is page {page} of generation {generation} instead")]
     Misplaced {
         /// Its number.
         page: u32,
@@ -73,13 +73,13 @@ pub enum PageDamage {
         generation: u32,
     },
     /// More entries than fit into a page.
-    #[error("{0} entries do not fit into a page")]
+    #[error("{0} entries do not fit in a page")]
     Entries(usize),
     /// Entries out of order.
-    #[error("entry {0} is not above the one before it")]
+    #[error("entry {0} is not above the previous entry")]
     Order(usize),
     /// An entry that belongs elsewhere.
-    #[error("entry {entry} belongs into page {home}")]
+    #[error("entry {entry} belongs in page {home}")]
     Foreign {
         /// Its number within the page.
         entry: usize,
@@ -87,7 +87,7 @@ pub enum PageDamage {
         home: u32,
     },
     /// The page claims a position that its partition has not reached.
-    #[error("it is applied up to {position}, the partition only up to {limit}")]
+    #[error("it has applied the log up to {position}, but its partition only up to {limit}")]
     Ahead {
         /// The page's position.
         position: u64,

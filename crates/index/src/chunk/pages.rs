@@ -239,7 +239,7 @@ impl PageFile {
 
     /// Makes the error for a page that only an unreadable journal has.
     pub fn lost_journal(&self, page: u32) -> IndexError {
-        let what = "it could not be written, and the journal that holds it cannot be read".to_string();
+        let what = "it could not be written, and the journal that has it cannot be read".to_string();
         IndexError::ChunkIndexDamaged { path: self.path.clone(), page: Some(page), what }
     }
 

@@ -162,7 +162,7 @@ impl Partition {
         let file = ground.open(&pages_path, access)?;
         let (found_bytes, wanted_bytes) = (file.len()?, shape.end() * PAGE_BYTES as u64);
         if found_bytes < wanted_bytes {
-            let what = format!("it has {found_bytes} bytes, its header says {wanted_bytes}");
+            let what = format!("it has {found_bytes} bytes, but its header says {wanted_bytes}");
             return Err(IndexError::ChunkIndexDamaged { path: ground.describe(&pages_path), page: None, what });
         }
         let mut pages = PageFile::new(file, ground.describe(&pages_path), shape, memory, counters.clone());

@@ -106,7 +106,8 @@ impl Partition {
                 if work.written * SAVE_FILTER_SHARE >= pages.shape.pages() {
                     // The filter only saves reads after a crash, so failing to save it now does not fail the sweep.
                     if let Err(error) = self.save_filter(files) {
-                        tracing::warn!(%error, "the filter of a chunk-index partition was not saved");
+                        tracing::warn!(%error, "the filter of a chunk-index partition could not be saved; after a crash, look-ups read \
+                            more pages");
                     }
                 }
                 Ok(Stepped::Ended)

@@ -36,7 +36,7 @@ impl Fault {
     }
 
     fn check(&self) -> io::Result<()> {
-        if self.is_set() { Err(io::Error::other("an operation on this file failed before; it is opened anew")) } else { Ok(()) }
+        if self.is_set() { Err(io::Error::other("an earlier operation on this file failed; the file is being reopened")) } else { Ok(()) }
     }
 }
 
@@ -120,7 +120,7 @@ impl StorageBackend for Overlay {
         self.fault.check()?;
         let written = self.written.read();
         if offset.checked_add(out.len() as u64).is_none_or(|end| end > written.length) {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "read behind the end of the object index"));
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "read past the end of the object index"));
         }
         if written.pages.is_empty() {
             return self.read_below(written.kept, offset, out);

@@ -36,13 +36,13 @@ const RUN_PAGES: usize = 64;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Damage {
     /// A page.
-    #[error("page {0} does not have its checksum")]
+    #[error("the checksum of page {0} is wrong")]
     Page(u64),
     /// Both slots of the header.
-    #[error("no slot of its header is valid, or the file is shorter than they say")]
+    #[error("no slot of its header is valid, or the file is shorter than its header says")]
     Header,
     /// The newest header.
-    #[error("its newest header is lost: page {page} is of commit {sequence}, the header of {header}")]
+    #[error("its newest header is lost: page {page} is of commit {sequence}, but the header is of commit {header}")]
     Outdated {
         /// A page that is newer than the header.
         page: u64,
@@ -229,7 +229,7 @@ impl Blocks {
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let end = offset.checked_add(out.len() as u64).filter(|end| *end <= self.len());
         if end.is_none() {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "read behind the end of the object index"));
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "read past the end of the object index"));
         }
         let mut out = out;
         let mut offset = offset;
@@ -284,7 +284,10 @@ impl Blocks {
             return Ok(());
         }
         if first == 0 || !offset.is_multiple_of(PAGE_BYTES as u64) || !data.len().is_multiple_of(PAGE_BYTES) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} bytes at {offset} are no whole pages", data.len())));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{} bytes at offset {offset} are not whole pages", data.len()),
+            ));
         }
         self.length.fetch_max(offset + data.len() as u64, Ordering::AcqRel);
         let sequence = header.sequence + 1;

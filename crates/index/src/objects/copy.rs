@@ -136,10 +136,10 @@ pub(super) fn open(ground: &dyn Ground, path: &str) -> Result<Option<Copied>> {
     file.read_at(0, &mut header)?;
     let field = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes of a header"));
     if !header.starts_with(MAGIC) || field(40) != checksum(&header[..40]) {
-        return Err(damaged("its header is not whole"));
+        return Err(damaged("its header is damaged"));
     }
     if header[8..12] != VERSION.to_le_bytes() {
-        return Err(damaged("its format is not known to this program"));
+        return Err(damaged("this program does not know its format"));
     }
     let copied = Copied { position: Position(field(16)), file, end };
     let (mut sum, mut at) = (Xxh3::new(), HEADER_BYTES);
@@ -150,7 +150,7 @@ pub(super) fn open(ground: &dyn Ground, path: &str) -> Result<Option<Copied>> {
         sum.update(&part);
     }
     if field(24) != end - HEADER_BYTES || field(32) != sum.digest() {
-        return Err(damaged("its objects do not have their checksum"));
+        return Err(damaged("the checksum of its objects is wrong"));
     }
     Ok(Some(copied))
 }

@@ -101,7 +101,7 @@ impl PartitionFile {
         let file = PartitionFile { ground: ground.clone(), path, access, epoch, cache_bytes, current: RwLock::new(None) };
         let format = file.meta("format")?;
         if format != FORMAT {
-            return Err(file.damaged(format!("its format is {format}, this program knows {FORMAT}")));
+            return Err(file.damaged(format!("it has format {format}; this program reads format {FORMAT}")));
         }
         file.check_epoch(file.epoch()?)?;
         let position = file.position()?;
@@ -261,13 +261,19 @@ impl PartitionFile {
             let backend = Overlay::new(blocks, stop.clone());
             let mut database = builder.create_with_backend(backend).map_err(|error| self.failed(error))?;
             if !database.check_integrity().map_err(|error| self.failed(error))? {
-                return Ok(Some("its trees do not fit together".into()));
+                return Ok(Some("its trees contradict each other".into()));
             }
             let transaction = database.begin_read().map_err(|error| self.failed(error))?;
             let meta = transaction.open_table(META).map_err(|error| self.failed(error))?;
             let position = meta.get("position").map_err(|error| self.failed(error))?.map(|value| Position(value.value()));
             let is_known = position.is_some_and(|position| known.contains(&position));
-            Ok((!is_known).then(|| format!("it is applied up to {position:?}, not {} to {}", known.start().0, known.end().0)))
+            Ok((!is_known).then(|| {
+                format!(
+                    "it has applied the log up to {position:?}, but must have applied it up to between {} and {}",
+                    known.start().0,
+                    known.end().0
+                )
+            }))
         }
     }
 }

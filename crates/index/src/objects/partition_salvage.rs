@@ -176,7 +176,7 @@ struct Output {
 
 /// Says what is wrong with a copy of position `of` when the log starts after it.
 pub(super) fn outdated_copy(of: Position, log_start: Position) -> String {
-    format!("of position {} of the log, which starts at {}: it does not know what changed between", of.0, log_start.0)
+    format!("of log position {}, but the log starts at {}: the changes between are missing", of.0, log_start.0)
 }
 
 impl Output {
@@ -219,12 +219,12 @@ impl Output {
             let content = if from[0] == lost::PREFIX { Need::Needed } else { content(from[0]) };
             if copy::has(&from) {
                 let why = match copied {
-                    None => "damaged or missing too".to_owned(),
+                    None => "also damaged or missing".to_owned(),
                     Some(copied) if content == Need::Needed && !self.has_fresh_copy => outdated_copy(copied.position, self.log_start),
                     Some(_) => continue,
                 };
                 let what = format!(
-                    "objects {:?} of it cannot be read, and their second copy is {why}. Put one of the two back from a copy of the store",
+                    "its objects {:?} cannot be read, and their second copy is {why}. Restore one of the two files from a copy of the store",
                     char::from(from[0])
                 );
                 return Err(IndexError::ObjectIndexDamaged { path: path.to_owned(), what });

@@ -160,7 +160,7 @@ impl Sanitizer {
         let work = move || shared.run(&sanitize);
         match std::thread::Builder::new().name("sanitize".into()).spawn(work) {
             Ok(handle) => *worker = Some(handle),
-            Err(error) => self.shared.end(Err(DiskError::Io(format!("no thread: {error}")))),
+            Err(error) => self.shared.end(Err(DiskError::Io(format!("cannot start a thread: {error}")))),
         }
     }
 
@@ -248,7 +248,7 @@ impl Shared {
                 if (self.keep)(failed.as_ref()).is_err() {
                     // The unit stays unusable until another sanitize, or until the failure is exited. After a restart
                     // this sanitize continues.
-                    tracing::error!("the failure of a SANITIZE could not be kept");
+                    tracing::error!("the failure of a SANITIZE could not be stored");
                 }
                 failed
             }
@@ -262,7 +262,7 @@ impl Shared {
     fn keep_end(&self) -> bool {
         let mut pause = RETRY[0];
         while (self.keep)(None).is_err() {
-            tracing::error!("the end of a SANITIZE cannot be kept; its unit is not ready until it is");
+            tracing::error!("the end of a SANITIZE cannot be stored yet; until then, its unit is not ready");
             let until = Instant::now() + pause;
             while Instant::now() < until {
                 if self.must_stop.load(Ordering::Relaxed) {

@@ -129,7 +129,7 @@ impl LogicalUnit {
         token[96..100].copy_from_slice(&geometry.logical.to_be_bytes());
         token[100] = geometry.physical_exponent();
         fill_random(&mut token[SECRET]).map_err(|error| {
-            tracing::error!(%error, "no token can be made without random numbers");
+            tracing::error!(%error, "cannot make a token: the system has no random numbers");
             Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE)
         })?;
         Ok(token)

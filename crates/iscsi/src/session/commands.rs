@@ -23,10 +23,10 @@ impl Session {
         let expected_bytes = header.expected_bytes();
         let immediate = pdu.data.len() as u32;
         if immediate > 0 && (!is_write || !parameters.immediate_data || immediate > parameters.first_burst_bytes.min(expected_bytes)) {
-            return Err(End::Wrong("data came with a command that may not have it"));
+            return Err(End::Wrong("a command came with data that it must not have"));
         }
         if !header.is_final() && (!is_write || parameters.initial_r2t) {
-            return Err(End::Wrong("a command announces data that were not agreed on"));
+            return Err(End::Wrong("a command announces data in a way that was not negotiated"));
         }
         let cdb = pdu.cdb();
         let found = self.begun.target.as_ref().and_then(|target| target.unit(header.lun()));
@@ -197,7 +197,7 @@ impl Session {
         }
         let sequence = if transfer_tag == NO_TAG { task.unsolicited.as_mut() } else { task.requests.get_mut(&transfer_tag) };
         let Some(sequence) = sequence else {
-            return if task.is_ended { Ok(()) } else { Err(End::Wrong("data came that nobody asked for")) };
+            return if task.is_ended { Ok(()) } else { Err(End::Wrong("the initiator sent data that the target did not ask for")) };
         };
         if header.data_number() != sequence.next_number
             || header.buffer_offset() != sequence.offset
@@ -215,10 +215,10 @@ impl Session {
             } else if is_whole {
                 task.requests.remove(&transfer_tag);
             } else {
-                return Err(End::Wrong("less data came than was asked for"));
+                return Err(End::Wrong("the initiator sent less data than the target asked for"));
             }
         } else if is_whole && transfer_tag != NO_TAG {
-            return Err(End::Wrong("the last data of a sequence are not marked so"));
+            return Err(End::Wrong("the last data of a sequence lack the final bit"));
         }
         task.store(offset, &pdu.data);
         self.received_bytes += u64::from(length);
@@ -230,7 +230,7 @@ impl Session {
     /// on the way, the command ends as after a wrong digest (RFC 7143 sections 7.7, 7.8).
     fn lose(&mut self, header: &Header) -> Result<(), End> {
         let Some(task) = self.tasks.get_mut(&header.task_tag()).filter(|task| !task.is_running) else {
-            return Err(End::Wrong("data came for a command that has all"));
+            return Err(End::Wrong("the initiator sent data for a command that already has all its data"));
         };
         task.is_lost = true;
         (task.data, task.room) = (Vec::new(), None);

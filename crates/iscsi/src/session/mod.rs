@@ -272,11 +272,7 @@ impl Session {
             let before = self.early.insert(pdu.header.command_number(), pdu);
             self.early_bytes -= before.map_or(0, |pdu| pdu.data.len());
             // On one connection nothing is overtaken, unless the initiator has lost count.
-            return if self.early_bytes > EARLY_BYTES {
-                Err(End::Wrong("too much comes before a command that is missing"))
-            } else {
-                Ok(())
-            };
+            return if self.early_bytes > EARLY_BYTES { Err(End::Wrong("too many commands arrived after a missing one")) } else { Ok(()) };
         }
         let mut next = Some(pdu);
         while let Some(pdu) = next.filter(|_| !self.is_leaving) {
@@ -321,7 +317,7 @@ impl Session {
                 self.logout(&pdu);
                 Ok(())
             }
-            opcode::LOGIN => Err(End::Wrong("a login in a session that is logged in")),
+            opcode::LOGIN => Err(End::Wrong("a login request came in a session that is already logged in")),
             opcode::SCSI_COMMAND | opcode::TASK_MANAGEMENT => {
                 self.reject(reason::PROTOCOL_ERROR, &pdu);
                 Ok(())

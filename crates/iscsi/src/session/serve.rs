@@ -89,7 +89,7 @@ pub(crate) async fn serve(
                 let done = match pdu {
                     Ok(pdu) => session.take(pdu),
                     Err(error) => {
-                        tracing::debug!(initiator = who, %error, "the connection ends");
+                        tracing::debug!(initiator = who, %error, "the connection ended");
                         Err(End::Over)
                     }
                 };
@@ -135,11 +135,11 @@ pub(crate) async fn serve(
         }
     };
     match end {
-        End::Wrong(why) => tracing::warn!(initiator = who, "the connection is closed: {why}"),
+        End::Wrong(why) => tracing::warn!(initiator = who, "closed the connection: {why}"),
         End::Stalled => {
             tracing::warn!(
                 initiator = who,
-                "the connection is closed: others wait for memory, and it neither sends nor takes the data it has that for"
+                "closed the connection: other sessions wait for memory that it has reserved, and it neither sends nor takes its data"
             );
         }
         End::Over => {}

@@ -68,7 +68,7 @@ fn exposed(exposure: &Exposure) -> String {
     let Exposure { to_everybody, is_shared, path, mode } = exposure;
     let who = if *to_everybody { "every user of this machine" } else { "the group of its files" };
     let close = if *is_shared { "chmod -R o= STORE" } else { "chmod -R go= STORE" };
-    format!("{who} can open files of the store, or keep its owner waiting: {path} has mode {mode:o}; `{close}` ends that")
+    format!("{who} can open files of the store, or make its owner wait: {path} has mode {mode:o}; `{close}` prevents that")
 }
 
 fn show(options: &Check, report: &CheckReport, exposure: Option<&Exposure>, console: &dyn Console, quiet: bool) -> Result<Exit> {
@@ -134,7 +134,7 @@ pub fn repair(options: &Check, console: &dyn Console, quiet: bool) -> Result<Exi
     console.end_progress();
     let report = repaired.map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
     if console.is_cancelled() {
-        return Err(Failure::interrupted("the repair was stopped before its end; what it did is sound, and the next repair continues"));
+        return Err(Failure::interrupted("the repair was stopped before its end; what it did stays valid, and the next repair continues"));
     }
     if let Some(losses) = &report.refused {
         return refuse(options, losses, console);
@@ -185,16 +185,16 @@ fn refuse(options: &Check, losses: &Losses, console: &dyn Console) -> Result<Exi
             ))?;
         }
         for volume in &losses.volumes {
-            output.line(format_args!("volume {} was made or changed in what would be lost", printable(volume.as_bytes())))?;
+            output.line(format_args!("changes to volume {}, or its creation, would be lost", printable(volume.as_bytes())))?;
         }
         if losses.blocks > 0 {
-            output.line(format_args!("{} of volumes would show what they had before", counted(losses.blocks, "block", "blocks")))?;
+            output.line(format_args!("{} of volumes would have older content", counted(losses.blocks, "block", "blocks")))?;
         }
     }
     output.finish()?;
     console.note(
-        "nothing was changed. Bring the damaged files back from a copy of the store if there is one; what is sound can be restored as it is. \
-         `check --repair --force` repairs the store without what is listed, and sets aside what it changes",
+        "nothing was changed. Restore the damaged files from a copy of the store if you have one; sound backups can be restored without \
+            a repair. `check --repair --force` repairs the store, gives up what is listed, and sets aside the files it changes",
     );
     Ok(Exit::Failed)
 }
@@ -203,14 +203,12 @@ fn summary(options: &Check, report: &RepairReport) -> String {
     let check = &report.check;
     let lost = counted(check.quarantined_chunks, "lost chunk is", "lost chunks are");
     match (options.dry_run, check.is_clean()) {
-        (true, _) if report.actions.is_empty() && check.is_clean() => "nothing would be done: clean".into(),
+        (true, _) if report.actions.is_empty() && check.is_clean() => "clean: nothing to repair".into(),
         (true, _) => "nothing was changed".into(),
-        (false, true) if report.actions.is_empty() => "nothing had to be done: clean".into(),
+        (false, true) if report.actions.is_empty() => "clean: nothing had to be repaired".into(),
         (false, true) => "nothing is lost".into(),
         (false, false) if check.problems.iter().all(|problem| is_about_lost(problem.kind)) => {
-            format!(
-                "{lost} in quarantine. What is written again is stored again: back up or restore what is listed; or forget and delete it"
-            )
+            format!("{lost} in quarantine. Back up or write the listed files and volumes again, or forget and delete them")
         }
         (false, false) => format!("{lost} in quarantine, and some damage could not be repaired"),
     }

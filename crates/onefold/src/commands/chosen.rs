@@ -12,7 +12,7 @@ pub(super) fn chosen(catalog: &Catalog, asked: &str, note: &dyn Fn(&str)) -> Res
     let Found { backup, newer_partial } = catalog.look_up(asked)?;
     if let Some(partial) = newer_partial {
         note(&format!(
-            "note: {} is taken, the newest complete backup; a newer one, {}, is partial: {} from it. `latest-any` takes that one",
+            "note: using {}, the newest complete backup; a newer one, {}, is partial: {} from it. `latest-any` selects that one",
             facts(&backup),
             facts(&partial),
             missing(&partial)

@@ -121,7 +121,7 @@ fn choose(options: &Copy, source: &Store) -> Result<Chosen> {
     let damage = damage.filter(|_| is_whole || !options.names.is_empty());
     let mut left_out: Vec<String> = damage.iter().map(CatalogError::to_string).collect();
     if let Some(name) = options.names.iter().find(|name| !backups.iter().any(|backup| backup.name == **name)) {
-        let failure = Failure::failed(format!("there are no backups of the name `{}`", printable(name.as_bytes())));
+        let failure = Failure::failed(format!("no backups have the name `{}`", printable(name.as_bytes())));
         let near = nearest(name, backups.iter().map(|backup| backup.name.as_str())).map(|near| printable(near.as_bytes()));
         return Err(near.map_or(failure.clone(), |near| failure.advise(format!("did you mean `{near}`?"))));
     }
@@ -162,7 +162,7 @@ fn open_destination(options: &Copy, source: &Store, interrupt: &Interrupt, talk:
     // This comes before it is opened for writing, which would wait for the source.
     if Descriptor::read(&*ground(directory)?)?.store == source.engine.descriptor().store {
         return Err(Failure::cannot_run(format!("{} is the same store, or a copy of its files", directory.display()))
-            .advise("copy into a store that was made with `onefold init`, or with --init"));
+            .advise("copy into another store, made with `onefold init` or --init"));
     }
     Store::open_when_free(directory, Mode::ReadWrite, "copy", &mut Waiting::until(options.store.wait, interrupt, talk.quiet))
 }
@@ -187,7 +187,7 @@ fn warn_of_newer(options: &Copy, chosen: &Chosen, destination: &Store) -> Result
     }
     for (name, backup) in newest {
         note(format_args!(
-            "warning: {} has a newer backup of `{}` that this store has not, {}: `latest` and `forget` prefer it there",
+            "warning: {} has a newer backup of `{}` that this store lacks, {}: `latest` and `forget` prefer it there",
             options.to.display(),
             printable(name.as_bytes()),
             backup.id.short()
@@ -245,7 +245,8 @@ fn copy_all_volumes(options: &Copy, chosen: &Chosen, to_store: [u8; 16], talk: T
         }
         Err(NotCopied::Failed(failure)) => return Err(failure),
         Err(NotCopied::InUse(holder)) => {
-            let reason = format!("they are copied by a daemon, or while nobody writes to the stores: {holder} has one of them open");
+            let reason =
+                format!("a daemon can copy them, or a command while no process writes to the stores: {holder} has one of them open");
             leave_out_volumes(chosen, done, &reason, Some("--wait waits for it"));
             return Ok(());
         }

@@ -53,7 +53,7 @@ fn run(options: &Find, session: &Session<'_>) -> Result<Exit> {
     }
     backups.retain(|backup| options.name.as_ref().is_none_or(|name| *name == backup.name));
     if let (true, Some(name)) = (backups.is_empty(), &options.name) {
-        return Err(Failure::failed(format!("there are no backups of the name `{}`", printable(name.as_bytes())))
+        return Err(Failure::failed(format!("no backups have the name `{}`", printable(name.as_bytes())))
             .advise("`onefold backups` lists the backups"));
     }
     catalog.hold(&backups.iter().collect::<Vec<_>>())?;

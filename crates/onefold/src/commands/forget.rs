@@ -97,7 +97,7 @@ fn losses(removed: &[Backup]) -> String {
 fn policy(options: &Forget) -> Result<Option<Policy>> {
     let Some(policy) = options.keep.policy() else {
         if options.backups.is_empty() {
-            return Err(Failure::cannot_run("nothing to forget: give ids or a policy").advise(
+            return Err(Failure::cannot_run("nothing to forget: no ids and no policy were given").advise(
                 "give the ids of backups, or what to keep, as in `--keep-daily 7 --keep-monthly 12`; with --dry-run nothing is changed",
             ));
         }
@@ -218,7 +218,7 @@ fn print(output: &mut Output<'_>, plans: &Plans, policy: Option<&Policy>, dry_ru
     match (removed, dry_run) {
         (0, _) => output.line("nothing to forget"),
         (_, true) => output.line(format_args!("{}{of} {backups} would be forgotten; nothing was changed", number(removed))),
-        (_, false) => output.line(format_args!("forgot {}{of} {backups}; `onefold prune` gives their space back", number(removed))),
+        (_, false) => output.line(format_args!("forgot {}{of} {backups}; `onefold prune` frees their space", number(removed))),
     }
 }
 

@@ -69,7 +69,7 @@ pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
 pub(super) fn create(directory: &Path, descriptor: &Descriptor, group: Option<u32>) -> Result<Arc<dyn Ground>> {
     make_directory(directory).map_err(|error| {
         Failure::cannot_run(format!("cannot make the directory {}: {error}", directory.display()))
-            .advise("give a place that you may write to")
+            .advise("give a place where you can write")
     })?;
     // Fails if it is not empty, before anything changes.
     check_empty(directory)?;

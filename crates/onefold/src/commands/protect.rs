@@ -57,7 +57,7 @@ fn run(options: &Protect, session: &Session<'_>) -> Result<Exit> {
         for backup in &backups {
             let after = after.get(&backup.id);
             let now =
-                after.map_or_else(|| "not protected any more".to_owned(), |until_ns| format!("protected until {}", local_time(*until_ns)));
+                after.map_or_else(|| "no longer protected".to_owned(), |until_ns| format!("protected until {}", local_time(*until_ns)));
             let before = match before.get(&backup.id) {
                 Some(before) if Some(before) != after => format!(" (before: until {})", local_time(*before)),
                 _ => String::new(),
@@ -68,7 +68,8 @@ fn run(options: &Protect, session: &Session<'_>) -> Result<Exit> {
     output.finish()?;
     for backup in backups.iter().filter(|backup| after.get(&backup.id).copied() > until_ns) {
         session.advise(format!(
-            "{} stays protected for longer than was asked, as the store has not seen enough time pass; `onefold protect --off {}` ends it",
+            "{} stays protected longer than you asked, because the store has not seen enough time pass; `onefold protect --off {}` ends \
+                the protection",
             backup.id.short(),
             backup.id.short()
         ));
@@ -83,11 +84,11 @@ fn until_ns(until: Until) -> Result<Option<i64>> {
         (Some(moment_ns), _) => moment_ns,
         (None, Some(period)) => period
             .after(&now.to_zoned(local_zone()))
-            .ok_or_else(|| Failure::cannot_run(format!("--for {period}: this is beyond the year 2261, the last that a date can have")))?,
+            .ok_or_else(|| Failure::cannot_run(format!("--for {period}: this ends after the year 2261, the last possible year")))?,
         (None, None) => return Ok(None),
     };
     if i128::from(until_ns) <= now.as_nanosecond() {
-        return Err(Failure::cannot_run(format!("--until: {} is past", local_time(until_ns)))
+        return Err(Failure::cannot_run(format!("--until: {} is in the past", local_time(until_ns)))
             .advise("give a date in the future; `--off` ends a protection"));
     }
     Ok(Some(until_ns))

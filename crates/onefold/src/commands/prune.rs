@@ -1,5 +1,6 @@
 //! `onefold prune`.
 
+use crate::advice::KEPT_FOR_LOST;
 use crate::cli::{Prune, Wait};
 use crate::failure::{Exit, Failure, Result};
 use crate::session::{Session, StoreCommand};
@@ -54,7 +55,7 @@ fn run(options: &Prune, session: &Session<'_>) -> Result<Exit> {
         // Merging took parity away from the neighbours of merged containers. If making parity fails, the freed space
         // stays free.
         if let Err(error) = session.store.engine.make_parity(true, &|| !session.is_cancelled()) {
-            session.note(format_args!("parity could not be made, the next prune, scrub or serve tries it again: {error}"));
+            session.note(format_args!("parity could not be written; the next prune, scrub or serve retries: {error}"));
         }
     }
     if session.is_cancelled() {
@@ -81,6 +82,9 @@ fn run(options: &Prune, session: &Session<'_>) -> Result<Exit> {
         }
         if !session.quiet {
             print(&mut output, &report, options.dry_run)?;
+            if report.kept_for.is_some() && session.store.engine.why_nothing_is_removed()?.is_some() {
+                output.line(format_args!("{:<12} {KEPT_FOR_LOST}", "hint"))?;
+            }
         }
     }
     output.finish()?;
@@ -99,7 +103,7 @@ fn print(output: &mut crate::output::Output<'_>, report: &PruneReport, dry_run: 
     ))?;
     output.line(format_args!("{freed:<12} {}", size(report.freed_bytes)))?;
     if let Some(kept) = &report.kept_for {
-        output.line(format_args!("{:<12} {kept}; what nobody needs then is removed by the next prune", "kept"))?;
+        output.line(format_args!("{:<12} {kept}; the next prune removes what is then unneeded", "kept"))?;
     }
     let share = match report.raw_bytes {
         0 => String::new(),

@@ -185,7 +185,7 @@ impl Beside {
             }
             look_at = self.clock.elapsed() + FIRST_AFTER;
             if let Err(error) = self.look(is_stopping) {
-                tracing::warn!("the scrub could not go on, it is tried again later: {error}");
+                tracing::warn!("the scrub failed; will retry: {error}");
                 look_at = self.clock.elapsed() + RETRY_AFTER;
             }
         }

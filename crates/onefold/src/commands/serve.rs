@@ -1,5 +1,6 @@
 //! `onefold serve`: the daemon.
 
+use crate::advice::FULL;
 use crate::cli::Serve;
 use crate::control::ControlServer;
 use crate::daemon::Daemon;
@@ -293,6 +294,7 @@ fn finish_deletions(store: &Store, volumes: &Arc<Volumes>, stopping: &Arc<Atomic
     let work = move || {
         let clock = SystemClock::start();
         let is_stopping = || stopping.load(Ordering::Relaxed);
+        let mut was_full = false;
         while !is_stopping() {
             // A command that does not want to wait for this does it itself.
             let is_over = || is_stopping() || volumes.is_cleaning_wanted();
@@ -301,12 +303,18 @@ fn finish_deletions(store: &Store, volumes: &Arc<Volumes>, stopping: &Arc<Atomic
                 Ok(true) => None,
                 Ok(false) => Some(Instant::now()),
                 Err(error) => {
-                    tracing::warn!("the data of deleted volumes could not be dropped, it is tried again later: {error}");
+                    tracing::warn!("the data of deleted volumes could not be dropped; will retry: {error}");
                     Some(Instant::now())
                 }
             };
             let is_time = || failed.is_some_and(|at| at.elapsed() > RETRY_INTERVAL);
-            while !is_stopping() && !volumes.wait_for_work(STOP_INTERVAL) && !is_time() {}
+            while !is_stopping() && !volumes.wait_for_work(STOP_INTERVAL) && !is_time() {
+                let is_full = engine.is_reserve_in_use();
+                if is_full && !was_full {
+                    tracing::warn!("{FULL}");
+                }
+                was_full = is_full;
+            }
         }
     };
     let thread = std::thread::Builder::new().name("deletions".to_owned());
@@ -338,7 +346,7 @@ fn reclaim(store: &Store, stopping: &Arc<AtomicBool>) -> Result<Option<JoinHandl
             let go_on = || rests.rest();
             match prune(&engine, options, &NoMonitor, &go_on) {
                 Ok(report) if report.chunks > 0 || report.containers_before > 0 => tracing::info!(
-                    "gave back {}: {} removed, {} merged into {}",
+                    "freed {}: {} removed, {} merged into {}",
                     size(report.freed_bytes),
                     counted(report.chunks, "chunk", "chunks"),
                     counted(report.containers_before, "container", "containers"),
@@ -348,7 +356,7 @@ fn reclaim(store: &Store, stopping: &Arc<AtomicBool>) -> Result<Option<JoinHandl
                 Err(error) => tracing::warn!("cannot free space; will retry: {error}"),
             }
             if let Err(error) = engine.make_parity(true, &go_on) {
-                tracing::warn!("parity could not be made, it is tried again later: {error}");
+                tracing::warn!("parity could not be written; will retry: {error}");
             }
             looked = Instant::now();
         }
@@ -417,7 +425,7 @@ fn announce(options: &Serve, talk: Talk, serving: &Serving<'_>, nbd: &Nbd) -> Re
     }
     announce_targets(serving);
     if volumes.is_empty() {
-        note("there is no volume yet: `onefold volume create NAME --size SIZE` makes one");
+        note("there is no volume yet: `onefold volume create NAME --size SIZE` creates one");
     }
     if let Some((volume, address)) = volumes.first().zip(serving.nbd.first()) {
         let whole = uri(address, &volume.name, nbd.tls_required);

@@ -204,8 +204,11 @@ fn index_cache(statistics: &Statistics) -> String {
 }
 
 fn reserve(statistics: &Statistics) -> String {
-    let in_use =
-        if statistics.reserve_in_use == Some(true) { "; the disk is full: nothing new is stored until this is whole again" } else { "" };
+    let in_use = if statistics.reserve_in_use == Some(true) {
+        "; the disk is full: no new data is stored until the reserve is complete again"
+    } else {
+        ""
+    };
     format!("{} for deleting on a full disk{in_use}", size(statistics.reserve_bytes))
 }
 

@@ -49,8 +49,8 @@ fn check_not_of_settings(session: &Session<'_>, name: &str) -> Result<()> {
     if session.store.settings.targets.iter().all(|target| target.target.name != name) {
         return Ok(());
     }
-    Err(Failure::failed(format!("target {name} is one of the file of settings"))
-        .advise("change it there (onefold.toml in the store, or what `serve --config` names), and restart the daemon"))
+    Err(Failure::failed(format!("target {name} comes from the settings file"))
+        .advise("change it there (onefold.toml in the store, or the file of `serve --config`), and restart the daemon"))
 }
 
 /// Checks that the settings file gives the volume to no target. The error names the target.
@@ -61,7 +61,7 @@ pub(super) fn check_not_attached_by_settings(session: &Session<'_>, volume: &str
         Some((target, lun)) => {
             let name = printable(volume.as_bytes());
             Err(Failure::failed(format!("volume {name} is LUN {lun} of target {}", target.target.name))
-                .advise("the file of settings says so (onefold.toml in the store, or what `serve --config` names): change it there first"))
+                .advise("change this first in the settings file (onefold.toml in the store, or the file of `serve --config`)"))
         }
     }
 }
@@ -226,7 +226,7 @@ fn note_sessions(session: &Session<'_>, target: &str, is_of_logins: bool) {
     if is_of_logins && count > 0 && !session.quiet {
         let open = counted(count, "session that is open stays", "sessions that are open stay");
         session.note(format_args!(
-            "this counts for logins from now on; {open} as it is: `onefold session drop --target {target}` closes what is open"
+            "this applies to new logins; {open} as it is: `onefold session drop --target {target}` closes open sessions"
         ));
     }
 }

@@ -205,14 +205,14 @@ fn converse(shared: &Shared, connection: &Connection) {
         // The client speaks another version. It reads ours in the greeting.
         Ok(None) => return,
         Err(error) => {
-            tracing::debug!("a connection to the control socket made no sense: {error}");
+            tracing::debug!("a client of the control socket broke the protocol: {error}");
             return;
         }
     };
     let call = match call {
         Ok(call) => call,
         Err(why) => {
-            tracing::debug!("a request was not understood: {why}");
+            tracing::debug!("invalid request: {why}");
             let failure = Failure::cannot_run("the daemon does not know this command or one of its options");
             return end(&connection.stream, Err(failure.advise("daemon and command are of different versions: restart the daemon")));
         }
@@ -451,7 +451,12 @@ impl Console for Remote<'_> {
         let end = (0..=question.len().min(MAX_TEXT_BYTES)).rev().find(|end| question.is_char_boundary(*end)).unwrap_or(0);
         let mut answer = lock(&self.answer);
         *answer = None;
-        self.send(Kind::Question, &question.as_bytes()[..end]).map_err(|error| Failure::failed(format!("nobody can be asked: {error}")))?;
+        self.send(Kind::Question, &question.as_bytes()[..end]).map_err(|error| {
+            Failure::failed(format!(
+                "cannot ask for confirmation: \
+            {error}"
+            ))
+        })?;
         while answer.is_none() {
             if self.is_cancelled() {
                 return Err(Failure::interrupted("stopped by a signal; nothing was done"));

@@ -67,7 +67,7 @@ pub(super) fn remove(directory: &Path) -> io::Result<()> {
     let path = directory.join(NAME);
     match std::fs::symlink_metadata(&path) {
         Ok(found) if found.file_type().is_socket() => std::fs::remove_file(&path),
-        Ok(_) => Err(io::Error::new(ErrorKind::AlreadyExists, "something that is no socket is in its place")),
+        Ok(_) => Err(io::Error::new(ErrorKind::AlreadyExists, "its place is taken by something that is not a socket")),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     }

@@ -54,7 +54,7 @@ impl Doors for Iscsi {
         let own = record.own_account.as_ref().map(account).transpose()?;
         if own.as_ref().is_some_and(|own| initiators.iter().any(|initiator| initiator.secret == own.secret)) {
             // Whoever knows this secret could answer for both sides (RFC 7143 section 9.2.1).
-            tracing::error!("nobody can log in to {name}: it proves itself with the secret of an initiator; give it one of its own");
+            tracing::error!("nobody can log in to {name}: it has the same secret as an initiator; give the target another secret");
             return Err(Refused::TargetError);
         }
         let rule = |digest: Digest| match digest {

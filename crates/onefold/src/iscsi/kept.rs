@@ -37,7 +37,7 @@ pub(super) fn reservations_keeper(engine: Arc<Engine>, volume: u32) -> Keep {
             reservation: reservation.map(|reservation| KeptReservation { kind: reservation.kind as u8, holder: port(&reservation.holder) }),
         });
         keep_reservations(&engine, volume, kept.as_ref()).map_err(|error| {
-            tracing::error!("reservations of volume {volume} cannot be kept: {error}");
+            tracing::error!("reservations of volume {volume} cannot be stored: {error}");
             not_kept(&error)
         })
     })
@@ -58,7 +58,7 @@ pub(super) fn sanitize_keeper(engine: Arc<Engine>, volume: u32) -> KeepSanitize 
             has_failed: sanitize.has_failed,
         });
         keep_sanitize(&engine, volume, kept.as_ref()).map_err(|error| {
-            tracing::error!("an erasure of volume {volume} cannot be kept: {error}");
+            tracing::error!("the state of an erasure of volume {volume} cannot be stored: {error}");
             not_kept(&error)
         })
     })

@@ -129,21 +129,19 @@ impl Iscsi {
         for FileTarget { target, luns, .. } in &self.options.targets {
             let name = target.name.as_str();
             if known.find(name).is_ok() {
-                return Err(Failure::cannot_run(format!(
-                    "there are two targets of the name {name}: one in the store, one in the file of settings"
-                ))
-                .advise(format!("rename the one in the file, or `onefold target delete {name}`")));
+                return Err(Failure::cannot_run(format!("two targets have the name {name}: one in the store, one in the settings file"))
+                    .advise(format!("rename the one in the file, or run `onefold target delete {name}`")));
             }
             for (lun, FileUnit { volume, .. }) in luns {
                 let shown_name = printable(volume.as_bytes());
                 let info = self.volumes.list().into_iter().find(|info| info.name == *volume).ok_or_else(|| {
-                    Failure::cannot_run(format!("there is no volume {shown_name}, which the file of settings gives to target {name}"))
+                    Failure::cannot_run(format!("there is no volume {shown_name}, but the settings file gives it to target {name}"))
                         .advise(format!("check the spelling, or create it with `onefold volume create {shown_name} --size SIZE`"))
                 })?;
                 let other = known.attached(info.number).or_else(|| shown.insert(volume, (*lun, name)));
                 if let Some((lun, other)) = other {
                     return Err(Failure::cannot_run(format!(
-                        "volume {shown_name} of target {name} is LUN {lun} of target {other} already"
+                        "volume {shown_name} of target {name} is already LUN {lun} of target {other}"
                     ))
                     .advise("a volume can be in one target only: detach it from the other"));
                 }
@@ -263,7 +261,7 @@ impl Iscsi {
             })?
         };
         for problem in &known.damaged {
-            tracing::error!("{problem}; the other targets can be used");
+            tracing::error!("{problem}; the other targets are usable");
         }
         Ok(known)
     }
@@ -347,7 +345,7 @@ impl Iscsi {
         let done = work();
         if let Err(failure) = self.refresh_within(&mut state) {
             // Whoever changes something refreshes again when it is done, and reports the failure to its caller.
-            tracing::error!("what is served is not as the store says: {}", failure.message);
+            tracing::error!("the served volumes differ from the store: {}", failure.message);
         }
         done
     }

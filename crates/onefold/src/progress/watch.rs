@@ -133,7 +133,17 @@ impl Watch {
         let rest: u64 = kinds.iter().skip(KINDS).map(|(number, _)| number).sum();
         let line = |(number, problem): &(u64, &Problem)| match number {
             1 => format!("{}: {}", printable(&problem.path), problem.reason),
-            _ => format!("{}: {}, and {}", printable(&problem.path), problem.reason, counted(number - 1, "more like it", "more like it")),
+            _ => format!(
+                "{}: {}, and {}",
+                printable(&problem.path),
+                problem.reason,
+                counted(
+                    number - 1,
+                    "more of the same kind",
+                    "more of the \
+                same kind"
+                )
+            ),
         };
         let mut lines: Vec<String> = kinds.iter().take(KINDS).map(line).collect();
         if rest > 0 {

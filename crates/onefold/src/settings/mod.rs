@@ -261,10 +261,10 @@ impl Settings {
         let wrong = |why: String| Err(SettingsError::Contradiction { why });
         let (segment, limit) = (self.engine.log_segment_bytes, self.engine.log_limit_bytes);
         if limit < 2 * segment {
-            return wrong(format!("log.limit is {}, it must be at least twice log.segment ({})", size(limit), size(segment)));
+            return wrong(format!("log.limit is {}; it must be at least twice log.segment ({})", size(limit), size(segment)));
         }
         if self.engine.parity_group == 1 {
-            return wrong("parity.group is 1, it must be 0 (no parity) or from 2 to 16".to_owned());
+            return wrong("parity.group is 1; it must be 0 (no parity) or from 2 to 16".to_owned());
         }
         let nbd = &self.nbd;
         if nbd.tls_certificate.is_some() != nbd.tls_key.is_some() {
@@ -284,12 +284,12 @@ fn line_of(text: &str, offset: usize) -> usize {
 /// Reads a value of a kind. The error says what is wrong and what is allowed. It completes a sentence that begins with
 /// the key.
 fn check_value(kind: Kind, value: &DeValue<'_>) -> Result<Value, String> {
-    let expected = |what: String| format!("is {}, it must be {what}", describe(value));
+    let expected = |what: String| format!("is {}; it must be {what}", describe(value));
     match kind {
         Kind::Size { least, most } => {
             let wanted = || format!("a size from {} to {}, as in \"64MiB\"", size(least), size(most));
             let bytes = match value {
-                DeValue::String(text) => parse_size(text).map_err(|error| format!("is no size: {error}"))?,
+                DeValue::String(text) => parse_size(text).map_err(|error| format!("is not a size: {error}"))?,
                 DeValue::Integer(_) => integer(value).ok_or_else(|| expected(wanted()))?,
                 _ => return Err(expected(wanted())),
             };
@@ -301,7 +301,7 @@ fn check_value(kind: Kind, value: &DeValue<'_>) -> Result<Value, String> {
         },
         Kind::Rate => match value {
             DeValue::String(text) if text == "auto" => Ok(Value::Number(0)),
-            DeValue::String(text) => text.parse().map(|Rate(bytes)| Value::Number(bytes)).map_err(|why| format!("is no rate: {why}")),
+            DeValue::String(text) => text.parse().map(|Rate(bytes)| Value::Number(bytes)).map_err(|why| format!("is not a rate: {why}")),
             _ => Err(expected("a rate, as in \"50MiB/s\", or \"auto\"".to_owned())),
         },
         Kind::Flag => match value {
@@ -329,11 +329,11 @@ fn check_value(kind: Kind, value: &DeValue<'_>) -> Result<Value, String> {
 
 /// A list of texts.
 fn texts(value: &DeValue<'_>, of: &str) -> Result<Vec<String>, String> {
-    let DeValue::Array(items) = value else { return Err(format!("is {}, it must be a list of {of}", describe(value))) };
+    let DeValue::Array(items) = value else { return Err(format!("is {}; it must be a list of {of}", describe(value))) };
     let mut found = Vec::new();
     for item in items.iter() {
         let DeValue::String(text) = item.get_ref() else {
-            return Err(format!("holds {}, it must be a list of {of}", describe(item.get_ref())));
+            return Err(format!("has the value {}; it must be a list of {of}", describe(item.get_ref())));
         };
         found.push(text.to_string());
     }
@@ -354,7 +354,7 @@ pub fn check_chain(names: &[String]) -> Result<(), String> {
     }
     // Only the chunk index knows every chunk. Without it, duplicates would be stored again and counts would be wrong.
     if !names.iter().any(|name| name == "chunk-index") {
-        return Err("lacks `chunk-index`, the filter that knows all chunks".to_owned());
+        return Err("lacks the filter `chunk-index`, which finds every duplicate".to_owned());
     }
     Ok(())
 }
@@ -480,7 +480,7 @@ mod tests {
             ("[log]\nsegment = \"64MiB\"\nlimit = \"64MiB\"", "log.limit is 64MiB, it must be at least twice log.segment (64MiB)"),
             ("[nbd]\ntls_key = \"k\"", "nbd.tls_certificate and nbd.tls_key go together"),
             ("[nbd]\ntls_required = true", "nbd.tls_required and nbd.tls_client_ca need"),
-            ("[parity]\ngroup = 1", "parity.group is 1, it must be 0 (no parity) or from 2 to 16"),
+            ("[parity]\ngroup = 1", "parity.group is 1; it must be 0 (no parity) or from 2 to 16"),
             ("[nbd\n", "line 1: "),
             ("[nbd]\nlisten = \"a\"\nlisten = \"b\"", "line 3: duplicate key"),
         ] {

@@ -18,9 +18,10 @@ pub fn parse_portal(text: &str) -> Result<Vec<PortalConfig>, String> {
             "has `{text}`: {why}; write an address and a port, as in 127.0.0.1:3260 or [::]:3260, perhaps with the one that initiators are told, as in 10.0.0.2:3260=san.example.com:3260"
         )
     };
-    let advertised =
-        advertised.map(|advertised| with_port(advertised).ok_or_else(|| wrong("the advertised address is none".to_owned()))).transpose()?;
-    let listen = with_port(listen).ok_or_else(|| wrong("this is no address".to_owned()))?;
+    let advertised = advertised
+        .map(|advertised| with_port(advertised).ok_or_else(|| wrong("the advertised address is invalid".to_owned())))
+        .transpose()?;
+    let listen = with_port(listen).ok_or_else(|| wrong("it is not an address".to_owned()))?;
     let addresses: Vec<_> = listen.to_socket_addrs().map_err(|error| wrong(error.to_string()))?.collect();
     if addresses.is_empty() {
         return Err(wrong("the name has no address".to_owned()));

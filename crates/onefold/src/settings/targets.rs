@@ -234,9 +234,7 @@ pub(super) fn parse_targets(whole: &str, line: usize, content: &DeValue<'_>) -> 
             }
         }
         if let Some(other) = targets.iter().find(|other| other.target.name == target.target.name) {
-            return Err(SettingsError::Contradiction {
-                why: format!("there are two targets of the name {}: rename one", other.target.name),
-            });
+            return Err(SettingsError::Contradiction { why: format!("two targets have the name {}: rename one", other.target.name) });
         }
         targets.push(target.settled());
     }

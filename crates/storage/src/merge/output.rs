@@ -233,7 +233,7 @@ impl<'a> Output<'a> {
         // Old files go because this one is right. So it is read as everybody else will read it.
         let read = shared.read_catalog(catalog.container)?;
         if read != catalog {
-            return Err(shared.damaged(catalog.container, None, None, "it is not what was just written"));
+            return Err(shared.damaged(catalog.container, None, None, "its bytes differ from what was just written"));
         }
         Ok(catalog)
     }

@@ -16,7 +16,7 @@ pub(crate) fn name(check: &mut Check<'_>) -> Result<()> {
     let mut backups = Vec::new();
     let digest_bytes = check.engine.digest_bytes();
     objects(&moment, Kind::Backup, &mut |_, value| backups.extend(Backup::decode(value, digest_bytes)), &mut |_| {});
-    check.monitor.step("what is affected", backups.len() as u64);
+    check.monitor.step("affected files and volumes", backups.len() as u64);
     for backup in &backups {
         if check.monitor.is_cancelled() {
             break;

@@ -45,7 +45,7 @@ impl Check<'_> {
         let is_repaired = match self.engine.repair_container(container) {
             Ok(repaired) => repaired == Repair::Repaired,
             Err(error) => {
-                self.report.add(ProblemKind::Container, format!("container {container} could not be made anew from parity: {error}"));
+                self.report.add(ProblemKind::Container, format!("container {container} could not be rebuilt from parity: {error}"));
                 false
             }
         };
@@ -123,7 +123,8 @@ impl Check<'_> {
         for (address, fingerprint) in wrong {
             let is_dead = catalog.as_ref().and_then(|catalog| catalog.position(address)).is_some_and(|slot| dead.contains(slot));
             if !is_dead {
-                self.report.add(ProblemKind::Container, format!("chunk {fingerprint} at {address} has bytes of another fingerprint"));
+                self.report
+                    .add(ProblemKind::Container, format!("the bytes of chunk {fingerprint} at {address} do not match its fingerprint"));
                 self.lost.insert(fingerprint);
             }
         }
@@ -132,7 +133,7 @@ impl Check<'_> {
         if is_damaged && !self.engine.is_writable() && self.engine.storage().is_repairable(container).unwrap_or(false) {
             found.iter().for_each(|found| self.homes(container, &found.homes));
             let why = found.map_or_else(Some, |found| found.damage.into_iter().next()).map_or_else(String::new, |error| error.to_string());
-            let what = format!("{why}; parity has what is missing: `onefold scrub` makes the container anew");
+            let what = format!("{why}; a scrub can rebuild the container from parity");
             self.report.add(ProblemKind::Container, what);
             return Ok(());
         }

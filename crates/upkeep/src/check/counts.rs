@@ -203,7 +203,7 @@ impl Table {
             let origin = Address::from_bits(chunk.address).origin();
             if !present.contains(&origin) && missing.insert(origin) {
                 let found = check.engine.storage().slots_beside(origin);
-                let why = found.map_or_else(|error| error.to_string(), |_| "its file is gone".into());
+                let why = found.map_or_else(|error| error.to_string(), |_| "its file is missing".into());
                 check.report.add(ProblemKind::Container, format!("container {origin} is missing: {why}"));
             }
         }
@@ -240,11 +240,11 @@ impl Table {
             if is_missing {
                 missing(check, &fingerprint, &chunk);
             } else if chunk.references > 0 && chunk.wanted_bytes > u64::from(chunk.length_bytes) {
-                let what = format!(" has {} bytes, a reference wants the first {}", chunk.length_bytes, chunk.wanted_bytes);
+                let what = format!(" has {} bytes, but a reference needs the first {}", chunk.length_bytes, chunk.wanted_bytes);
                 problem(ProblemKind::MissingChunk, what);
                 check.lost.insert(fingerprint);
             } else if chunk.is_indexed && chunk.address != 0 && !chunk.is_stored_there {
-                problem(ProblemKind::WrongAddress, format!(": the index says that it is at {address}, where it is not"));
+                problem(ProblemKind::WrongAddress, format!(" is not at {address}, where the index places it"));
             } else if is_one_moment && !chunk.is_indexed && chunk.references > 0 && check.knows_all_entries {
                 problem(ProblemKind::WrongCount, format!(" has {} but no entry in the index", referred(chunk.references)));
             }
@@ -275,7 +275,8 @@ fn missing(check: &mut Check<'_>, fingerprint: &Fingerprint, chunk: &Known) {
     match check.engine.quarantined(fingerprint) {
         Ok(Some(known)) => {
             let length = if known.length_bytes > 0 { format!(" ({} bytes)", known.length_bytes) } else { String::new() };
-            let what = format!("chunk {fingerprint}{length} has {references} and is lost: it is in quarantine until it is written again");
+            let what =
+                format!("chunk {fingerprint}{length} has {references} and is lost: it stays in quarantine until it is written again");
             check.report.quarantined_chunks += 1;
             if known.kind.is_none() {
                 check.kinds.want(*fingerprint);
@@ -283,7 +284,7 @@ fn missing(check: &mut Check<'_>, fingerprint: &Fingerprint, chunk: &Known) {
             check.report.add(ProblemKind::Quarantined, what);
         }
         Ok(None) | Err(_) => {
-            let where_not = if chunk.is_stored { "the index does not say where it is" } else { "is in no container that can be read" };
+            let where_not = if chunk.is_stored { "the index does not say where it is" } else { "is in no readable container" };
             let what = format!("chunk {fingerprint} has {references} but {where_not}");
             check.report.add(ProblemKind::MissingChunk, what);
             check.missing.insert(*fingerprint);
@@ -308,7 +309,7 @@ fn other_place(check: &mut Check<'_>, fingerprint: &Fingerprint, address: Addres
         Err(error) => return Err(error.into()),
     };
     if !slots.iter().any(|(_, slot)| slot.fingerprint == *fingerprint) {
-        let what = format!("chunk {fingerprint}: a reference says that it is at {address}, where it is not");
+        let what = format!("chunk {fingerprint} is not at {address}, where a reference places it");
         check.report.add(ProblemKind::WrongAddress, what);
         check.lost.insert(*fingerprint);
     }

@@ -244,7 +244,7 @@ fn merge(engine: &Engine, group: &[Victim], order: &ReadingOrder, report: &mut P
             if let [only] = group {
                 report.is_complete = false;
                 if !error.is_full() {
-                    report.problems.push(format!("container {} is left as it is: {error}", only.container));
+                    report.problems.push(format!("container {} is skipped: {error}", only.container));
                 }
                 return Ok(!error.is_full());
             }

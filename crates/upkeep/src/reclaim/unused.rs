@@ -125,7 +125,7 @@ impl Removal<'_> {
     fn levels(&mut self, mut level: Vec<Candidate>, go_on: &dyn Fn() -> bool) -> Result<bool> {
         let digest_bytes = self.engine.digest_bytes();
         let references = |kind, content: &[u8]| {
-            let pieces = of_chunk(content, kind, digest_bytes).ok_or("its content is not what it should be")?;
+            let pieces = of_chunk(content, kind, digest_bytes).ok_or("its content does not have the format of its kind")?;
             Ok(pieces.iter().filter_map(Piece::fingerprint).collect())
         };
         while !level.is_empty() {
@@ -230,7 +230,7 @@ impl WouldRemove {
         dead.of_bytes = slots.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum();
         for Candidate { address, fingerprint } in run {
             let Some((number, slot)) = places.get(address).map(|number| (*number, &slots[*number].1)) else {
-                self.damaged.push(format!("chunk {fingerprint}: the index says that it is at {address}, where it is not"));
+                self.damaged.push(format!("chunk {fingerprint} is not at {address}, where the index places it"));
                 continue;
             };
             let chunk = MetadataChunk { address: *address, fingerprint: *fingerprint, kind: slot.kind };

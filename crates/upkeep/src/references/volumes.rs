@@ -27,7 +27,7 @@ pub(crate) fn volumes(moment: &Moment<'_>, problem: &mut dyn FnMut(String)) -> V
             Ok(layer) => drop(list.layers.insert(number, layer)),
             Err(error) => problems.push(format!("the record of layer {number} cannot be read: {error}")),
         },
-        None => problems.push("the object index has a layer whose key cannot be read".into()),
+        None => problems.push("the object index has a layer with an unreadable key".into()),
     };
     objects(moment, Kind::Layer, &mut layer, &mut |gap| gaps.push(gap));
     let mut volume = |key: &[u8], value: &[u8]| match number(key) {
@@ -35,7 +35,7 @@ pub(crate) fn volumes(moment: &Moment<'_>, problem: &mut dyn FnMut(String)) -> V
             Ok(info) => drop(list.by_number.insert(number, info)),
             Err(error) => problems.push(format!("the record of volume number {number} cannot be read: {error}")),
         },
-        None => problems.push("the object index has a volume whose key cannot be read".into()),
+        None => problems.push("the object index has a volume with an unreadable key".into()),
     };
     objects(moment, Kind::Volume, &mut volume, &mut |gap| gaps.push(gap));
     list.is_complete = problems.is_empty() && gaps.is_empty();
@@ -69,7 +69,7 @@ impl VolumeList {
             *users.entry(layer.parent).or_default() += 1;
         }
         let unfit = |number: u32, block_bytes: u32| match self.layers.get(&number) {
-            None if self.is_complete => Some("which there is not".to_owned()),
+            None if self.is_complete => Some("which does not exist".to_owned()),
             None => Some("which cannot be read".to_owned()),
             Some(layer) if layer.is_dropped => Some("which is being dropped".to_owned()),
             Some(layer) if layer.block_bytes != block_bytes => Some(format!("which has blocks of {} bytes", layer.block_bytes)),
@@ -81,7 +81,7 @@ impl VolumeList {
                     .push(format!("volume {:?} with blocks of {} bytes stands on layer {}, {why}", info.name, info.block_size, info.layer));
             }
             if !info.is_read_only && users[&info.layer] > 1 {
-                problems.push(format!("volume {:?} writes to layer {}, which others use too", info.name, info.layer));
+                problems.push(format!("volume {:?} writes to layer {}, which other volumes also use", info.name, info.layer));
             }
         }
         for (number, layer) in &self.layers {
@@ -92,7 +92,7 @@ impl VolumeList {
                 problems.push(format!("layer {number} ({names}) lies upon layer {}, {why}", layer.parent));
             }
             if !layer.is_dropped && self.is_complete && !users.contains_key(number) {
-                problems.push(format!("layer {number} with {} block mappings is used by nobody", layer.mappings));
+                problems.push(format!("layer {number} with {} block mappings is used by no volume", layer.mappings));
             }
         }
     }
@@ -113,7 +113,7 @@ impl VolumeList {
 
     fn names(&self, volumes: &[&VolumeInfo]) -> String {
         let names: Vec<String> = volumes.iter().map(|info| format!("{:?}", info.name)).collect();
-        if names.is_empty() { "below no volume that is known".to_owned() } else { format!("below {}", names.join(", ")) }
+        if names.is_empty() { "below no known volume".to_owned() } else { format!("below {}", names.join(", ")) }
     }
 
     /// Returns the layer that has a map, with its number.
@@ -179,7 +179,7 @@ impl VolumeList {
         }
         wrong.sort_unstable();
         for (number, found, said) in wrong {
-            problem(format!("layer {number} has {found} block mappings, its record says {said}"));
+            problem(format!("layer {number} has {found} block mappings, but its record says {said}"));
         }
     }
 }
@@ -206,6 +206,6 @@ impl Gap {
                 hit.insert(format!("volume {:?} bytes {start} to {end}", info.name));
             }
         }
-        if hit.is_empty() { "no volume that is known".to_owned() } else { hit.into_iter().collect::<Vec<_>>().join(", ") }
+        if hit.is_empty() { "no known volume".to_owned() } else { hit.into_iter().collect::<Vec<_>>().join(", ") }
     }
 }

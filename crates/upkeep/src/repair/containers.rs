@@ -26,10 +26,10 @@ impl Repair<'_> {
             Ok((repaired, lost)) => {
                 repaired.into_iter().for_each(|container| self.made_anew(container));
                 lost.into_iter().filter_map(|(container, why)| Some((container, why?))).for_each(|(container, why)| {
-                    self.did(format!("container {container} could not be made anew from parity: {why}"));
+                    self.did(format!("container {container} could not be rebuilt from parity: {why}"));
                 });
             }
-            Err(error) => self.did(format!("lost containers could not be made anew from parity: {error}")),
+            Err(error) => self.did(format!("lost containers could not be rebuilt from parity: {error}")),
         }
         let containers = engine.storage().containers()?;
         self.monitor.step("catalogs of containers", containers.len() as u64);
@@ -48,7 +48,7 @@ impl Repair<'_> {
     fn made_anew(&mut self, container: ContainerId) {
         self.repaired += 1;
         let done = self.done();
-        self.did(format!("container {container} {done} made anew from parity"));
+        self.did(format!("container {container} {done} rebuilt from parity"));
     }
 
     fn done(&self) -> &'static str {
@@ -63,13 +63,13 @@ impl Repair<'_> {
                 return Ok(());
             }
             Ok(_) => {}
-            Err(error) => self.did(format!("container {container} could not be made anew from parity: {error}")),
+            Err(error) => self.did(format!("container {container} could not be rebuilt from parity: {error}")),
         }
         let done = self.done();
         match engine.storage().repair_header(container) {
-            Ok(true) => self.did(format!("the header of container {container} {done} written anew")),
+            Ok(true) => self.did(format!("the header of container {container} {done} rewritten")),
             Ok(false) => {}
-            Err(error) => self.did(format!("the header of container {container} could not be written anew: {error}")),
+            Err(error) => self.did(format!("the header of container {container} could not be rewritten: {error}")),
         }
         Ok(())
     }
@@ -98,7 +98,7 @@ impl Repair<'_> {
             let names = homes.iter().map(ContainerId::to_string).collect::<Vec<_>>().join(", ");
             storage.repair_forwards(&homes, target)?;
             let done = if self.options.dry_run { "would be" } else { "were" };
-            self.did(format!("the forwards of containers {names} to container {target} {done} written anew"));
+            self.did(format!("the forwards of containers {names} to container {target} {done} rewritten"));
         }
         Ok(())
     }

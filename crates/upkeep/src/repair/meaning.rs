@@ -17,41 +17,44 @@ impl Meaning for ObjectMeaning {
     }
 
     fn copied(&self) -> String {
-        "protections of backups and append-only mode are as they were then: look at them".to_owned()
+        "protections of backups and append-only mode are as old as that copy: check and set them again".to_owned()
     }
 
     fn older(&self, position: u64) -> String {
         format!(
-            "what was kept is of position {position}: blocks of volumes that were written since, and before the log starts, show what they had before"
+            "the kept objects are from position {position}: blocks of volumes that were written between it and the start of the log have \
+                older content"
         )
     }
 
     fn lost_ranges(&self, ranges: usize) -> String {
         format!(
-            "{ranges} key ranges of block mappings are lost: blocks of volumes in them cannot be read until they are written anew. `onefold check` names them"
+            "{ranges} key ranges of block mappings are lost: their blocks of volumes cannot be read until they are written again. A \
+                check names them"
         )
     }
 
     fn applied(&self, lost: &str) -> String {
-        format!("{lost}: what it said of volumes and backups was applied before")
+        format!("{lost}: its changes to volumes and backups were already applied")
     }
 
     fn lost_changes(&self, kept: &str) -> Vec<String> {
         vec![
-            "what happened then is lost: backups that ended are missing, and blocks of volumes show what they had before".to_owned(),
-            "backups that were forgotten and volumes that were deleted then are back, perhaps without chunks that were removed since: \
-             `onefold check --read-data` names them; forget and delete them again"
+            "the changes of that time are lost: its backups are missing, and blocks of volumes have older content".to_owned(),
+            "backups that were forgotten and volumes that were deleted at that time are back, perhaps with chunks missing. A check that \
+                reads all data names them; forget and delete them again"
                 .to_owned(),
-            "protections of backups, append-only mode and sizes and names of volumes are as before: look at them".to_owned(),
+            "protections of backups, append-only mode, and names and sizes of volumes are as before that time: check and set them again"
+                .to_owned(),
             format!(
-                "a volume of which a snapshot was made then cannot be used if it was written to since, and one that was rolled back then stands where it stood before: what was written to it \
-                 since is in a layer that no volume uses. `onefold check` names both. Such layers are kept until {kept} is removed and the store opened again: \
-                 then they go, and the volumes are as they were before"
+                "a volume of which a snapshot was made at that time is unusable if it was written to since. A volume that was rolled \
+                    back at that time is as before the rollback, and later writes to it are in a layer that no volume uses. A check \
+                    names both. To drop such layers, remove {kept} and open the store again: the volumes are then as they were before"
             ),
         ]
     }
 
     fn kept_text(&self) -> &'static str {
-        "A part of the operations log or of the object index was lost. While this file is here, layers are kept that no volume uses.\n"
+        "A part of the operations log or of the object index was lost. While this file exists, layers that no volume uses are kept.\n"
     }
 }

@@ -52,7 +52,7 @@ pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command:
     if let Some(why) = of_objects(&moment, &names, &mut |piece| counts.add(piece), &mut |problem| problems.push(problem)) {
         // Counts would be lower than the number of references.
         return Err(EngineError::Inconsistent {
-            why: format!("the chunk index was not rebuilt, as not everything that counts could be read: {why}"),
+            why: format!("the chunk index was not rebuilt: some references could not be read: {why}"),
         }
         .into());
     }

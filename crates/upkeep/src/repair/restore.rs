@@ -48,7 +48,7 @@ impl Repair<'_> {
         let count = self.report.restored_chunks - before;
         if count > 0 {
             let what = self.say(count, "chunk in quarantine", "chunks in quarantine", "restored");
-            self.did(format!("{what}: it can be read again"));
+            self.did(format!("{what}: readable again"));
         }
         Ok(())
     }
@@ -136,7 +136,7 @@ impl Repair<'_> {
                 lost.push(LostChunk { fingerprint: *fingerprint, address: Address::from_bits(0), slot: None });
             }
         }
-        if lost.is_empty() { Ok(()) } else { self.lose(engine, &lost, "what was restored needs them, and they are nowhere") }
+        if lost.is_empty() { Ok(()) } else { self.lose(engine, &lost, "restored chunks need them, and no container has them") }
     }
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn of(engine: &Arc<Engine>, container: ContainerId) -> Result<Suspect
     let mut lost = Vec::new();
     for (_, (address, slot)) in slots.iter().enumerate().filter(|(number, _)| !dead.contains(*number)) {
         if content(engine, *address, &slot.fingerprint, slot.kind)?.is_none() {
-            why.get_or_insert_with(|| format!("chunk {} at {address} has bytes of another fingerprint", slot.fingerprint));
+            why.get_or_insert_with(|| format!("the bytes of chunk {} at {address} do not match its fingerprint", slot.fingerprint));
             lost.push(LostChunk { fingerprint: slot.fingerprint, address: *address, slot: Some((slot.kind, slot.length_bytes)) });
         }
     }

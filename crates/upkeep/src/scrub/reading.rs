@@ -42,13 +42,13 @@ impl Scrub<'_> {
             // A damaged container with parity is rebuilt.
             let repaired = if scrubbed.damage.is_empty() { Ok(Repair::Whole) } else { self.engine.repair_container(container) };
             match repaired {
-                Ok(Repair::Repaired) => step.repaired.push(format!("container {container} was damaged and is made anew from parity")),
+                Ok(Repair::Repaired) => step.repaired.push(format!("container {container} was damaged and is rebuilt from parity")),
                 Ok(Repair::Whole) => {}
                 Ok(Repair::Impossible) => {
                     step.found.extend(scrubbed.damage.iter().map(|damage| Damage { position, what: damage.to_string() }))
                 }
                 Err(error) => {
-                    let what = |damage: &StorageError| format!("{damage}; it could not be made anew from parity: {error}");
+                    let what = |damage: &StorageError| format!("{damage}; it could not be rebuilt from parity: {error}");
                     step.found.extend(scrubbed.damage.iter().map(|damage| Damage { position, what: what(damage) }));
                 }
             }
@@ -107,7 +107,7 @@ impl Scrub<'_> {
                 damaged_parity: Some(format!("the parity of group {group} cannot be read: {error}")),
                 ..ScrubbedParity::default()
             });
-            let made_anew = |container: ContainerId| format!("container {container} was lost and is made anew from parity");
+            let made_anew = |container: ContainerId| format!("container {container} was lost and is rebuilt from parity");
             step.repaired.extend(scrubbed.repaired.into_iter().map(made_anew));
             let of_members = scrubbed.damage.iter().map(|damage| Damage { position, what: damage.to_string() });
             step.found.extend(of_members);
@@ -119,9 +119,9 @@ impl Scrub<'_> {
                     break;
                 }
                 match made {
-                    Ok(_) if !is_there => step.repaired.push(format!("parity was damaged and is made anew: {what}")),
+                    Ok(_) if !is_there => step.repaired.push(format!("parity was damaged and is rebuilt: {what}")),
                     Ok(_) => step.found.push(Damage { position, what }),
-                    Err(error) => step.found.push(Damage { position, what: format!("{what}; it could not be made anew: {error}") }),
+                    Err(error) => step.found.push(Damage { position, what: format!("{what}; it could not be rebuilt: {error}") }),
                 }
             }
             step.read_bytes += scrubbed.read_bytes;
@@ -157,8 +157,7 @@ impl Scrub<'_> {
             }
         }
         if let Some((position, others)) = others {
-            step.found
-                .push(Damage { position, what: format!("{others} more pages of partition {partition} of the chunk index are damaged") });
+            step.found.push(Damage { position, what: format!("{others} more pages of chunk-index partition {partition} are damaged") });
         }
         step
     }

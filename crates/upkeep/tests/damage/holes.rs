@@ -86,7 +86,7 @@ fn m0_21_a_layer_without_volume_stays_after_a_hole_in_the_log_until_a_person_say
         assert!(volumes.get("snapshot").is_err());
         engine.flush().unwrap();
         let report = check(&engine, CheckOptions::default(), &NoMonitor).unwrap();
-        report.problems.iter().any(|problem| problem.what.contains("is used by nobody"))
+        report.problems.iter().any(|problem| problem.what.contains("is used by no volume"))
     };
     assert!(has_unused_layer());
     assert!(has_unused_layer());

@@ -180,9 +180,9 @@ fn a_container_that_cannot_be_made_anew_keeps_a_repair_from_none_of_the_others()
         let did = run(&ground, false);
         ground.set_capacity(u64::MAX);
         if let Ok(did) = did
-            && did.actions.iter().any(|action| action.contains(" could not be made anew from parity: "))
+            && did.actions.iter().any(|action| action.contains(" could not be rebuilt from parity: "))
         {
-            let is_known = |problem: &Problem| is_known_lost(problem) || problem.what.contains("could not be made anew");
+            let is_known = |problem: &Problem| is_known_lost(problem) || problem.what.contains("could not be rebuilt");
             assert!(did.check.problems.iter().all(is_known), "{room}: {:?}{}", did.actions, list(&did.check.problems));
             went_on += 1;
         }
@@ -191,7 +191,7 @@ fn a_container_that_cannot_be_made_anew_keeps_a_repair_from_none_of_the_others()
         assert!(did.check.is_clean(), "{room}: {:?}{}", did.actions, list(&did.check.problems));
         assert!(must_be_sound(&ground, &scene, gone).report.is_clean());
     }
-    assert!(went_on > 0, "no disk was so full that a container could not be made anew and nothing else failed");
+    assert!(went_on > 0, "no disk was so full that a container could not be rebuilt and nothing else failed");
 }
 
 #[test]

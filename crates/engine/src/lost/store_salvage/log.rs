@@ -42,13 +42,13 @@ impl Work<'_> {
     /// Checks that the log is sound and fits the indexes; if not, replaces it.
     pub(super) fn repair_log(&mut self) -> Result<()> {
         if let Some((start, aside)) = self.read_marker()? {
-            self.say("the operations log is replaced by a new one: that was begun before");
+            self.say("an interrupted repair continues: a new operations log replaces the old one");
             self.tell_again(&[REPORT.to_owned(), format!("{aside}/{REPORT_ASIDE}")])?;
             self.done.needs_index = true;
             return if self.dry_run { Ok(()) } else { self.replace_log(start, &aside) };
         }
         let Some(why) = self.problem_of_log()? else { return self.clear_remains() };
-        self.say(format!("a new operations log takes the place of the old one: {why}"));
+        self.say(format!("a new operations log replaces the old one: {why}"));
         let start = self.start_of_new_log()?;
         self.keep_remnants(start)?;
         self.done.needs_index = true;
@@ -70,7 +70,7 @@ impl Work<'_> {
         }
         // The marker is damaged, or it would have said how to continue. The new log is in place, but whether the chunk
         // index fits is unknown.
-        self.say(format!("{} cannot be read, but the operations log is sound: it is removed", self.ground.describe(MARKER)));
+        self.say(format!("{} cannot be read and is removed; the operations log is sound", self.ground.describe(MARKER)));
         self.tell_again(&[REPORT.to_owned()])?;
         self.done.needs_index = true;
         self.mark_index()?;
@@ -106,7 +106,7 @@ impl Work<'_> {
                 Err(error) if error.is_lasting() || matches!(error, GroundError::TooLong { .. }) => continue,
                 bytes => bytes?,
             };
-            self.say("an earlier repair, which was cut short, found:");
+            self.say("an earlier repair, which was interrupted, found:");
             for line in String::from_utf8_lossy(&bytes).lines() {
                 match line.strip_prefix(LOST) {
                     Some(lost) => self.lose(lost.to_owned()),
@@ -162,12 +162,12 @@ impl Work<'_> {
         {
             consumers.push(("the chunk index", index.position(), index.required_end()));
         }
-        consumers.push(("a file of a container", end, self.furthest()?.1));
+        consumers.push(("a container", end, self.furthest()?.1));
         let lost = |(name, applied, furthest): &(&str, Position, Position)| {
             if *furthest > end {
-                Some(format!("it ends at {}, but {name} knows it up to {}: its end is lost", end.0, furthest.0))
+                Some(format!("it ends at {}, but {name} has seen it up to {}: its end is lost", end.0, furthest.0))
             } else if *applied < start {
-                Some(format!("it starts at {}, but {name} knows it only up to {}: its start is lost", start.0, applied.0))
+                Some(format!("it starts at {}, but {name} has seen it only up to {}: its start is lost", start.0, applied.0))
             } else {
                 None
             }
@@ -235,7 +235,7 @@ impl Work<'_> {
             .checked_add(ahead)
             .and_then(|start| start.checked_next_multiple_of(ALIGNMENT_BYTES))
             .map(Position)
-            .ok_or_else(|| EngineError::Inconsistent { why: format!("a part of it names position {} of the log, which cannot be", seen.0) })
+            .ok_or_else(|| EngineError::Inconsistent { why: format!("a part of it names the impossible log position {}", seen.0) })
     }
 
     /// Applies all valid batches to the object index, and seals containers.
@@ -303,7 +303,7 @@ impl Work<'_> {
         unknown: u64,
         is_repeated: bool,
     ) -> Result<()> {
-        self.say(format!("{} batches of the log are whole and kept", remnants.batches));
+        self.say(format!("{} intact batches of the log are kept", remnants.batches));
         let lost = |(from, to): &(Position, Position)| format!("the log from {} to {} is lost ({} bytes)", from.0, to.0, to.0 - from.0);
         let mut ends = Vec::new();
         if remnants.batches == 0 && furthest > before {
@@ -329,10 +329,10 @@ impl Work<'_> {
             self.tell_of_holes()?;
         }
         if unknown > 0 {
-            self.say(format!("{unknown} records of the log are whole, but of a kind that this onefold does not know; they are left out"));
+            self.say(format!("{unknown} intact records of the log have a kind that this version does not know; they are left out"));
         }
         for (container, why) in &closed.cut {
-            self.say(format!("container {container} is kept as far as the log spells it: {why}"));
+            self.say(format!("container {container} is kept up to where the log describes it: {why}"));
         }
         for lost in &closed.unreadable {
             let (container, chunks) = (lost.container, lost.slots.len());
@@ -341,12 +341,10 @@ impl Work<'_> {
             ));
         }
         for (container, chunks) in &closed.gone {
-            self.lose(format!("nothing of container {container} can be read: {chunks} chunks that the log names are lost"));
+            self.lose(format!("container {container} cannot be read at all: its {chunks} chunks are lost"));
         }
         for container in &closed.unknown {
-            self.say(format!(
-                "the file of container {container}, which was not sealed, is set aside: what it holds was in the lost part of the log"
-            ));
+            self.say(format!("the file of unsealed container {container} is set aside: the lost part of the log described its content"));
         }
         Ok(())
     }

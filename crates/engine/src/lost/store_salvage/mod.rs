@@ -97,7 +97,7 @@ fn repair_parts(ground: &Arc<dyn Ground>, settings: &Settings, meaning: &dyn Mea
     let dry_run = way == Way::DryRun;
     let mut done = Salvaged { needs_index: way == Way::WithoutIndex, ..Salvaged::default() };
     match copied::refuse_a_copy(&**ground) {
-        Err(error @ EngineError::Copied { .. }) => done.sentences.push(format!("{error}. It is taken as it is")),
+        Err(error @ EngineError::Copied { .. }) => done.sentences.push(format!("{error}. The repair takes it as it is")),
         looked => looked?,
     }
     let (descriptor, spelled) = look_at_descriptor(&**ground)?;
@@ -182,7 +182,7 @@ fn look_at_descriptor(ground: &dyn Ground) -> Result<(Descriptor, Spelled)> {
         (Ok(main), Ok(Some(copy))) => Err(EngineError::Descriptor {
             path: ground.describe(DESCRIPTOR),
             why: format!(
-                "it is another one than {}, and both are whole (the stores {:02x?} and {:02x?}): remove the one that does not belong here",
+                "it differs from {}, and both are valid (of the stores {:02x?} and {:02x?}): remove the one that does not belong here",
                 ground.describe(DESCRIPTOR_COPY),
                 main.store,
                 copy.store
@@ -239,8 +239,8 @@ impl Work<'_> {
     fn repair_descriptor(&mut self, spelled: Spelled) -> Result<()> {
         let (path, sentence) = match spelled {
             Spelled::Sound => return Ok(()),
-            Spelled::Copy(why) => (DESCRIPTOR_COPY, format!("the second copy of the descriptor is written anew: {why}")),
-            Spelled::Main(why) => (DESCRIPTOR, format!("the descriptor is put back from its second copy: {why}")),
+            Spelled::Copy(why) => (DESCRIPTOR_COPY, format!("the second copy of the descriptor is rewritten: {why}")),
+            Spelled::Main(why) => (DESCRIPTOR, format!("the descriptor is restored from its second copy: {why}")),
         };
         self.say(sentence);
         if self.dry_run {
@@ -258,7 +258,7 @@ impl Work<'_> {
                 self.epoch = epoch;
                 return Ok(());
             }
-            Ok(epoch) => format!("it says {epoch}, but epoch {seen} has written to the store"),
+            Ok(epoch) => format!("it has epoch {epoch}, but epoch {seen} has written to the store"),
             Err(error) if error.is_damage() => error.to_string(),
             Err(error) => return Err(error),
         };
@@ -308,13 +308,15 @@ impl Work<'_> {
         }
         if self.ground.exists(rebuild::MARKER)? {
             self.done.needs_index = true;
-            self.say("the chunk index is made anew: that was begun before");
+            self.say("an interrupted rebuild of the chunk index starts again");
             return Ok(());
         }
         let why = match self.index() {
             Ok(index) => {
                 let damaged = index.verify()?;
-                damaged.first().map(|page| format!("{} of its pages are damaged, first {} page {}", damaged.len(), page.path, page.page))
+                damaged
+                    .first()
+                    .map(|page| format!("{} of its pages are damaged; the first is {} page {}", damaged.len(), page.path, page.page))
             }
             Err(error) if error.is_damage() || error.is_lasting() => Some(error.to_string()),
             // The number of openings went back. It was set right above, but not in a dry run.
@@ -324,7 +326,7 @@ impl Work<'_> {
         };
         if let Some(why) = why {
             self.done.needs_index = true;
-            self.say(format!("the chunk index is made anew: {why}"));
+            self.say(format!("the chunk index is rebuilt: {why}"));
             self.mark_index()?;
         }
         Ok(())
@@ -380,7 +382,7 @@ impl Engine {
                 Ok(Some(found)) if found != self.descriptor => damaged.push("the descriptor and its second copy differ".to_owned()),
                 Ok(Some(_)) => {}
                 Ok(None) => {
-                    damaged.push(format!("{} is missing: the next opening for writing makes it", self.ground.describe(DESCRIPTOR_COPY)))
+                    damaged.push(format!("{} is missing; the next command that writes creates it", self.ground.describe(DESCRIPTOR_COPY)))
                 }
                 Err(error) => damaged.push(error.to_string()),
             }
@@ -388,7 +390,7 @@ impl Engine {
         match read_epoch(&*self.ground) {
             Ok(epoch) if epoch >= self.log.epoch() => {}
             Ok(epoch) => damaged.push(format!(
-                "{} says {epoch}, but the owner of epoch {} has written to the log",
+                "{} has epoch {epoch}, but epoch {} has written to the log",
                 self.ground.describe(crate::lifecycle::layout::OWNER),
                 self.log.epoch()
             )),

@@ -22,7 +22,7 @@ impl Work<'_> {
             let problem = match (problem, position) {
                 (Some(problem), _) => problem,
                 (None, Some(position)) if position < start && copied().is_some_and(|copied| copied >= start) => {
-                    format!("it is of position {} of the log, which starts at {}: an older file is in its place", position.0, start.0)
+                    format!("it has applied the log up to {}, but the log starts at {}: it is an older file", position.0, start.0)
                 }
                 _ => continue,
             };
@@ -55,7 +55,7 @@ impl Work<'_> {
         let done = salvage_partition(&how, partition)?;
         self.objects_made = self.objects_made.max(Some(start));
         let path = self.ground.describe(&format!("{OBJECTS}/{partition:04x}.redb"));
-        self.say(format!("{path} is made anew: {problem}"));
+        self.say(format!("{path} is rebuilt: {problem}"));
         self.tell_of_partition(&path, &aside, done)
     }
 
@@ -67,7 +67,7 @@ impl Work<'_> {
             self.keep_unused()?;
         }
         if let Some(problem) = done.copy_problem {
-            self.say(format!("its second copy is written anew: {problem}"));
+            self.say(format!("its second copy is rewritten: {problem}"));
             if done.copied.is_some_and(|copied| copied > 0) {
                 self.say(self.meaning.copied());
             }
@@ -92,7 +92,7 @@ impl Work<'_> {
             return Ok(());
         }
         for problem in &damaged {
-            self.say(format!("a second copy of objects is written anew: {problem}"));
+            self.say(format!("a second copy of objects is rewritten: {problem}"));
         }
         if !self.dry_run {
             for partition in 0..self.descriptor.object_partitions {

@@ -311,7 +311,7 @@ impl File for Handle {
         match (self.changed(), &self.below) {
             (Some(changed), _) => Ok(changed.pages.read().length),
             (None, Some(below)) => below.len(),
-            (None, None) => Err(failed("ask the length of", &self.path, ErrorKind::NotFound)),
+            (None, None) => Err(failed("read the length of", &self.path, ErrorKind::NotFound)),
         }
     }
 
@@ -333,7 +333,7 @@ impl File for Handle {
     }
 
     fn allocate(&self, offset: u64, length: u64) -> Result<()> {
-        let changed = self.to_change("reserve room in")?;
+        let changed = self.to_change("reserve space in")?;
         let mut pages = changed.pages.write();
         pages.length = pages.length.max(offset + length);
         Ok(())

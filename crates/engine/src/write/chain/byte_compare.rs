@@ -57,7 +57,7 @@ impl Filter for ByteCompareFilter {
                 if equal {
                     lookups[*at].verdict = Verdict::Existing;
                 } else {
-                    tracing::warn!(fingerprint = %lookups[*at].fingerprint, "the stored chunk differs or is damaged: storing it anew");
+                    tracing::warn!(fingerprint = %lookups[*at].fingerprint, "a stored chunk differs or is damaged: storing the chunk again");
                     lookups[*at].verdict = Verdict::NonExisting;
                     lookups[*at].bad = lookups[*at].address.take();
                 }

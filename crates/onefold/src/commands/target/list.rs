@@ -92,7 +92,7 @@ fn print(output: &mut Output<'_>, target: &Target, volumes: &BTreeMap<u32, Volum
         notes.push("all volumes, while there is no other target".to_owned());
     }
     if target.number == FILE_TARGET {
-        notes.push("of the file of settings".to_owned());
+        notes.push("from the settings file".to_owned());
     }
     if target.is_read_only {
         notes.push("read-only".to_owned());

@@ -92,7 +92,7 @@ fn open_source(path: &Path) -> Result<(File, u64)> {
             .advise(format!("copy a pipe or the like through standard input: onefold volume import NAME - < {}", path.display())));
     }
     // Seeking to the end tells the length of a device.
-    let length = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|error| Failure::of_file("ask the length of", path, error))?;
+    let length = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|error| Failure::of_file("read the length of", path, error))?;
     Ok((file, length))
 }
 

@@ -42,7 +42,7 @@ pub(super) fn check(path: &Path, force: bool) -> Result<Option<Metadata>> {
             .advise("write to a pipe or the like through standard output: onefold volume export NAME - > FILE"));
     }
     if !force {
-        let what = if kind.is_file() { "exists already" } else { "is a block device, whose content would be lost" };
+        let what = if kind.is_file() { "already exists" } else { "is a block device; its content would be lost" };
         return Err(Failure::cannot_run(format!("{} {what}", name(path))).advise("give a new name, or --force to overwrite it"));
     }
     Ok(Some(found))
@@ -76,11 +76,12 @@ impl Destination {
         // (open(2)).
         let flags = OFlags::EXCL.bits() as i32;
         let file = File::options().write(true).custom_flags(flags).open(path).map_err(|error| match error.kind() {
-            ErrorKind::ResourceBusy => Failure::failed(format!("{} is in use: it is mounted, or part of something that is", name(path)))
+            ErrorKind::ResourceBusy => Failure::failed(format!("{} is in use: it is mounted, or part of a mounted device", name(path)))
                 .advise("unmount it first; `lsblk` and `findmnt` show what uses it"),
             _ => Failure::of_file("open", path, error),
         })?;
-        let device_bytes = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|error| Failure::of_file("ask the length of", path, error))?;
+        let device_bytes =
+            rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|error| Failure::of_file("read the length of", path, error))?;
         if device_bytes < volume_bytes {
             let (has, needs) = (size(device_bytes), size(volume_bytes));
             return Err(Failure::failed(format!("{} is too small: it has {has}, the volume {needs}", name(path)))

@@ -199,7 +199,7 @@ fn before_shrinking(options: &VolumeResize, session: &Session<'_>, volume: &Volu
     };
     let (old, new) = (size(volume.size()), size(options.size));
     session
-        .confirm(options.yes, format_args!("volume {name} of {old} is cut off at {new}, with {} of data behind it: {kept}", size(cut)))?;
+        .confirm(options.yes, format_args!("volume {name} of {old} is cut off at {new}, with {} of data after it: {kept}", size(cut)))?;
     Ok(snapshot)
 }
 
@@ -307,7 +307,7 @@ pub(super) fn check_still_meant(volumes: &Volumes, name: &str, number: u32) -> R
 
 fn changed_meanwhile(name: &str) -> Failure {
     Failure::failed(format!("volume {} was changed or renamed meanwhile; nothing was done", printable(name.as_bytes())))
-        .advise("look at it, and begin again")
+        .advise("check the volume, then run the command again")
 }
 
 fn kind(info: &VolumeInfo) -> String {
