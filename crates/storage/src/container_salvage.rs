@@ -14,7 +14,7 @@
 use crate::open::{OpenContainer, PAGE_BYTES, State, catalog_and_footer};
 use crate::recovery::Unnamed;
 use crate::store::{ContainerStore, Shared};
-use crate::{Codec, ContainerId, FOOTER_BYTES, Frame, HEADER_BYTES, Header, Result, StorageError, file, owner};
+use crate::{Codec, ContainerId, FOOTER_BYTES, Frame, HEADER_BYTES, Header, Result, StorageError, file};
 use onefold_ground::{Access, checksum, parent};
 use onefold_oplog::Position;
 use std::collections::BTreeSet;
@@ -50,7 +50,7 @@ impl ContainerStore {
     /// Returns the greatest owner epoch and the furthest log position that headers of container files name. The epochs
     /// of partitions count too.
     pub fn furthest(&self) -> Result<(u64, Position)> {
-        let mut furthest = (owner::greatest_epoch(&self.shared)?, Position(0));
+        let mut furthest = (self.shared.owners.greatest_epoch(&*self.shared.ground, &self.shared.directory)?, Position(0));
         for container in self.shared.list(file::number)? {
             if let Ok(header) = self.shared.check_header(container) {
                 furthest = (furthest.0.max(header.epoch), furthest.1.max(Position(header.created)));

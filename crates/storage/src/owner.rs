@@ -8,15 +8,13 @@
 //! 1. Ensure that the earlier owner writes no more (a lock, a fence).
 //! 2. Bring that owner's containers to the end of its log, as its own opening would: only that log tells what is a
 //!    leftover there.
-//! 3. [Adopt](ContainerStore::adopt) the partition, with a greater epoch.
+//! 3. [Adopt](crate::ContainerStore::adopt) the partition, with a greater epoch.
 //! 4. Open it with its own log.
 //!
 //! A missing or damaged file is rebuilt at the end of an opening for writing. Until then it is unknown whose the
 //! containers are: none of them is removed, and all of them must fit the log. From then on they count as another
 //! owner's. A leftover among them stays, and `check` takes it for a damaged container, which `check --repair` gives up.
 
-use crate::recovery::Recovery;
-use crate::store::{ContainerStore, Shared};
 use crate::{ContainerId, Result, StorageError, file};
 use onefold_ground::{Ground, GroundError, checksum, parent, read_file, replace_file};
 use onefold_oplog::{Owned, Ownership};
@@ -79,37 +77,23 @@ fn look(ground: &dyn Ground, directory: &str, partition: u16) -> Result<std::res
     }
 }
 
-impl ContainerStore {
-    /// Makes a partition of another owner the partition of `owned`. Nothing that is in it now is the new owner's.
-    /// Durable on return. The head of `owner.rs` says what must come before. Errors: the partition was opened with this
-    /// epoch or a greater one.
-    pub fn adopt(ground: &dyn Ground, directory: &str, owned: Owned) -> Result<()> {
-        let partition = owned.number as u16;
-        if let Ok(stored) = Owner::read(ground, directory, partition)?
-            && stored.epoch >= owned.epoch
-        {
-            return Err(fenced(ground, directory, owned, stored.epoch));
-        }
-        let recovery = Recovery::start(ground, directory, std::iter::once(owned.number))?;
-        ground.create_directory(&owners(directory))?;
-        Owner { epoch: owned.epoch, first: recovery.next_number(partition) }.write(ground, directory, partition)
-    }
-
-    /// Returns what is wrong with the files that say who owns the opened partitions. The next opening for writing
-    /// rebuilds them.
-    pub fn damaged_owners(&self) -> Result<Vec<String>> {
-        let mut damaged = Vec::new();
-        for partition in self.shared.owners.partitions() {
-            damaged.extend(look(&*self.shared.ground, &self.shared.directory, partition)?.err());
-        }
-        Ok(damaged)
-    }
-}
-
 /// Writes that nobody has opened a new partition yet.
 pub(crate) fn create(ground: &dyn Ground, directory: &str, partition: u16) -> Result<()> {
     ground.create_directory(&owners(directory))?;
     Owner { epoch: 0, first: 0 }.write(ground, directory, partition)
+}
+
+/// Makes a partition of another owner the partition of `owned`, whose containers have `first` and greater numbers.
+pub(crate) fn adopt(ground: &dyn Ground, directory: &str, owned: Owned, first: impl FnOnce() -> Result<u32>) -> Result<()> {
+    let partition = owned.number as u16;
+    if let Ok(stored) = Owner::read(ground, directory, partition)?
+        && stored.epoch >= owned.epoch
+    {
+        return Err(fenced(ground, directory, owned, stored.epoch));
+    }
+    let first = first()?;
+    ground.create_directory(&owners(directory))?;
+    Owner { epoch: owned.epoch, first }.write(ground, directory, partition)
 }
 
 /// The opened partitions, and what in them is their owner's.
@@ -176,27 +160,36 @@ impl Owners {
     fn unknown(&self) -> impl Iterator<Item = &Owned> {
         self.ownership.owned().iter().zip(&self.firsts).filter(|(_, first)| first.is_none()).map(|(owned, _)| owned)
     }
-}
 
-/// Rebuilds the files that say nothing: containers made from here on are the owner's. Call only when recovery has found
-/// nothing that contradicts the log. Otherwise the containers that it checks then would count as another owner's at the
-/// next opening.
-pub(crate) fn rebuild(shared: &Shared, recovery: &Recovery) -> Result<()> {
-    for owned in shared.owners.unknown() {
-        let partition = owned.number as u16;
-        shared.ground.create_directory(&owners(&shared.directory))?;
-        Owner { epoch: owned.epoch, first: recovery.next_number(partition) }.write(&*shared.ground, &shared.directory, partition)?;
+    /// Returns what is wrong with the files of the opened partitions.
+    pub(crate) fn damaged(&self, ground: &dyn Ground, directory: &str) -> Result<Vec<String>> {
+        let mut damaged = Vec::new();
+        for partition in self.partitions() {
+            damaged.extend(look(ground, directory, partition)?.err());
+        }
+        Ok(damaged)
     }
-    Ok(())
-}
 
-/// Returns the greatest epoch that has opened a partition for writing, as far as readable.
-pub(crate) fn greatest_epoch(shared: &Shared) -> Result<u64> {
-    let mut greatest = 0;
-    for partition in shared.owners.partitions() {
-        greatest = look(&*shared.ground, &shared.directory, partition)?.map_or(greatest, |owner| greatest.max(owner.epoch));
+    /// Returns the greatest epoch that has opened a partition for writing, as far as readable.
+    pub(crate) fn greatest_epoch(&self, ground: &dyn Ground, directory: &str) -> Result<u64> {
+        let mut greatest = 0;
+        for partition in self.partitions() {
+            greatest = look(ground, directory, partition)?.map_or(greatest, |owner| greatest.max(owner.epoch));
+        }
+        Ok(greatest)
     }
-    Ok(greatest)
+
+    /// Rebuilds the files that say nothing: containers made from here on are the owner's. `next_number` knows their
+    /// numbers by partition. Call only when recovery has found nothing that contradicts the log. Otherwise the
+    /// containers that it checks then would count as another owner's at the next opening.
+    pub(crate) fn rebuild(&self, ground: &dyn Ground, directory: &str, next_number: impl Fn(u16) -> u32) -> Result<()> {
+        for owned in self.unknown() {
+            let partition = owned.number as u16;
+            ground.create_directory(&owners(directory))?;
+            Owner { epoch: owned.epoch, first: next_number(partition) }.write(ground, directory, partition)?;
+        }
+        Ok(())
+    }
 }
 
 fn fenced(ground: &dyn Ground, directory: &str, owned: Owned, stored_epoch: u64) -> StorageError {

@@ -4,10 +4,10 @@
 //! abandoned one needs no undoing. Two at the same time only say some things twice, which replay allows.
 
 use crate::components::STORAGE_WRITE;
+use crate::job::Job;
 use crate::open::{Cursor, OpenContainer, Seal, State};
 use crate::records::{ContainerRecord, frame_committed, frame_data};
 use crate::store::{ContainerStore, Shared};
-use crate::workers::Job;
 use crate::{Address, ChunkKind, ContainerId, Result, Slot, StorageError};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{File, parent};

@@ -1,66 +1,17 @@
 //! After a restart, brings together what the log knows of containers and what a crash left in their directories.
 
-use crate::groups::highest_member;
 use crate::open::OpenContainer;
-use crate::owner;
+use crate::replay::{Fate, Recovery};
 use crate::sealed::Bytes;
 use crate::store::{ContainerStore, Shared};
 use crate::{ContainerId, ContainerRecord, FOOTER_BYTES, Footer, HEADER_BYTES, Header, Result, StorageError, file};
-use onefold_ground::{Access, File, Ground, GroundError, parent};
+use onefold_ground::{Access, File, GroundError, parent};
 use onefold_oplog::{Position, Record};
-use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
-
-/// Files at the highest numbers that are checked for leftovers of a crash: many times what is created between two
-/// flushes.
-const LEFTOVER_FILES: usize = 512;
-
-/// A replay: the state that it needs while it lasts, and what it found. Its locks are taken alone, except that a record
-/// is replayed under the first one.
-#[derive(Debug)]
-pub(crate) struct Replay {
-    /// `None` when it is over.
-    recovery: Mutex<Option<Recovery>>,
-    /// Files to skip: a crash came before their first commit.
-    leftovers: Mutex<HashSet<ContainerId>>,
-}
-
-impl Replay {
-    pub(crate) fn new(recovery: Recovery) -> Replay {
-        Replay { recovery: Mutex::new(Some(recovery)), leftovers: Mutex::default() }
-    }
-
-    /// Ends the replay. Returns the highest number known, by partition; nothing if it was over before.
-    pub(crate) fn end(&self) -> BTreeMap<u16, u32> {
-        self.recovery.lock().take().map(|recovery| recovery.highest).unwrap_or_default()
-    }
-
-    /// Returns whether to skip a file.
-    pub(crate) fn is_leftover(&self, container: ContainerId) -> bool {
-        self.leftovers.lock().contains(&container)
-    }
-}
-
-/// State that replay needs, and nobody later.
-#[derive(Debug)]
-pub(crate) struct Recovery {
-    /// Containers that the log seals, or that take part in a merge.
-    sealed: HashSet<ContainerId>,
-    /// What merges in the log made of containers. The last merge counts.
-    fates: HashMap<ContainerId, Fate>,
-    /// Merges in batches before this have their files replaced.
-    finished: Position,
-    /// By partition: the highest number known.
-    highest: BTreeMap<u16, u32>,
-    /// By partition: the files with the highest numbers.
-    newest: BTreeMap<u16, Vec<u32>>,
-    /// Folders with the files that the opening checks, and all folders with parity.
-    folders: BTreeSet<String>,
-}
 
 /// The kinds of files that no record names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,63 +22,6 @@ pub(crate) enum Unnamed {
     Empty,
     /// It was committed, or is damaged.
     Committed,
-}
-
-/// What a merge made of a container.
-#[derive(Clone, Copy, Debug)]
-struct Fate {
-    /// The container that answers to it; `None`: none any more.
-    answers: Option<ContainerId>,
-    /// The new container of the merge; `None`: there was none.
-    target: Option<ContainerId>,
-    /// Where the batch of the merge starts.
-    position: Position,
-}
-
-impl Recovery {
-    /// Lists the two highest folders of each partition that have files: containers are numbered upwards.
-    pub(crate) fn start(ground: &dyn Ground, containers: &str, partitions: impl Iterator<Item = u32>) -> Result<Recovery> {
-        let mut recovery = Recovery {
-            sealed: HashSet::new(),
-            fates: HashMap::new(),
-            finished: Position(0),
-            highest: BTreeMap::new(),
-            newest: BTreeMap::new(),
-            folders: BTreeSet::new(),
-        };
-        for partition in partitions.map(|number| number as u16) {
-            let directory = file::partition_directory(containers, partition);
-            let folders = ground.list(&directory)?;
-            let folders = folders.iter().rev().filter(|entry| entry.is_directory && file::folder_start(&entry.name).is_some());
-            let mut numbers = Vec::new();
-            let (mut highest, mut with_files) = (0, 0);
-            for folder in folders {
-                // The numbers before a folder are used, even if it is empty.
-                highest = highest.max(file::folder_start(&folder.name).unwrap_or(0).saturating_sub(1));
-                let folder = format!("{directory}/{}", folder.name);
-                let files = ground.list(&folder)?;
-                recovery.folders.insert(folder);
-                numbers.extend(files.iter().filter_map(|entry| file::number(&entry.name)));
-                let used = files.iter().filter_map(|entry| file::number(&entry.name).or_else(|| file::forward_number(&entry.name))).max();
-                highest = highest.max(used.unwrap_or(0));
-                with_files += u32::from(used.is_some());
-                if with_files == 2 {
-                    break;
-                }
-            }
-            highest = highest.max(highest_member(ground, containers, partition, &mut recovery.folders)?);
-            numbers.sort_unstable_by(|a, b| b.cmp(a));
-            numbers.truncate(LEFTOVER_FILES);
-            recovery.highest.insert(partition, highest);
-            recovery.newest.insert(partition, numbers);
-        }
-        Ok(recovery)
-    }
-
-    /// Returns the number that the next container of a partition gets, as far as known.
-    pub(crate) fn next_number(&self, partition: u16) -> u32 {
-        self.highest.get(&partition).copied().unwrap_or(0).saturating_add(1)
-    }
 }
 
 impl ContainerStore {
@@ -224,7 +118,7 @@ impl ContainerStore {
             shared.remove_leftovers(&leftovers)?;
             *shared.replay.leftovers.lock() = empty;
             shared.resume_merges(&recovery.fates, recovery.finished, log_start)?;
-            owner::rebuild(shared, &recovery)?;
+            shared.owners.rebuild(&*shared.ground, &shared.directory, |partition| recovery.next_number(partition))?;
             shared.mode.begin_writing();
             shared.finish_or_warn();
         } else {

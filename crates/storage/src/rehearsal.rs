@@ -1,9 +1,6 @@
-//! Rehearses repairs for dry runs. This opening of the store, which is for reading only, then sees what a repair would
-//! write. Nothing is written anywhere, and a rehearsal takes little memory: a container that parity can restore is read
-//! through parity ([`crate::stand_in`]).
+//! What rehearsed repairs would have written (`rehearsing.rs`).
 
-use crate::store::{ContainerStore, Shared};
-use crate::{ContainerId, Result, file};
+use crate::ContainerId;
 use onefold_ground::File;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -20,57 +17,26 @@ impl Rehearsal {
     pub(crate) fn is_on(&self) -> bool {
         self.files.get().is_some()
     }
-}
 
-impl ContainerStore {
-    /// From now on repairs change what this opening sees, and nothing else. Works only in a store that is open for
-    /// reading; in another store repairs are real.
-    pub fn rehearse(&self) {
-        if self.shared.mode.is_for_reading() {
-            self.shared.rehearsal.files.get_or_init(Mutex::default);
-        }
-    }
-}
-
-impl Shared {
-    /// Checks that repairs can be made, or are rehearsed.
-    pub(crate) fn check_repairable(&self) -> Result<()> {
-        if self.rehearsal.is_on() { Ok(()) } else { self.check_writable() }
-    }
-
-    /// Returns a container's file as a rehearsed repair would have left it, if there was one.
-    pub(crate) fn rehearsed(&self, container: ContainerId) -> Option<Arc<dyn File>> {
-        self.rehearsal.files.get()?.lock().get(&container).cloned()
+    /// From now on repairs are only rehearsed.
+    pub(crate) fn begin(&self) {
+        self.files.get_or_init(Mutex::default);
     }
 
     /// Returns the containers whose files a rehearsed repair would have written.
-    pub(crate) fn all_rehearsed(&self) -> Vec<ContainerId> {
-        self.rehearsal.files.get().map_or(Vec::new(), |files| files.lock().keys().copied().collect())
+    pub(crate) fn containers(&self) -> Vec<ContainerId> {
+        self.files.get().map_or(Vec::new(), |files| files.lock().keys().copied().collect())
+    }
+
+    /// Returns a container's file as a rehearsed repair would have left it, if there was one.
+    pub(crate) fn file(&self, container: ContainerId) -> Option<Arc<dyn File>> {
+        self.files.get()?.lock().get(&container).cloned()
     }
 
     /// If repairs are rehearsed, makes `file` the container's file from now on. Returns whether they are.
-    pub(crate) fn rehearse_file(&self, container: ContainerId, file: &Arc<dyn File>) -> bool {
-        let Some(files) = self.rehearsal.files.get() else { return false };
+    pub(crate) fn keep(&self, container: ContainerId, file: &Arc<dyn File>) -> bool {
+        let Some(files) = self.files.get() else { return false };
         files.lock().insert(container, file.clone());
-        self.retire([container].iter());
         true
-    }
-
-    /// If repairs are rehearsed, makes `target` answer for `containers` from now on. Returns whether they are.
-    pub(crate) fn rehearse_forwards(&self, containers: &[ContainerId], target: ContainerId) -> bool {
-        if !self.rehearsal.is_on() {
-            return false;
-        }
-        self.forwards.set_logged(containers.iter().map(|container| (*container, Some(target))));
-        self.retire(containers.iter());
-        true
-    }
-
-    /// Opens a container's file, past all caches.
-    pub(crate) fn open_past_cache(&self, container: ContainerId) -> onefold_ground::Result<Arc<dyn File>> {
-        match self.rehearsed(container) {
-            Some(file) => Ok(file),
-            None => self.ground.open_past_cache(&file::path(&self.directory, container)),
-        }
     }
 }

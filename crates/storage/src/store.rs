@@ -6,22 +6,21 @@ use crate::flow::Flow;
 use crate::forwards::Forwards;
 use crate::frame_cache::FrameCache;
 use crate::groups::Protection;
+use crate::job::Job;
 use crate::log_end::LogEnd;
 use crate::merging::Merging;
 use crate::mode::Mode;
 use crate::open::Seal;
 use crate::owner::Owners;
 use crate::placement::{CommittedSlots, Placement};
-use crate::recovery::{Recovery, Replay};
 use crate::rehearsal::Rehearsal;
+use crate::replay::Replay;
 use crate::unsealed::Unsealed;
-use crate::workers::{Job, work};
-use crate::{Compression, ContainerId, Result, StorageError, file, owner};
-use crossbeam_channel::{Sender, unbounded};
+use crate::{Compression, ContainerId, Result, StorageError, file};
+use crossbeam_channel::Sender;
 use onefold_fingerprint::Algorithm;
 use onefold_ground::profile::Profile;
-use onefold_ground::{Access, File, Ground};
-use onefold_oplog::Ownership;
+use onefold_ground::{File, Ground};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -83,7 +82,7 @@ impl StorageOptions {
         self.fingerprint.digest_bytes()
     }
 
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let refused = |option, value: usize, allowed| Err(StorageError::Option { option, value: value.to_string(), allowed });
         if !(4 << 10..=512 << 20).contains(&self.container_bytes) {
             return refused("container_bytes", self.container_bytes as usize, "4 KiB to 512 MiB");
@@ -106,7 +105,7 @@ pub struct ContainerStore {
     pub(crate) shared: Arc<Shared>,
     /// `None` only while the store is dropped.
     pub(crate) jobs: Option<Sender<Job>>,
-    workers: Vec<JoinHandle<()>>,
+    pub(crate) workers: Vec<JoinHandle<()>>,
 }
 
 /// The state that the workers share with the store.
@@ -139,71 +138,6 @@ pub(crate) struct Shared {
 }
 
 impl ContainerStore {
-    /// Makes the directories of a new store. Durable on return.
-    pub fn create(ground: &dyn Ground, directory: &str, partitions: u16) -> Result<()> {
-        for partition in 0..partitions {
-            ground.create_directory(&file::partition_directory(directory, partition))?;
-            owner::create(ground, directory, partition)?;
-        }
-        Ok(())
-    }
-
-    /// Opens partitions of the containers below `directory`. The caller then [replays](Self::replay) what the log knows
-    /// of them, before anything is written.
-    ///
-    /// With [`Access::Read`] nothing on disk changes, and the epochs do not matter. Otherwise a partition that a later
-    /// owner has opened is refused. Sealed containers of partitions that are not opened can be read.
-    pub fn open(
-        ground: Arc<dyn Ground>,
-        directory: &str,
-        ownership: &Ownership,
-        options: StorageOptions,
-        access: Access,
-        profile: Arc<Profile>,
-    ) -> Result<Arc<ContainerStore>> {
-        options.check()?;
-        if ownership.owned().is_empty() {
-            return Err(StorageError::Option { option: "partitions", value: "0".to_owned(), allowed: "at least 1" });
-        }
-        let recovery = Recovery::start(&*ground, directory, ownership.numbers())?;
-        let owners = Owners::open(&*ground, directory, ownership, access == Access::ReadWrite)?;
-        let shared = Arc::new(Shared {
-            ground,
-            directory: directory.to_owned(),
-            owners,
-            profile,
-            mode: Mode::new(access),
-            replay: Replay::new(recovery),
-            unsealed: Unsealed::default(),
-            log_end: LogEnd::default(),
-            forwards: Forwards::new(),
-            merging: Merging::default(),
-            protection: Protection::default(),
-            rehearsal: Rehearsal::default(),
-            placement: Placement::new(ownership),
-            flow: Flow::new(options.in_flight_bytes),
-            frames: FrameCache::new(options.frame_cache_bytes),
-            caches: Caches::new(options.catalog_cache_bytes),
-            counters: Counters::default(),
-            options,
-        });
-        let (jobs, queue) = unbounded();
-        let mut store = ContainerStore { shared, jobs: Some(jobs), workers: Vec::new() };
-        let threads = if access == Access::ReadWrite { store.shared.options.workers } else { 0 };
-        for number in 0..threads {
-            let (shared, queue) = (store.shared.clone(), queue.clone());
-            let thread = std::thread::Builder::new().name(format!("storage-{number}")).spawn(move || work(&shared, &queue));
-            store.workers.push(thread.map_err(|source| {
-                StorageError::Ground(onefold_ground::GroundError::Io {
-                    operation: "start a thread for",
-                    path: directory.to_owned(),
-                    source,
-                })
-            })?);
-        }
-        Ok(Arc::new(store))
-    }
-
     /// From now on another process may write to the containers: a file that is not in its place is looked for on disk
     /// again. Call only before replay, in a store that is open for reading.
     pub fn follow_writers(&self) {

@@ -3,25 +3,11 @@
 use crate::Frame;
 use crate::components::STORAGE_WRITE;
 use crate::compression::Compressors;
-use crate::open::{FrameJob, OpenContainer, Progress};
+use crate::job::Job;
+use crate::open::Progress;
 use crate::store::Shared;
 use crossbeam_channel::Receiver;
 use onefold_ground::checksum;
-use std::sync::Arc;
-
-/// One frame to compress and write.
-pub(crate) struct Job {
-    pub(crate) container: Arc<OpenContainer>,
-    pub(crate) number: u32,
-    pub(crate) raw: Arc<Vec<u8>>,
-    pub(crate) is_sequential: bool,
-}
-
-impl Job {
-    pub(crate) fn new(container: &Arc<OpenContainer>, number: u32, frame: FrameJob) -> Job {
-        Job { container: container.clone(), number, raw: frame.raw, is_sequential: frame.is_sequential }
-    }
-}
 
 /// Compresses and writes frames until the store is closed.
 pub(crate) fn work(shared: &Shared, jobs: &Receiver<Job>) {

@@ -1,9 +1,9 @@
 //! Writes chunks: a stream's chunks lie one after the other, in containers that only this stream fills.
 
+use crate::job::Job;
 use crate::open::{Limits, OpenContainer, Stopped};
 use crate::placement::Next;
 use crate::store::{ContainerStore, Shared};
-use crate::workers::Job;
 use crate::{Address, ChunkKind, ContainerId, HEADER_BYTES, Header, MAX_CHUNK_BYTES, Result, StorageError, file};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, File};

@@ -117,7 +117,7 @@ mod tests {
     fn what_is_no_socket_is_left_alone() {
         let place = tempfile::tempdir().unwrap();
         std::fs::write(place.path().join(NAME), "text").unwrap();
-        assert!(listen(place.path()).unwrap_err().to_string().contains("no socket"));
+        assert!(listen(place.path()).unwrap_err().to_string().contains("not a socket"));
         assert!(connect(place.path()).unwrap().is_none());
         assert_eq!(std::fs::read(place.path().join(NAME)).unwrap(), b"text");
     }

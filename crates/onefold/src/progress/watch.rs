@@ -281,7 +281,7 @@ mod tests {
         ]);
         assert_eq!(
             watch.summary(Severity::Warning),
-            ["/a: changed from 5 to 17 bytes while it was read, and 1 more like it", "/b: vanished before it was read"]
+            ["/a: changed from 5 to 17 bytes while it was read, and 1 more of the same kind", "/b: vanished before it was read"]
         );
         assert_eq!(watch.summary(Severity::Error), [""; 0]);
     }
