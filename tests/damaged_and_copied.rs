@@ -48,7 +48,7 @@ fn a8_reading_commands_work_from_what_is_sound_of_a_damaged_log_and_say_so() {
     let list = scene.run(["backups", "--json"]).succeeds();
     assert_eq!(list.json().as_array().unwrap().iter().map(|backup| backup["id"].as_str().unwrap()).collect::<Vec<_>>(), [&second]);
     let said = String::from_utf8(list.err).unwrap();
-    assert!(said.contains("the store is damaged") && said.contains("is lost") && said.contains("check --repair --dry-run"), "{said}");
+    assert!(said.contains("the store is damaged") && said.contains("is lost") && said.contains("`onefold check --repair`"), "{said}");
     assert!(scene.run(["ls", &second]).succeeds().text().contains("/file"));
     let restored = scene.run(["restore", &second, "--target", "out"]).succeeds();
     assert!(String::from_utf8(restored.err).unwrap().contains("the store is damaged"));

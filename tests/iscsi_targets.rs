@@ -293,8 +293,8 @@ fn targets_of_the_file_of_settings_are_served_beside_those_of_the_store() {
     for (change, expected) in [
         (FILE.replace("example:one", "example:one\"\n[[target]]\nname = \"iqn.2026-01.com.example:one"), "two targets have the name"),
         (FILE.replace("example:one", "EXAMPLE:one\"\nnme = \"x"), "unknown key `nme` in [[target]]; did you mean `name`?"),
-        (FILE.replace("\"logs\"", "\"disk\""), "is LUN 0 of target"),
-        (FILE.replace("\"logs\"", "\"other\""), "is LUN 0 of target"),
+        (FILE.replace("\"logs\"", "\"disk\""), "is already LUN 0 of target"),
+        (FILE.replace("\"logs\"", "\"other\""), "is already LUN 0 of target"),
         (FILE.replace("7 = ", "70000 = "), "from 0 to 16383"),
         (FILE.replace("read_only", "chap_user"), "a text"),
         (FILE.replace("read_only = true", "chap_user = \"host\""), "chap_secret_file"),

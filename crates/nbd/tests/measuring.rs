@@ -39,5 +39,5 @@ fn an_export_that_is_not_there_is_refused() {
     let socket = directory.path().join("nbd");
     let _serving = start(Config::new(Listen::Unix(socket.clone())), one(&Memory::new(1 << 20)));
     let refused = Client::connect(&socket, "other").unwrap_err().to_string();
-    assert!(refused.starts_with("export \"other\" is refused"), "{refused}");
+    assert!(refused.starts_with("the server refused export \"other\""), "{refused}");
 }

@@ -61,7 +61,7 @@ impl Store {
                 Ok((engine, found)) => {
                     note(&format!("the store is damaged: {error}"));
                     found.losses.iter().for_each(|loss| note(&format!("  {loss}")));
-                    note("reading only the sound part; `onefold check --repair --dry-run` shows what a repair would do");
+                    note(&format!("reading only the sound part; {OPENING_ADVICE}"));
                     Ok(Store { engine, settings })
                 }
                 // A daemon may have it, or nothing is sound.

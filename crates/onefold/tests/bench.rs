@@ -155,13 +155,13 @@ fn what_cannot_be_run_is_refused_before_anything_is_made() {
         (
             "memory.auxiliary_index = \"16MiB\"",
             "memory.auxiliary_index = \"1KiB\"",
-            "line 13: settings: memory.auxiliary_index is \"1KiB\", it must be a size from 1MiB",
+            "line 13: settings: memory.auxiliary_index is \"1KiB\"; it must be a size from 1MiB",
         ),
         ("memory.auxiliary_index", "nbd.max_requests", "line 13: settings: [nbd] means nothing for an experiment"),
         (
             "log.limit = \"32MiB\"",
             "log.limit = \"4MiB\"",
-            "do not go together at a size of 8MiB: log.limit is 4MiB, it must be at least twice log.segment",
+            "do not go together at a size of 8MiB: log.limit is 4MiB; it must be at least twice log.segment",
         ),
         ("slow*2", "slwo*2", "no device `slwo` is declared; did you mean `slow`?"),
     ] {

@@ -162,7 +162,7 @@ mod tests {
         let whole =
             Layer { parent: 3, overlap_blocks: 1, block_bytes: MIN_BLOCK_BYTES, is_dropped: false, mappings: 0, map: 4, merging: None };
         assert!(Layer::decode(4, &whole.encode()).is_ok());
-        assert!(Layer::decode(3, &whole.encode()).unwrap_err().to_string().contains("parents are older"));
+        assert!(Layer::decode(3, &whole.encode()).unwrap_err().to_string().contains("which is not older"));
         assert!(Layer::decode(4, &Layer { map: 0, ..whole.clone() }.encode()).is_err());
         assert!(Layer::decode(4, &Layer { is_dropped: true, ..whole.clone() }.encode()).is_err());
         let same = Layer { merging: Some(Merging { map: 4, is_upper: true }), ..whole };

@@ -330,10 +330,10 @@ mod tests {
                 .map_err(|error| error.to_string())
         };
         assert_eq!(validate(Kind::Galois, 64 << 10, 512 << 10), Ok(()));
-        assert!(validate(Kind::Galois, 64 << 10, (512 << 10) + 2).unwrap_err().contains("524290 bytes must fit twice"));
+        assert!(validate(Kind::Galois, 64 << 10, (512 << 10) + 2).unwrap_err().contains("524290 bytes, must fit in a container"));
         // All chunks of a fixed chunker have the target size.
         assert_eq!(validate(Kind::Fixed, 512 << 10, 16 << 20), Ok(()));
-        assert!(validate(Kind::Fixed, 1 << 20, 64 << 10).unwrap_err().contains("1048576 bytes must fit twice"));
+        assert!(validate(Kind::Fixed, 1 << 20, 64 << 10).unwrap_err().contains("1048576 bytes, must fit in a container"));
     }
 
     #[test]

@@ -238,7 +238,7 @@ fn a_full_disk_keeps_a_scrub_or_check_from_nothing_but_repair() {
     let report = scrub();
     assert!(report.is_complete && report.repaired.is_empty());
     assert_eq!(report.status.damage_count, 1);
-    assert!(report.status.damages[0].contains("could not be rebuilt"), "{:?}", report.status.damages);
+    assert!(report.status.damages[0].contains("parity cannot rebuild it"), "{:?}", report.status.damages);
     let checked = crate::check(&engine, crate::CheckOptions { read_data: true, ..crate::CheckOptions::default() }, &NoMonitor).unwrap();
     assert!(checked.repaired == 0 && checked.problem_count > 0);
     // Then there is room again.
