@@ -142,9 +142,13 @@ impl Engine {
     }
 
     /// Notes that the catalog of a container file cannot be read, so that none of its slots counts. Durable on return.
-    /// First put the chunks that the index has in this container in quarantine.
+    /// First put the chunks that the index has in this container in quarantine. From then on no new container gets this
+    /// number, whose slots are dead.
     pub fn give_up_container(&self, container: ContainerId) -> Result<()> {
         let _one = self.reclaiming.alone();
+        if !self.is_rehearsal() {
+            self.storage.keep_number(container)?;
+        }
         self.commit_settled(&mut || {
             let dead = DeadSlots::read(&self.objects, container)?;
             let change = (!dead.is_given_up()).then(|| (dead::PARTITION, dead::key(container), Some(dead.given_up().encode())));

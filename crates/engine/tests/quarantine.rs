@@ -6,7 +6,7 @@ use common::{DEFAULT_CHAIN, bytes, descriptor, open, read, refer, settings, stor
 use onefold_engine::{Engine, Hints, LostChunk, MetadataKind, Mode, Piece, Readable, Rebuild, Settings, encode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
-use onefold_storage::ChunkKind;
+use onefold_storage::{ChunkKind, ContainerId};
 use std::sync::Arc;
 
 /// Returns the chunks of pieces, as a reader would report them that cannot read them.
@@ -327,6 +327,25 @@ fn what_a_rehearsal_quarantines_and_restores_is_seen_by_its_opening_only() {
     assert_eq!(engine.quarantine(&all[..1]).unwrap().len(), 1, "in a store that is open for writing it is done");
     drop(engine);
     assert_eq!(quarantined(&open(&ground, settings(DEFAULT_CHAIN))), 1);
+}
+
+#[test]
+fn the_number_of_a_container_that_was_given_up_is_not_given_out_again() {
+    let ground = store(&descriptor());
+    let engine = open(&ground, settings(DEFAULT_CHAIN));
+    // All of its slots are dead, and nothing but this says that there ever was one: its file and its records are gone.
+    let lost = ContainerId::new(0, 50);
+    engine.give_up_container(lost).unwrap();
+    refer(&engine, 1, &write(&mut engine.stream(), &bytes(1, 200_000), 16 << 10), 1);
+    engine.close().unwrap();
+    drop(engine);
+    let engine = open(&ground, settings(DEFAULT_CHAIN));
+    let pieces = write(&mut engine.stream(), &bytes(2, 9_000_000), 16 << 10);
+    refer(&engine, 2, &pieces, 1);
+    engine.flush().unwrap();
+    let numbers: Vec<_> =
+        engine.storage().containers().unwrap().into_iter().filter(|id| id.partition() == 0).map(ContainerId::number).collect();
+    assert!(numbers.len() > 1 && numbers.iter().all(|number| *number > lost.number()), "{numbers:?}");
 }
 
 #[test]

@@ -134,6 +134,9 @@ impl FrameCache {
                 give(&frame, &cached);
             } else if inner.loading.contains(&key) {
                 share.waiting.push(frame);
+            } else if let Some(same) = share.short.iter_mut().find(|same| same.key() == key) {
+                // In a merged container, chunks of two origins may lie in one frame.
+                same.users.extend(frame.users);
             } else if may_be_short && frame.short_range().is_some() && inner.note_short(key) {
                 share.short.push(frame);
             } else {

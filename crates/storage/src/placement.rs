@@ -94,6 +94,13 @@ impl Placement {
         self.state.lock().give_out(partition)
     }
 
+    /// Takes the numbers of a partition up to this one as given out.
+    pub(crate) fn skip_to(&self, container: ContainerId) {
+        if let Some(next) = self.state.lock().next_numbers.get_mut(&container.partition()) {
+            *next = (*next).max(container.number().saturating_add(1));
+        }
+    }
+
     /// Gives out a number for a container that will be opened. Until [`end_creation`](Self::end_creation) it counts as
     /// a container without slots.
     pub(crate) fn begin_creation(&self, partition: u16) -> Result<ContainerId> {

@@ -120,6 +120,12 @@ impl ContainerStore {
         work()
     }
 
+    /// Keeps the number of a container from ever being given out again, though its file is lost or may go. Durable on
+    /// return.
+    pub fn keep_number(&self, container: ContainerId) -> Result<()> {
+        self.shared.keep_number(container)
+    }
+
     /// Returns whether merges wait for [`finish_merges`](Self::finish_merges).
     pub fn has_pending_merges(&self) -> bool {
         self.shared.merging.has_pending(self.shared.log_end.get())
@@ -287,6 +293,16 @@ impl Shared {
         for (_, temporary, path) in &written {
             self.ground.rename(temporary, path).map_err(StorageError::cannot_write)?;
         }
+        Ok(())
+    }
+
+    /// Keeps a number used: this opening does not give it out, and the next folder says to later ones that the numbers
+    /// before it were used.
+    fn keep_number(&self, container: ContainerId) -> Result<()> {
+        if let Some(above) = file::folder_above(&self.directory, container) {
+            self.ground.create_directory(&above).map_err(StorageError::cannot_write)?;
+        }
+        self.placement.skip_to(container);
         Ok(())
     }
 
