@@ -6,7 +6,7 @@ use onefold_ground::GroundError;
 /// An error of the operations log.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// A file operation other than a sync failed. If the disk is full ([`GroundError::is_full`]), nothing has changed
+    /// A file operation failed, other than a sync of an open log. If the disk is full ([`GroundError::is_full`]), nothing has changed
     /// and the caller may retry.
     #[error(transparent)]
     Ground(#[from] GroundError),

@@ -153,7 +153,7 @@ impl Log {
         if let Opening::ReadWrite { .. } = opening {
             // A process that died may have left names that are not durable yet. Make them durable before anything
             // builds on them.
-            ground.sync_directory(directory).map_err(LogError::NotSynced)?;
+            ground.sync_directory(directory)?;
         }
         let entries = ground.list(directory)?;
         let named = |extension| entries.iter().filter_map(move |entry| parse_name(&entry.name, extension));
@@ -586,12 +586,12 @@ fn settle(ground: &dyn Ground, path: &str, file: &dyn File, offset: u64, length:
     // If the segment was cut to its content, its last batch may lack a part of its padding.
     let present = (file.len()?.saturating_sub(offset)).min(length) as usize;
     file.read_at(offset, &mut bytes[..present])?;
-    file.sync().map_err(LogError::NotSynced)?;
+    file.sync()?;
     if present == bytes.len() && ground.device_holds(path, offset, &bytes)? {
         return Ok(());
     }
     file.write_at(offset, &bytes)?;
-    file.sync().map_err(LogError::NotSynced)
+    Ok(file.sync()?)
 }
 
 #[cfg(test)]
