@@ -6,8 +6,8 @@ use onefold_ground::GroundError;
 /// An error of the operations log.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// A file operation failed, other than a sync of an open log. If the disk is full ([`GroundError::is_full`]), nothing has changed
-    /// and the caller may retry.
+    /// A file operation failed, other than a sync of an open log. If the disk is full ([`GroundError::is_full`]),
+    /// nothing has changed and the caller may retry.
     #[error(transparent)]
     Ground(#[from] GroundError),
     /// The log is damaged: bytes that were durable are missing or changed.

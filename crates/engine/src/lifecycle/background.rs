@@ -231,8 +231,8 @@ impl Engine {
         failed.into_inner().map_or(caught_up, Err)
     }
 
-    /// Keeps others from maintaining, and readers of other processes from the views. Dropped in this order: whoever gets
-    /// the mutex next finds the file's lock free.
+    /// Keeps others from maintaining, and readers of other processes from the views. They are dropped in this order, so
+    /// that whoever gets the mutex next finds the lock of the file free.
     fn hold_views(&self) -> Result<(LockGuard, MutexGuard<'_, ()>)> {
         let guard = self.background.maintaining.lock();
         Ok((self.change_views()?, guard))
