@@ -7,7 +7,9 @@
 //! * Only the batch that was noted last is said to be committed, and at most once.
 //! * When a batch with transactions fails, their references come again, before all others, with the next such batch.
 
-use onefold_engine::{Candidate, Cursor, Facts, Liveness, Noted, Reference, Result};
+use onefold_engine::{
+    Address, Candidate, Cursor, Engine, Facts, Liveness, Moment, Noted, Reached, Reference, ReferencesOf, Result, Roots, Survey,
+};
 use onefold_fingerprint::Fingerprint;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
@@ -62,19 +64,49 @@ impl Liveness for Watched {
         self.inner.committed();
     }
 
-    fn candidates(&self, from: Cursor, max: usize, out: &mut Vec<Candidate>, damaged: &mut Vec<String>) -> Result<Option<Cursor>> {
-        self.inner.candidates(from, max, out, damaged)
+    fn survey(&self, engine: &Engine, roots: &mut dyn Roots, go_on: &dyn Fn() -> bool, damaged: &mut Vec<String>) -> Result<Survey> {
+        self.inner.survey(engine, roots, go_on, damaged)
     }
 
-    fn all_candidates(&self, damaged: &mut Vec<String>) -> Result<Vec<Candidate>> {
-        self.inner.all_candidates(damaged)
+    fn settle(&self, engine: &Engine, references: ReferencesOf<'_>, go_on: &dyn Fn() -> bool) -> Result<()> {
+        self.inner.settle(engine, references, go_on)
     }
 
-    fn unneeded(&self, candidates: &[Candidate], out: &mut Vec<bool>, damaged: &mut Vec<String>) -> Result<()> {
+    fn candidates(
+        &self,
+        engine: &Engine,
+        from: Cursor,
+        max: usize,
+        out: &mut Vec<Candidate>,
+        damaged: &mut Vec<String>,
+    ) -> Result<Option<Cursor>> {
+        self.inner.candidates(engine, from, max, out, damaged)
+    }
+
+    fn all_candidates(&self, engine: &Engine, roots: &mut dyn Roots, damaged: &mut Vec<String>) -> Result<Vec<Candidate>> {
+        self.inner.all_candidates(engine, roots, damaged)
+    }
+
+    fn unneeded(&self, engine: &Engine, candidates: &[Candidate], out: &mut Vec<bool>, damaged: &mut Vec<String>) -> Result<()> {
         let before = out.len();
-        self.inner.unneeded(candidates, out, damaged)?;
+        self.inner.unneeded(engine, candidates, out, damaged)?;
         assert_eq!(out.len() - before, candidates.len(), "there is one answer for each candidate");
         Ok(())
+    }
+
+    fn nobody_needs(&self, places: &[Address]) -> Vec<bool> {
+        self.inner.nobody_needs(places)
+    }
+
+    fn reached(
+        &self,
+        engine: &Engine,
+        moment: &Moment<'_>,
+        roots: &mut dyn Roots,
+        go_on: &dyn Fn() -> bool,
+        wrong: &mut Vec<String>,
+    ) -> Result<Option<Reached>> {
+        self.inner.reached(engine, moment, roots, go_on, wrong)
     }
 
     fn unneeded_without(&self, lost: &[(Fingerprint, u32)], out: &mut Vec<Candidate>, damaged: &mut Vec<String>) -> Result<()> {

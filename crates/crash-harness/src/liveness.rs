@@ -21,12 +21,16 @@ use crate::verify::check_clean;
 use crate::witness::file_of;
 use crate::world::{Case, Fault, Profile, Random, World, must, policy};
 use onefold_catalog::Backup;
-use onefold_engine::{Address, Candidate, Cursor, Facts, Group, Liveness, Mode, Noted, Piece, Recipe, Reference, Stored};
+use onefold_engine::{
+    Address, Candidate, Cursor, Engine, Facts, Group, Liveness, Marked, Mode, Moment, Noted, Piece, Reached, Recipe, Reference,
+    ReferencesOf, Roots, Stored, Survey, Transaction, Tree,
+};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
 use onefold_ground::{CrashPolicy, Ground, SimulatedGround, checksum};
 use onefold_storage::ContainerId;
-use onefold_upkeep::{NoMonitor, RepairOptions, rebuild_chunk_index};
+use onefold_upkeep::{NoMonitor, RepairOptions, StoreRoots, rebuild_chunk_index, references_of};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex};
@@ -109,11 +113,14 @@ struct Sets {
     wrong: Option<String>,
     /// References that went from one group to another.
     moved: u64,
+    /// The marks of the store that is open.
+    marked: Option<Arc<Marked>>,
 }
 
 /// Passes what it is told to the model, and everything on to the store's own liveness.
 struct Beside {
     inner: Box<dyn Liveness>,
+    marked: Arc<Marked>,
     sets: Arc<Mutex<Sets>>,
 }
 
@@ -122,10 +129,13 @@ impl Liveness for Beside {
         let references = facts.references.iter().copied().flatten().copied().collect();
         let batch = Batch { references, stored: facts.stored.to_vec(), removed: facts.removed.to_vec() };
         self.sets.lock().unwrap().open.push(batch);
-        self.inner.note(facts)
+        let mut noted = self.inner.note(facts)?;
+        noted.changes.extend(self.marked.note(facts)?.changes);
+        Ok(noted)
     }
 
     fn committed(&self) {
+        self.marked.committed();
         let mut sets = self.sets.lock().unwrap();
         let batch = sets.open.pop().expect("it was noted before");
         if batch == Batch::default() {
@@ -143,22 +153,58 @@ impl Liveness for Beside {
         self.inner.committed();
     }
 
+    fn survey(
+        &self,
+        engine: &Engine,
+        roots: &mut dyn Roots,
+        go_on: &dyn Fn() -> bool,
+        damaged: &mut Vec<String>,
+    ) -> onefold_engine::Result<Survey> {
+        self.inner.survey(engine, roots, go_on, damaged)
+    }
+
+    fn settle(&self, engine: &Engine, references: ReferencesOf<'_>, go_on: &dyn Fn() -> bool) -> onefold_engine::Result<()> {
+        self.inner.settle(engine, references, go_on)
+    }
+
     fn candidates(
         &self,
+        engine: &Engine,
         from: Cursor,
         max: usize,
         out: &mut Vec<Candidate>,
         damaged: &mut Vec<String>,
     ) -> onefold_engine::Result<Option<Cursor>> {
-        self.inner.candidates(from, max, out, damaged)
+        self.inner.candidates(engine, from, max, out, damaged)
     }
 
-    fn all_candidates(&self, damaged: &mut Vec<String>) -> onefold_engine::Result<Vec<Candidate>> {
-        self.inner.all_candidates(damaged)
+    fn all_candidates(&self, engine: &Engine, roots: &mut dyn Roots, damaged: &mut Vec<String>) -> onefold_engine::Result<Vec<Candidate>> {
+        self.inner.all_candidates(engine, roots, damaged)
     }
 
-    fn unneeded(&self, candidates: &[Candidate], out: &mut Vec<bool>, damaged: &mut Vec<String>) -> onefold_engine::Result<()> {
-        self.inner.unneeded(candidates, out, damaged)
+    fn unneeded(
+        &self,
+        engine: &Engine,
+        candidates: &[Candidate],
+        out: &mut Vec<bool>,
+        damaged: &mut Vec<String>,
+    ) -> onefold_engine::Result<()> {
+        self.inner.unneeded(engine, candidates, out, damaged)
+    }
+
+    fn nobody_needs(&self, places: &[Address]) -> Vec<bool> {
+        self.inner.nobody_needs(places)
+    }
+
+    fn reached(
+        &self,
+        engine: &Engine,
+        moment: &Moment<'_>,
+        roots: &mut dyn Roots,
+        go_on: &dyn Fn() -> bool,
+        wrong: &mut Vec<String>,
+    ) -> onefold_engine::Result<Option<Reached>> {
+        self.inner.reached(engine, moment, roots, go_on, wrong)
     }
 
     fn unneeded_without(
@@ -172,7 +218,11 @@ impl Liveness for Beside {
 }
 
 fn open(case: Case, ground: &SimulatedGround, sets: &Arc<Mutex<Sets>>) -> Result<World, Fault> {
-    let around = |inner| -> Box<dyn Liveness> { Box::new(Beside { inner, sets: sets.clone() }) };
+    let around = |inner, marks: &dyn Fn() -> Marked| -> Box<dyn Liveness> {
+        let marked = Arc::new(marks());
+        sets.lock().unwrap().marked = Some(marked.clone());
+        Box::new(Beside { inner, marked, sets: sets.clone() })
+    };
     case.open_on(Arc::new(ground.clone()), ground, case.settings(), Mode::ReadWrite, around)
 }
 
@@ -297,6 +347,30 @@ struct Seen {
     failed: u64,
     rebuilt: u64,
     quarantined: u64,
+    /// Groups that were marked, and groups whose marks were reused.
+    marked: u64,
+    reused: u64,
+    /// Chunks that marks called unneeded.
+    unmarked: usize,
+    /// Runs of marking with steps in between, or with damage.
+    interrupted: u64,
+    /// Unneeded metadata chunks that were wanted again during a run.
+    wanted_again: u64,
+    /// Runs that found damage because of which nothing may be removed.
+    held: u64,
+}
+
+/// Returns all chunks that are stored.
+fn stored(engine: &Engine) -> Result<Vec<Candidate>, Fault> {
+    let (index, mut stored) = (engine.index(), Vec::new());
+    for partition in index.partitions() {
+        index.for_each(partition, &mut |fingerprint, entry| {
+            let chunk = Candidate { address: Address::from_bits(entry.address), fingerprint: *fingerprint };
+            stored.extend((entry.address != 0).then_some(chunk));
+            Ok(())
+        })?;
+    }
+    Ok(stored)
 }
 
 /// Compares everything. The store was flushed.
@@ -310,15 +384,7 @@ fn compare(world: &World, sets: &Mutex<Sets>, seen: &mut Seen) -> Result<(), Fau
     if state.groups != found {
         return Err(format!("the objects refer to something else than was stated: {}", difference(&state.groups, &found)).into());
     }
-    let mut stored: Vec<Candidate> = Vec::new();
-    let index = world.engine.index();
-    for partition in index.partitions() {
-        index.for_each(partition, &mut |fingerprint, entry| {
-            let chunk = Candidate { address: Address::from_bits(entry.address), fingerprint: *fingerprint };
-            stored.extend((entry.address != 0).then_some(chunk));
-            Ok(())
-        })?;
-    }
+    let stored = stored(&world.engine)?;
     let referred = state.referred();
     if let Some(missing) = referred.iter().find(|chunk| !stored.iter().any(|stored| stored.fingerprint == **chunk)) {
         return Err(format!("chunk {missing} is referred to and not stored").into());
@@ -331,7 +397,7 @@ fn compare(world: &World, sets: &Mutex<Sets>, seen: &mut Seen) -> Result<(), Fau
             return Err(format!("chunk {} is called {says}, the model has {}", chunk.fingerprint, !is_unneeded).into());
         }
     }
-    let mut level = world.engine.all_candidates(&mut damaged)?;
+    let mut level = world.engine.all_candidates(&mut StoreRoots::new(world.engine.digest_bytes()), &mut damaged)?;
     let names = |chunks: &[Candidate]| chunks.iter().map(|chunk| chunk.fingerprint).collect::<BTreeSet<_>>();
     let unneeded: BTreeSet<_> = names(&stored).difference(&referred).copied().collect();
     if names(&level) != unneeded {
@@ -366,6 +432,142 @@ fn compare(world: &World, sets: &Mutex<Sets>, seen: &mut Seen) -> Result<(), Fau
     Ok(())
 }
 
+/// Asks marks what is unneeded, after a run in which `act` is called between any two groups. Errors: they call
+/// something unneeded that can be reached; or, if nothing was done in between, they do not call everything else
+/// unneeded.
+fn compare_marks(engine: &Engine, sets: &Mutex<Sets>, seen: &mut Seen, act: Option<&mut dyn FnMut()>) -> Result<(), Fault> {
+    let marked = sets.lock().unwrap().marked.clone().expect("it is open");
+    let is_quiet = act.is_none();
+    let mut roots = Interrupted { inner: StoreRoots::new(engine.digest_bytes()), act: RefCell::new(act) };
+    let marking = marked.run(engine, &mut roots, &|| true)?;
+    if let Some(why) = marking.held {
+        return Err(format!("marks tell nothing: {why}").into());
+    }
+    engine.flush()?;
+    marked.settle(engine, &references_of(engine.digest_bytes()), &|| true)?;
+    let (mut found, mut damaged, mut from) = (Vec::new(), Vec::new(), Some(Cursor::default()));
+    while let Some(cursor) = from {
+        from = marked.candidates(engine, cursor, 16, &mut found, &mut damaged)?;
+    }
+    let called: BTreeSet<_> = found.iter().map(|chunk| chunk.fingerprint).collect();
+    let reachable = sets.lock().unwrap().state.reachable();
+    if let Some(chunk) = called.intersection(&reachable).next() {
+        let place = found.iter().find(|one| one.fingerprint == *chunk).map(|one| one.address);
+        let state = &sets.lock().unwrap().state;
+        let named: Vec<_> =
+            state.groups.keys().filter(|(_, name, _)| name == chunk).map(|(group, _, at)| (group, at.to_string())).collect();
+        return Err(format!("marks call chunk {chunk} at {place:?} unneeded, which can be reached; {named:?}, {marking:?}").into());
+    }
+    let stored: BTreeSet<_> = stored(engine)?.iter().map(|chunk| chunk.fingerprint).collect();
+    let left: BTreeSet<_> = stored.difference(&reachable).copied().collect();
+    if is_quiet && (called != left || !damaged.is_empty()) {
+        return Err(format!("marks call {} chunks unneeded, {} are out of reach; {damaged:?}", called.len(), left.len()).into());
+    }
+    seen.marked += marking.marked;
+    seen.reused += marking.reused;
+    seen.unmarked += called.len();
+    seen.interrupted += u64::from(!is_quiet);
+    Ok(())
+}
+
+/// While marks are made, somebody refers to an unneeded metadata chunk: what it leads to is needed again.
+fn refer_to_what_is_unneeded(world: &World, sets: &Mutex<Sets>, seen: &mut Seen) -> Result<(), Fault> {
+    let found = {
+        let state = &sets.lock().unwrap().state;
+        let reachable = state.reachable();
+        let unneeded = state.metadata.iter().filter(|(chunk, below)| !reachable.contains(chunk) && !below.is_empty());
+        unneeded.map(|(chunk, _)| *chunk).next()
+    };
+    let Some(fingerprint) = found else { return Ok(()) };
+    let address = world.engine.locate(&fingerprint)?.ok_or("a stored metadata chunk is nowhere")?;
+    let refer = |change| {
+        let references = vec![Reference { group: Group::new(b'b', 1), fingerprint, address, change }];
+        world.engine.submit(Transaction { changes: Vec::new(), references }).unwrap();
+        world.engine.flush().unwrap();
+    };
+    let mut is_referred = false;
+    let mut once = || {
+        if !std::mem::replace(&mut is_referred, true) {
+            refer(1);
+        }
+    };
+    compare_marks(&world.engine, sets, seen, Some(&mut once))?;
+    refer(-1);
+    seen.wanted_again += 1;
+    Ok(())
+}
+
+/// Marks while the file of a container is gone. Marks may call fewer chunks unneeded then, or none, and never one that
+/// can be reached.
+fn mark_with_damage(
+    case: Case,
+    disk: &SimulatedGround,
+    sets: &Arc<Mutex<Sets>>,
+    containers: &[ContainerId],
+    random: &mut Random,
+    seen: &mut Seen,
+) -> Result<(), Fault> {
+    let Some(container) = containers.get(random.below(containers.len().max(1) as u64) as usize) else { return Ok(()) };
+    let path = file_of(*container);
+    disk.rename(&path, "hidden")?;
+    if random.one_in(2) {
+        // Then no old marks stand in for what cannot be read.
+        lose_marks(disk)?;
+    }
+    {
+        let world = open(case, disk, sets)?;
+        let groups: BTreeMap<_, _> = sets.lock().unwrap().state.groups.keys().map(|(group, name, at)| (*group, (*name, *at))).collect();
+        // A reference comes and goes: each group is marked from nothing.
+        let references = groups
+            .into_iter()
+            .flat_map(|(group, (fingerprint, address))| [1, -1].map(|change| Reference { group, fingerprint, address, change }));
+        world.engine.submit(Transaction { changes: Vec::new(), references: references.collect() })?;
+        // Twice: what the first run cannot look at is not over with the second.
+        for _ in 0..2 {
+            let mut nothing = || {};
+            match compare_marks(&world.engine, sets, seen, Some(&mut nothing)) {
+                Err(fault) if fault.to_string().contains("marks tell nothing") => seen.held += 1,
+                compared => compared?,
+            }
+        }
+    }
+    if disk.exists(&path)? {
+        disk.remove("hidden")?; // Parity had it.
+    } else {
+        disk.rename("hidden", &path)?;
+    }
+    Ok(())
+}
+
+fn lose_marks(disk: &SimulatedGround) -> Result<(), Fault> {
+    for file in disk.list("marks")? {
+        disk.remove(&format!("marks/{}", file.name))?;
+    }
+    Ok(())
+}
+
+/// The objects of a store, while something happens to them.
+struct Interrupted<'a> {
+    inner: StoreRoots,
+    act: RefCell<Option<&'a mut dyn FnMut()>>,
+}
+
+impl Roots for Interrupted<'_> {
+    fn groups(&mut self, moment: &Moment<'_>, visit: &mut dyn FnMut(Group)) -> Result<(), String> {
+        self.act.get_mut().iter_mut().for_each(|act| act());
+        self.inner.groups(moment, visit)
+    }
+
+    fn of(&self, moment: &Moment<'_>, group: Group, visit: &mut dyn FnMut(Tree<'_>)) -> Result<(), String> {
+        self.act.borrow_mut().iter_mut().for_each(|act| act());
+        self.inner.of(moment, group, visit)
+    }
+
+    fn directory(&self, content: &[u8], visit: &mut dyn FnMut(Tree<'_>)) -> Result<(), String> {
+        self.inner.directory(content, visit)
+    }
+}
+
 /// Takes random steps and compares after each, until a crash or a failed sync ends it. Panics if anything else does.
 fn run(world: &mut World, model: &mut Model, random: &mut Random, sets: &Mutex<Sets>, seen: &mut Seen) {
     let ground = world.ground.clone();
@@ -394,6 +596,24 @@ fn run(world: &mut World, model: &mut Model, random: &mut Random, sets: &Mutex<S
         seen.failed += u64::from(taken.is_err() || flushed.is_err());
         let compared = compare(world, sets, seen);
         assert!(compared.is_ok() || ground.is_crashed(), "{}, {}: {compared:?}", world.case, world.doing);
+        if random.one_in(6) {
+            let engine = world.engine.clone();
+            let mut act = || {
+                let _ = step(world, model, random).and_then(|_| Ok(engine.flush()?));
+            };
+            let marked = compare_marks(&engine, sets, seen, Some(&mut act));
+            let may_fail = is_failing || ground.is_crashed();
+            assert!(marked.is_ok() || may_fail, "{}, {}: {marked:?}", world.case, world.doing);
+        } else if random.one_in(3) {
+            let marked = compare_marks(&world.engine, sets, seen, None);
+            let may_fail = is_failing || ground.is_crashed();
+            assert!(marked.is_ok() || may_fail, "{}, {}: {marked:?}", world.case, world.doing);
+        }
+        if world.has_stopped() {
+            assert!(is_failing || ground.is_crashed(), "{}: it stopped", world.case);
+            seen.ends += 1;
+            return;
+        }
     }
 }
 
@@ -416,17 +636,26 @@ pub fn agree_with_sets(profile: &'static Profile, usual_seeds: u64) {
             let world = open(case, &ground, &sets).unwrap();
             must(settle(&world, &sets), "after a crash");
             must(compare(&world, &sets, &mut seen), "after a crash");
+            must(compare_marks(&world.engine, &sets, &mut seen, None), "after a crash");
+            must(refer_to_what_is_unneeded(&world, &sets, &mut seen), "when something unneeded is wanted again");
             must(model.verify(&world, false).map_err(Fault::from), "after a crash");
             must(check_clean(&world).map_err(Fault::from), "after a crash");
             let mut containers = world.engine.storage().containers().unwrap();
             containers.retain(|container| world.engine.storage().is_sealed(*container));
             drop(world);
             ground = ground.restart(policy(seed + round + 1));
+            if round % 3 == 1 {
+                must(mark_with_damage(case, &ground, &sets, &containers, &mut random, &mut seen), "beside damage");
+                ground = ground.restart(CrashPolicy::KeepAll);
+            }
             if round % 3 == 2 {
                 must(repair(case, &ground, &containers, &mut random, &mut seen), "in a repair");
+                // Repairs open the store with counts alone, which do not tell marks that chunks are somewhere else now.
+                must(lose_marks(&ground), "in a repair");
                 let world = open(case, &ground, &sets).unwrap();
                 must(settle_repaired(&world, &sets), "after a repair");
                 must(compare(&world, &sets, &mut seen), "after a repair");
+                must(compare_marks(&world.engine, &sets, &mut seen, None), "after a repair");
                 must(model.verify(&world, false).map_err(Fault::from), "after a repair");
                 must(check_clean(&world).map_err(Fault::from), "after a repair");
                 drop(world);
@@ -438,5 +667,7 @@ pub fn agree_with_sets(profile: &'static Profile, usual_seeds: u64) {
     println!("{seen:?}");
     let is_much = seen.comparisons > 100 && seen.groups > 3 && seen.unneeded > 100 && seen.hanging > 10 && seen.moved > 0;
     let is_cut = seen.ends > 20 && seen.failed > 20 && seen.rebuilt > 3 && seen.quarantined > 20;
-    assert!(is_much && is_cut || !seeds.are_enough(), "little was tried: {seen:?}");
+    let is_marked =
+        seen.marked > 100 && seen.reused > 100 && seen.unmarked > 100 && seen.interrupted > 10 && seen.held > 0 && seen.wanted_again > 3;
+    assert!(is_much && is_cut && is_marked || !seeds.are_enough(), "little was tried: {seen:?}");
 }

@@ -5,7 +5,7 @@ use crate::sight::Sight;
 use crate::steps::STEPS;
 use crate::world::Profile;
 use onefold_chunking::{Kind, Sizes};
-use onefold_engine::{Descriptor, Settings};
+use onefold_engine::{Descriptor, Settings, StoreProfile};
 use onefold_storage::Compression;
 use onefold_volume::VolumesOptions;
 
@@ -32,6 +32,10 @@ pub const DEFAULTS: Profile = Profile {
     steps: STEPS,
     meets: &[Sight::Sweep, Sight::Continued, Sight::Checkpoint, Sight::Dead, Sight::LayerUnderWay],
 };
+
+/// Profile `marked`, in the same shapes.
+pub const MARKED: Profile =
+    Profile { name: "marked", descriptor: |seed| Descriptor { profile: StoreProfile::Marked, ..small_descriptor(seed) }, ..EXACT };
 
 fn small_descriptor(seed: u64) -> Descriptor {
     Descriptor {

@@ -207,7 +207,7 @@ impl Crowd {
 
 fn open(case: Case, ground: &SimulatedGround, crowd: &Arc<Mutex<Crowd>>) -> std::result::Result<World, Fault> {
     let watched = Watched { inner: ground.clone(), crowd: crowd.clone(), writer: std::thread::current().id() };
-    case.open_on(Arc::new(watched), ground, settings_of(case), Mode::ReadWrite, |liveness| liveness)
+    case.open_on(Arc::new(watched), ground, settings_of(case), Mode::ReadWrite, |liveness, _| liveness)
 }
 
 /// Parity is tried elsewhere: there containers are taken away, which readers may find out.

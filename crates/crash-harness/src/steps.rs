@@ -126,7 +126,9 @@ fn prune(world: &mut World, _: &mut Model, random: &mut Random, _: usize) -> Res
             .for_each_dead(&mut |container, dead| left += if world.engine.storage().is_sealed(container) { dead.bytes } else { 0 })?;
         assert_eq!(left, 0, "dead chunks were left in sealed containers");
     }
-    if world.engine.settings().parity_group > 0 { lose_a_container(world, random) } else { Ok(()) }
+    // Beside others, a second container of the same group may be lost at the same time, or a merge may give up its
+    // parity.
+    if is_alone && world.engine.settings().parity_group > 0 { lose_a_container(world, random) } else { Ok(()) }
 }
 
 /// Makes parity, then takes the file of one container away: it comes back, from parity.

@@ -6,7 +6,7 @@
 use crate::model::Model;
 use crate::sight::Sight;
 use onefold_catalog::Catalog;
-use onefold_engine::{Descriptor, Engine, EngineError, Liveness, Mode, Settings, WriteStream};
+use onefold_engine::{Descriptor, Engine, EngineError, Liveness, Marked, Mode, Settings, WriteStream};
 use onefold_ground::simulation::seeds::Seeds;
 use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
 use onefold_volume::{Volumes, VolumesOptions};
@@ -147,7 +147,7 @@ impl Case {
 
     /// Opens the store in any mode, with other settings than its own.
     pub fn open_with(&self, ground: &SimulatedGround, settings: Settings, mode: Mode) -> Result<World, Fault> {
-        self.open_on(Arc::new(ground.clone()), ground, settings, mode, |liveness| liveness)
+        self.open_on(Arc::new(ground.clone()), ground, settings, mode, |liveness, _| liveness)
     }
 
     /// Opens the store through another ground, which stands on `disk`, and with `around` around its liveness.
@@ -157,9 +157,9 @@ impl Case {
         disk: &SimulatedGround,
         settings: Settings,
         mode: Mode,
-        around: impl FnOnce(Box<dyn Liveness>) -> Box<dyn Liveness>,
+        around: impl FnOnce(Box<dyn Liveness>, &dyn Fn() -> Marked) -> Box<dyn Liveness>,
     ) -> Result<World, Fault> {
-        let engine = Engine::open_with(ground, settings, mode, "test", |inner| around((self.profile.liveness)(inner)))?;
+        let engine = Engine::open_with(ground, settings, mode, "test", |inner, marked| around((self.profile.liveness)(inner), marked))?;
         let volumes = Arc::new(Volumes::open(engine.clone(), (self.profile.volumes)(self.seed))?);
         // A crash in an operation whose failure does no harm lets the opening succeed, but nothing can be read any
         // more.

@@ -20,8 +20,9 @@ pub(crate) mod superseded;
 
 use crate::commit::records::{encode_objects, encode_removals};
 use crate::components::{CHUNK_INDEX, LOG, OBJECT_INDEX};
-use crate::liveness::dead::Marks;
+use crate::liveness::dead::DeadChanges;
 use crate::liveness::reference::{Facts, Reference, Stored};
+use crate::lost::quarantine::StoredAgain;
 use crate::statistics::Totals;
 use crate::{Change, Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
@@ -252,14 +253,17 @@ impl Engine {
     }
 
     fn commit_prepared(&self, prepared: Prepared, transactions: &[Transaction], sequence: u64, write: Write) -> Result<()> {
-        let (stored_again, counted) = self.quarantine.stored(&prepared);
+        let StoredAgain { changes: stored_again, counted, may_have_moved } = self.quarantine.stored(&prepared);
         let references: Vec<&[Reference]> = transactions.iter().map(|transaction| &transaction.references[..]).collect();
         let stored = self.stored_metadata(&prepared, &counted);
-        let noted = self.liveness.note(&Facts { references: &references, stored: &stored, removed: &[] })?;
+        let mut superseded = self.superseded_by(&prepared);
+        let has_moved = !superseded.noted.is_empty() || may_have_moved;
+        let end = self.log.end();
+        let noted = self.liveness.note(&Facts { references: &references, stored: &stored, has_moved, end, ..Facts::default() })?;
         let mut changes = latest_changes(transactions);
         changes.extend(stored_again);
-        let mut superseded = self.superseded_by(&prepared);
-        let (dead, dead_bytes) = match superseded.marks.changes(&self.objects) {
+        changes.extend(noted.changes);
+        let (dead, dead_bytes) = match superseded.dead.changes(&self.objects) {
             // Dead slots cannot be read: the old copies then count as stored, which only costs space.
             Err(error) if error.is_damage() => {
                 tracing::warn!(%error, "cannot mark older copies of chunks that were stored again as dead");
@@ -319,7 +323,7 @@ impl Engine {
 
     /// Logs the removal of chunks and its consequences. Durable on return. An error before it is durable changes
     /// nothing.
-    pub(crate) fn commit_removals(&self, removed: &[Stored], marks: &Marks) -> Result<()> {
+    pub(crate) fn commit_removals(&self, removed: &[Stored], dead: &DeadChanges) -> Result<()> {
         let removals: Vec<Fingerprint> = removed.iter().map(|chunk| chunk.fingerprint).collect();
         self.make_room_in_log();
         self.with_room_in_the_log(|write| {
@@ -327,10 +331,11 @@ impl Engine {
             self.writable()?;
             let mut totals = *self.totals.lock();
             totals.chunks = totals.chunks.saturating_sub(removals.len() as u64);
-            let (mut changes, dead_bytes) = marks.changes(&self.objects)?;
+            let (mut changes, dead_bytes) = dead.changes(&self.objects)?;
             totals.dead_bytes = totals.dead_bytes.saturating_add_signed(dead_bytes);
             changes.push(totals.change());
-            let noted = self.liveness.note(&Facts { removed, ..Facts::default() })?;
+            let noted = self.liveness.note(&Facts { removed, end: self.log.end(), ..Facts::default() })?;
+            changes.extend(noted.changes);
             let mut records = vec![encode_removals(&removals, self.digest_bytes())];
             records.extend(noted.records);
             records.extend(encode_objects(&changes));

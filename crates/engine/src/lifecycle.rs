@@ -9,5 +9,6 @@ pub(crate) mod descriptor;
 pub(crate) mod layout;
 pub(crate) mod mode;
 pub(crate) mod open;
+pub(crate) mod profile;
 pub(crate) mod reserve;
 pub(crate) mod settings;

@@ -1,12 +1,15 @@
 //! Which chunks are still needed, and what happens to the rest: removal of unneeded chunks, dead slots, merging.
 //!
 //! Creators of objects state [facts](reference): which group refers to which chunk. [`Liveness`] knows what follows
-//! from them. Today that is [counting](counted). The rest of this folder asks the trait and knows nothing of counts.
+//! from them: by [counting](counted), or by [marking](marked). The rest of this folder asks the trait.
 
 use crate::write::in_flight::{Guards, Watch};
-use crate::{Address, InFlight, Result};
+use crate::{Address, Change, Engine, InFlight, Moment, Piece, Result};
+use marked::{Reached, Roots};
 use onefold_fingerprint::Fingerprint;
+use onefold_index::UnusedCursor;
 use onefold_oplog::Record;
+use onefold_storage::{ChunkKind, Origin};
 use parking_lot::{Mutex, MutexGuard};
 use reference::Facts;
 use std::sync::Arc;
@@ -14,12 +17,19 @@ use std::time::Duration;
 
 pub(crate) mod counted;
 pub(crate) mod dead;
+pub(crate) mod marked;
 pub(crate) mod merge;
 pub(crate) mod recount;
 pub(crate) mod reference;
 pub(crate) mod removal;
+pub(crate) mod slots;
 
-pub use onefold_index::UnusedCursor as Cursor;
+/// Where a search for unneeded chunks goes on. Each kind of liveness has its own order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    partition: u32,
+    place: u64,
+}
 
 /// A chunk that looked unneeded when it was looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,12 +47,15 @@ pub struct Noted {
     pub records: Vec<Record>,
     /// The changes that these records make in the chunk index.
     pub deltas: Vec<(Fingerprint, i64)>,
+    /// Objects that change with the batch.
+    pub changes: Vec<Change>,
 }
 
 /// Which chunks are still needed. An answer holds for durable references only. So the caller flushes before, and keeps
 /// off everybody who is about to refer to a chunk (`removal.rs`).
 ///
-/// A chunk is *unneeded* when no group and no stored metadata chunk refers to it.
+/// A chunk is *unneeded* when no group refers to it, directly or through metadata chunks. Liveness that counts also
+/// keeps what a stored metadata chunk refers to, until that chunk is removed.
 ///
 /// Chunks whose state cannot be read count as needed, and `damaged` gets a sentence for each such place.
 pub trait Liveness: Send + Sync {
@@ -55,21 +68,87 @@ pub trait Liveness: Send + Sync {
     /// commit lock. Liveness that keeps nothing in memory has nothing to do.
     fn committed(&self) {}
 
-    /// Appends unneeded chunks from `from` on: `max` or a few more. Returns where to continue. It may skip chunks whose
-    /// state is only in memory. To include those, call [`Engine::maintain`](crate::Engine::maintain) before.
-    fn candidates(&self, from: Cursor, max: usize, out: &mut Vec<Candidate>, damaged: &mut Vec<String>) -> Result<Option<Cursor>>;
+    /// Finds out what is needed now, so that [`candidates`](Liveness::candidates) has everything that is unneeded. It
+    /// asks `go_on` between its steps.
+    fn survey(&self, engine: &Engine, roots: &mut dyn Roots, go_on: &dyn Fn() -> bool, damaged: &mut Vec<String>) -> Result<Survey>;
 
-    /// Returns all unneeded chunks, including those whose state is only in memory. It reads everything once and holds
-    /// 40 bytes for each of them: for dry runs.
-    fn all_candidates(&self, damaged: &mut Vec<String>) -> Result<Vec<Candidate>>;
+    /// Takes in what was added since the survey. A removal calls it when everybody who was in flight is gone and
+    /// everything submitted is durable.
+    fn settle(&self, engine: &Engine, references: ReferencesOf<'_>, go_on: &dyn Fn() -> bool) -> Result<()>;
+
+    /// Appends unneeded chunks from `from` on: `max` or a few more. Returns where to continue. It may skip chunks that
+    /// became unneeded after the last [`survey`](Liveness::survey).
+    fn candidates(
+        &self,
+        engine: &Engine,
+        from: Cursor,
+        max: usize,
+        out: &mut Vec<Candidate>,
+        damaged: &mut Vec<String>,
+    ) -> Result<Option<Cursor>>;
+
+    /// Returns all unneeded chunks without changing anything. It reads everything once and holds 40 bytes for each of
+    /// them: for dry runs.
+    fn all_candidates(&self, engine: &Engine, roots: &mut dyn Roots, damaged: &mut Vec<String>) -> Result<Vec<Candidate>>;
 
     /// Appends for each candidate whether it is unneeded and still at the same place.
-    fn unneeded(&self, candidates: &[Candidate], out: &mut Vec<bool>, damaged: &mut Vec<String>) -> Result<()>;
+    fn unneeded(&self, engine: &Engine, candidates: &[Candidate], out: &mut Vec<bool>, damaged: &mut Vec<String>) -> Result<()>;
+
+    /// Returns for each place whether the last survey found that nobody needs the chunk that was there and is lost. Not
+    /// asked where lost chunks have counts.
+    fn nobody_needs(&self, places: &[Address]) -> Vec<bool>;
+
+    /// Returns everything that can be reached as of a moment, if this liveness follows references. Appends to `wrong`
+    /// what it kept and is not so. While it runs, no other survey does.
+    fn reached(
+        &self,
+        engine: &Engine,
+        moment: &Moment<'_>,
+        roots: &mut dyn Roots,
+        go_on: &dyn Fn() -> bool,
+        wrong: &mut Vec<String>,
+    ) -> Result<Option<Reached>>;
 
     /// Appends those of these chunks, each named once, that would be unneeded if that many more of their references
     /// went. For references that removed metadata chunks left behind, the number is 0: they are gone already. Dry runs
-    /// pass the number that would go.
+    /// pass the number that would go. Liveness that found these chunks in the survey already appends none.
     fn unneeded_without(&self, lost: &[(Fingerprint, u32)], out: &mut Vec<Candidate>, damaged: &mut Vec<String>) -> Result<()>;
+}
+
+/// Returns what a metadata chunk refers to, from its kind and content.
+pub type ReferencesOf<'a> = &'a dyn Fn(ChunkKind, &[u8]) -> std::result::Result<Vec<Piece>, String>;
+
+/// What a survey came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Survey {
+    /// Why nothing may be removed before the next survey, if so.
+    pub held: Option<String>,
+    /// The disk has no room for all that the survey has to write, so some unneeded chunks may not be found.
+    pub is_short_of_room: bool,
+}
+
+impl From<UnusedCursor> for Cursor {
+    fn from(UnusedCursor { partition, page }: UnusedCursor) -> Cursor {
+        Cursor { partition, place: page.into() }
+    }
+}
+
+impl From<Cursor> for UnusedCursor {
+    fn from(Cursor { partition, place }: Cursor) -> UnusedCursor {
+        UnusedCursor { partition, page: place as u32 }
+    }
+}
+
+impl From<Origin> for Cursor {
+    fn from(origin: Origin) -> Cursor {
+        Cursor { partition: 0, place: origin.bits() }
+    }
+}
+
+impl From<Cursor> for Origin {
+    fn from(cursor: Cursor) -> Origin {
+        Origin::from_bits(cursor.place)
+    }
 }
 
 /// The state that removal and merging share with those who refer to chunks.

@@ -10,11 +10,12 @@ pub(crate) mod store_salvage;
 
 use crate::commit::Write;
 use crate::commit::records::{encode_objects, encode_places};
-use crate::liveness::dead::{self, DeadSlots, Marks};
+use crate::liveness::dead::{self, DeadChanges, DeadSlots};
 use crate::liveness::reference::{Facts, Stored};
 use crate::lost::quarantine::{Quarantined, now_ns};
 use crate::{Change, Engine, Result};
 use onefold_fingerprint::Fingerprint;
+use onefold_index::IndexEntry;
 use onefold_oplog::Effects;
 use onefold_storage::{Address, ChunkKind, ContainerId, Origin, Prepared, Slot};
 use std::collections::{HashMap, HashSet};
@@ -33,6 +34,9 @@ pub struct LostChunk {
     pub address: Address,
     /// Its kind and length, if the catalog of its container can be read.
     pub slot: Option<(ChunkKind, u32)>,
+    /// Whether the caller found something that refers to it. Otherwise a chunk that the index does not have was
+    /// removed.
+    pub is_needed: bool,
 }
 
 /// The changes that a commit makes in the quarantine.
@@ -43,8 +47,8 @@ pub(crate) struct Settled {
     pub(crate) stored: Vec<Stored>,
     pub(crate) changes: Vec<Change>,
     /// Slots that die or live again.
-    pub(crate) marks: Marks,
-    /// Changes of the number of chunks, and of the dead bytes beside those of `marks`.
+    pub(crate) dead: DeadChanges,
+    /// Changes of the number of chunks, and of the dead bytes beside those of `dead`.
     pub(crate) chunks: i64,
     pub(crate) dead_bytes: i64,
 }
@@ -61,8 +65,8 @@ pub struct Readable {
 }
 
 impl Engine {
-    /// Puts unreadable chunks in quarantine, and marks their slots dead. Durable on return. Chunks that the index has
-    /// elsewhere, or does not have, only lose their slots. Returns the lost chunks. If it is cut short, it has done
+    /// Puts unreadable chunks in quarantine, and marks their slots as dead. Durable on return. Chunks that the index
+    /// has elsewhere, or does not have, only lose their slots. Returns the lost chunks. If it is cut short, it has done
     /// this for some of them.
     pub fn quarantine(&self, lost: &[LostChunk]) -> Result<Vec<Quarantined>> {
         self.repairable()?;
@@ -78,21 +82,25 @@ impl Engine {
 
     fn quarantine_batch(&self, lost: &[LostChunk]) -> Result<Vec<Quarantined>> {
         let since_ns = now_ns();
-        let marks = self.marks_of(lost)?;
+        let dead = self.dead_of(lost)?;
         let quarantine = &self.quarantine;
         // From now on writers of chunks ask the quarantine.
         quarantine.set_used();
         let names: Vec<Fingerprint> = lost.iter().map(|chunk| chunk.fingerprint).collect();
         let mut found = Vec::new();
+        let counts = self.descriptor.profile.counts();
         self.commit_settled(&mut || {
             found.clear();
-            let mut settled = Settled { marks: marks.clone(), ..Settled::default() };
+            let mut settled = Settled { dead: dead.clone(), ..Settled::default() };
             let mut entries = Vec::with_capacity(names.len());
             self.index.lookup(&names, &mut entries)?;
             let mut seen = HashSet::new();
             for (chunk, entry) in lost.iter().zip(entries) {
                 let is_here = |address| address == chunk.address.bits() || address == 0;
-                let Some(entry) = entry.filter(|entry| is_here(entry.address) && seen.insert(chunk.fingerprint)) else { continue };
+                // Without counts, the index has nothing of a chunk that is nowhere.
+                let nowhere = || (!counts && chunk.is_needed).then(IndexEntry::default);
+                let entry = entry.or_else(nowhere).filter(|entry| is_here(entry.address) && seen.insert(chunk.fingerprint));
+                let Some(entry) = entry else { continue };
                 let known = quarantine.get(&chunk.fingerprint)?;
                 if known.is_some_and(|known| known.address.bits() != 0 || chunk.address.bits() == 0) {
                     continue;
@@ -110,7 +118,7 @@ impl Engine {
                 if entry.address != 0 {
                     settled.places.push((chunk.fingerprint, 0));
                 }
-                if entry.count > 0 || now.may_refer() {
+                if entry.count > 0 || !counts || now.may_refer() {
                     settled.changes.push(quarantine.put(&now));
                     found.push(now);
                 }
@@ -122,9 +130,9 @@ impl Engine {
         Ok(found)
     }
 
-    /// Marks the slots of lost chunks.
-    fn marks_of(&self, lost: &[LostChunk]) -> Result<Marks> {
-        let mut marks = Marks::default();
+    /// Returns the dead slots that lost chunks leave.
+    fn dead_of(&self, lost: &[LostChunk]) -> Result<DeadChanges> {
+        let mut dead = DeadChanges::default();
         let mut sorted: Vec<&LostChunk> = lost.iter().filter(|chunk| chunk.slot.is_some()).collect();
         sorted.sort_unstable_by_key(|chunk| chunk.address);
         for run in sorted.chunk_by(|one, next| one.address.origin() == next.address.origin()) {
@@ -134,11 +142,11 @@ impl Engine {
             let wanted: HashSet<(Address, Fingerprint)> = run.iter().map(|chunk| (chunk.address, chunk.fingerprint)).collect();
             for (number, (address, slot)) in slots.iter().enumerate() {
                 if wanted.contains(&(*address, slot.fingerprint)) {
-                    marks.set(container, of_bytes, number, slot.length_bytes, true);
+                    dead.set(container, of_bytes, number, slot.length_bytes, true);
                 }
             }
         }
-        Ok(marks)
+        Ok(dead)
     }
 
     /// Notes that the catalog of a container file cannot be read, so that none of its slots counts. Durable on return.
@@ -221,7 +229,7 @@ impl Engine {
                 settled.changes.push(self.quarantine.take(&chunk.fingerprint));
                 if stored_at.is_none() {
                     settled.places.push((chunk.fingerprint, chunk.address.bits()));
-                    settled.marks.set(*container, *of_bytes, *slot, *length_bytes, false);
+                    settled.dead.set(*container, *of_bytes, *slot, *length_bytes, false);
                     if !known.is_counted {
                         settled.stored.push(Stored { fingerprint: chunk.fingerprint, references: chunk.references.clone() });
                     }
@@ -241,8 +249,8 @@ impl Engine {
         let mut commit = |write: Option<Write>| {
             let _guard = self.commits.alone();
             self.repairable()?;
-            let Settled { places, stored, mut changes, marks, chunks, dead_bytes } = decide()?;
-            let (marked, marked_bytes) = marks.changes(&self.objects)?;
+            let Settled { places, stored, mut changes, dead, chunks, dead_bytes } = decide()?;
+            let (marked, marked_bytes) = dead.changes(&self.objects)?;
             changes.extend(marked);
             if places.is_empty() && changes.is_empty() {
                 return Ok(());
@@ -255,7 +263,10 @@ impl Engine {
             if !places.is_empty() {
                 records.push(encode_places(&places, self.digest_bytes()));
             }
-            let noted = self.liveness.note(&Facts { stored: &stored, ..Facts::default() })?;
+            // Chunks that are lost keep their marks where they were.
+            let has_moved = places.iter().any(|(_, place)| *place != 0);
+            let noted = self.liveness.note(&Facts { stored: &stored, has_moved, end: self.log.end(), ..Facts::default() })?;
+            changes.extend(noted.changes);
             records.extend(noted.records);
             records.extend(encode_objects(&changes));
             let effects = Effects { places: &places, deltas: &noted.deltas, changes: &changes, ..Effects::default() };

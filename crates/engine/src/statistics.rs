@@ -105,7 +105,9 @@ impl Engine {
     /// Returns the current figures.
     pub fn statistics(&self) -> Result<Statistics> {
         let storage = self.storage.statistics();
-        let (candidates, candidates_are_all) = self.index.count_unused(CANDIDATE_RUNS)?;
+        // Without counts, only a survey tells.
+        let counts = self.descriptor.profile.counts();
+        let (candidates, candidates_are_all) = if counts { self.index.count_unused(CANDIDATE_RUNS)? } else { (0, false) };
         let parity = self.storage.parity_statistics()?;
         let totals = *self.totals.lock();
         let index = self.index.statistics();

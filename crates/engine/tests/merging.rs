@@ -5,7 +5,6 @@ mod common;
 
 use common::{DEFAULT_CHAIN, bytes, descriptor, open, read, refer, settings, store, unused, write};
 use onefold_engine::{ContainerId, Engine, Piece, Settings, Transaction};
-use onefold_fingerprint::Fingerprint;
 use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
 use onefold_storage::{ChunkKind, NewChunk};
 use std::cell::Cell;
@@ -26,7 +25,7 @@ fn tight() -> Settings {
 /// Removes everything that nothing refers to.
 fn remove(engine: &Engine) -> u64 {
     engine.flush().unwrap();
-    engine.remove_unused(&unused(engine), &|_, _| Ok(Vec::<Fingerprint>::new()), &|| false).unwrap().chunks
+    engine.remove_unused(&unused(engine), &|_, _| Ok(Vec::new()), &|| false).unwrap().chunks
 }
 
 /// Returns the sealed containers with dead slots.

@@ -15,7 +15,7 @@ fn lost(engine: &Engine, pieces: &[Piece]) -> Vec<LostChunk> {
         let Piece::Chunk { fingerprint, address, .. } = *piece else { return None };
         let slots = engine.storage().slots_beside(address).unwrap().1;
         let (_, slot) = slots.into_iter().find(|(at, _)| *at == address).unwrap();
-        Some(LostChunk { fingerprint, address, slot: Some((slot.kind, slot.length_bytes)) })
+        Some(LostChunk { fingerprint, address, slot: Some((slot.kind, slot.length_bytes)), is_needed: false })
     });
     lost.collect()
 }
@@ -33,15 +33,14 @@ fn quarantined(engine: &Engine) -> usize {
 }
 
 /// Returns a function that reads the references of recipe chunks.
-fn references(engine: &Engine) -> impl Fn(ChunkKind, &[u8]) -> Result<Vec<Fingerprint>, String> {
+fn references(engine: &Engine) -> impl Fn(ChunkKind, &[u8]) -> Result<Vec<Piece>, String> {
     let digest_bytes = engine.digest_bytes();
     move |kind, content| {
         if kind == ChunkKind::Data {
             return Ok(Vec::new());
         }
         let mut reader = onefold_ground::wire::Reader::new(content);
-        let pieces = onefold_engine::decode_pieces(&mut reader, digest_bytes).map_err(|error| error.to_string())?;
-        Ok(pieces.iter().filter_map(Piece::fingerprint).collect())
+        onefold_engine::decode_pieces(&mut reader, digest_bytes).map_err(|error| error.to_string())
     }
 }
 

@@ -4,14 +4,13 @@ mod common;
 
 use common::{DEFAULT_CHAIN, bytes, descriptor, open, read, refer, references, settings, store, unused, write};
 use onefold_engine::{Cursor, Engine, MetadataKind, Piece, Removed, Transaction, encode_pieces};
-use onefold_fingerprint::Fingerprint;
 use onefold_ground::Ground;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const SLICE: usize = 16 << 10;
 
-fn nothing_inside(_: onefold_storage::ChunkKind, _: &[u8]) -> Result<Vec<Fingerprint>, String> {
+fn nothing_inside(_: onefold_storage::ChunkKind, _: &[u8]) -> Result<Vec<Piece>, String> {
     Ok(Vec::new())
 }
 
@@ -140,7 +139,7 @@ fn m0_19_a_removed_metadata_chunk_gives_up_its_references_in_the_same_batch() {
     assert_eq!(candidates.len(), 1, "only the metadata chunk is unused");
     let refused = engine.remove_unused(&candidates, &|_, _| Err("no".into()), &|| false).unwrap();
     assert_eq!((refused.chunks, refused.damaged.len()), (0, 1));
-    let removed = engine.remove_unused(&candidates, &|_, _| Ok(references.clone()), &|| false).unwrap();
+    let removed = engine.remove_unused(&candidates, &|_, _| Ok(pieces.clone()), &|| false).unwrap();
     assert_eq!(removed.chunks, 1);
     let mut released: Vec<_> = removed.released.iter().map(|chunk| chunk.fingerprint).collect();
     let mut expected = references.clone();

@@ -250,8 +250,10 @@ pub struct Init {
 /// Profiles that a store can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ProfileName {
-    /// Finds every duplicate; the chunk index is on disk
+    /// Finds every duplicate; the chunk index is on disk and counts references
     Exact,
+    /// Finds every duplicate; the chunk index does not change with duplicates, and `prune` marks what is needed
+    Marked,
 }
 
 /// Chunkers.

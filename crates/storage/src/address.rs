@@ -93,6 +93,21 @@ impl fmt::Display for Address {
 pub struct Origin(ContainerId);
 
 impl Origin {
+    /// Converts the 48 bits that formats store.
+    pub fn from_bits(bits: u64) -> Origin {
+        Origin(ContainerId::from_bits(bits))
+    }
+
+    /// Returns the 48 bits.
+    pub fn bits(self) -> u64 {
+        self.0.bits()
+    }
+
+    /// Returns the address of one of its chunks.
+    pub fn address(self, slot: u16) -> Address {
+        Address::new(self.0, slot)
+    }
+
     pub(crate) fn container(self) -> ContainerId {
         self.0
     }

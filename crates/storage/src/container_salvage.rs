@@ -213,7 +213,7 @@ impl Shared {
     }
 
     /// Returns whether a merge has put a forward in the place of the container's file, or beside it.
-    fn is_forwarded(&self, container: ContainerId) -> Result<bool> {
+    pub(crate) fn is_forwarded(&self, container: ContainerId) -> Result<bool> {
         Ok(self.ground.exists(&file::forward_path(&self.directory, container))?)
     }
 

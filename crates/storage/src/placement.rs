@@ -3,7 +3,7 @@
 //! This opening never gives out a number twice, even if its container never came to be. A later opening may give it out
 //! again if no file, folder or record names it. Each method takes the lock last and alone.
 
-use crate::{Address, ContainerId, Result, StorageError};
+use crate::{Address, ContainerId, Origin, Result, StorageError};
 use onefold_oplog::Ownership;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -150,6 +150,21 @@ impl CommittedSlots {
     /// Returns how many slots of a container were durable, counted from the first; `usize::MAX`: all of them.
     pub fn of(&self, container: ContainerId) -> usize {
         if self.is_later(container) { 0 } else { self.open.get(&container).copied().unwrap_or(usize::MAX) }
+    }
+
+    /// Returns for each partition the number from which on containers are newer.
+    pub fn ends(&self) -> impl Iterator<Item = (u16, u32)> + '_ {
+        self.next_numbers.iter().map(|(partition, end)| (*partition, *end))
+    }
+
+    /// Returns the origins that may have got more chunks since.
+    pub fn growing(&self) -> impl Iterator<Item = Origin> + '_ {
+        self.open.keys().map(|container| Origin::from(*container))
+    }
+
+    /// Returns whether an origin may have got more chunks since.
+    pub fn is_growing(&self, origin: Origin) -> bool {
+        self.is_not_made(origin.container())
     }
 
     /// Returns whether the chunk at an address was durable.

@@ -16,7 +16,7 @@ use crate::placement::{CommittedSlots, Placement};
 use crate::rehearsal::Rehearsal;
 use crate::replay::Replay;
 use crate::unsealed::Unsealed;
-use crate::{Compression, ContainerId, Result, StorageError, file};
+use crate::{Compression, ContainerId, Origin, Result, StorageError, file};
 use crossbeam_channel::Sender;
 use onefold_fingerprint::Algorithm;
 use onefold_ground::profile::Profile;
@@ -163,6 +163,14 @@ impl ContainerStore {
     /// Returns whether a container is sealed: its catalog will not change any more.
     pub fn is_sealed(&self, container: ContainerId) -> bool {
         !self.shared.unsealed.contains(container)
+    }
+
+    /// Returns whether there is a file, or a forward, for the chunks of an origin. No: they were all removed, or there
+    /// never were any, or they are lost.
+    pub fn has_file(&self, origin: Origin) -> Result<bool> {
+        let (shared, container) = (&self.shared, origin.container());
+        let is_file = || Ok::<_, StorageError>(shared.ground.exists(&file::path(&shared.directory, container))?);
+        Ok(shared.unsealed.contains(container) || shared.is_forwarded(container)? || !shared.replay.is_leftover(container) && is_file()?)
     }
 
     /// Returns all containers, sorted: those with a file of their own, and those that only the log knows yet.

@@ -2,6 +2,7 @@
 //! backups, stored metadata chunks.
 
 use crate::Result;
+mod roots;
 mod volumes;
 
 use onefold_catalog::{Backup, decode_directory_chunk};
@@ -9,6 +10,7 @@ use onefold_engine::{Engine, Moment, Piece, Recipe, decode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
 use onefold_storage::{Address, ChunkKind, CommittedSlots, ContainerId, Origin, Slot};
+pub use roots::StoreRoots;
 use std::collections::{HashMap, HashSet};
 pub(crate) use volumes::{VolumeList, volumes};
 
@@ -276,6 +278,11 @@ pub(crate) fn of_chunk(content: &[u8], kind: ChunkKind, digest_bytes: usize) -> 
             Some(entries.iter().filter_map(|entry| entry.content.recipe()).flat_map(|recipe| recipe.pieces.iter().copied()).collect())
         }
     }
+}
+
+/// Returns a function that says what a metadata chunk refers to, for removals.
+pub fn references_of(digest_bytes: usize) -> impl Fn(ChunkKind, &[u8]) -> std::result::Result<Vec<Piece>, String> {
+    move |kind, content| of_chunk(content, kind, digest_bytes).ok_or_else(|| "its content does not have the format of its kind".to_owned())
 }
 
 /// A stored metadata chunk.

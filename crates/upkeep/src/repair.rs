@@ -133,6 +133,10 @@ impl Repair<'_> {
         if may_be_elsewhere {
             // Another container may have a chunk that the index named in an unreadable one.
             self.restore(&engine)?;
+            if !engine.descriptor().profile.counts() && !self.is_cut {
+                // The index does not say what restored chunks need.
+                self.wrong_index(&engine)?;
+            }
         }
         self.last_look(&engine)?;
         self.close(engine)
@@ -257,12 +261,16 @@ impl Repair<'_> {
         if let Some(error) = check.unread {
             return Err(error);
         }
-        let missing: Vec<Fingerprint> = check.missing.iter().copied().collect();
-        let mut entries = Vec::with_capacity(missing.len());
-        engine.index().lookup(&missing, &mut entries)?;
-        let named = missing.iter().zip(&entries).filter_map(|(fingerprint, entry)| {
-            let address = Address::from_bits(entry.as_ref()?.address);
-            Some(LostChunk { fingerprint: *fingerprint, address, slot: None })
+        let missing: Vec<(Fingerprint, u64)> = check.missing.iter().collect();
+        let names: Vec<Fingerprint> = missing.iter().map(|(fingerprint, _)| *fingerprint).collect();
+        let mut entries = Vec::with_capacity(names.len());
+        engine.index().lookup(&names, &mut entries)?;
+        let counts = engine.descriptor().profile.counts();
+        let named = missing.iter().zip(&entries).filter_map(|((fingerprint, elsewhere), entry)| {
+            // Without counts, the index has nothing of a chunk that is nowhere. Marks find it by an address that is
+            // named.
+            let address = entry.map(|entry| entry.address).or((!counts).then_some(*elsewhere))?;
+            Some(LostChunk { fingerprint: *fingerprint, address: Address::from_bits(address), slot: None, is_needed: true })
         });
         let named: Vec<LostChunk> = named.collect();
         if !named.is_empty() {
@@ -274,6 +282,9 @@ impl Repair<'_> {
         }
         // The counts of chunks that turn out to be data are never too great.
         engine.note_kinds(&|chunk| check.kinds.of(chunk))?;
+        if let Some(problem) = check.report.problems.iter().find(|problem| problem.kind == ProblemKind::Marks) {
+            self.marks(engine, &problem.what)?;
+        }
         let is_of_index = |kind| matches!(kind, ProblemKind::WrongCount | ProblemKind::WrongAddress | ProblemKind::IndexPage);
         let problems = &check.report.problems;
         let wrong = problems.iter().find(|problem| is_of_index(problem.kind));
@@ -287,9 +298,22 @@ impl Repair<'_> {
         self.counts_too_much(engine)
     }
 
+    /// Removes marks that lack something or cannot be read. The next removal makes them again.
+    fn marks(&mut self, engine: &Arc<Engine>, why: &str) -> Result<()> {
+        if !self.options.dry_run {
+            engine.forget_marks()?;
+        }
+        let done = if self.options.dry_run { "would be" } else { "were" };
+        self.did(format!("the marks of what is needed {done} removed, and the next `prune` makes them again: {why}"));
+        Ok(())
+    }
+
     /// Returns the reason for correcting counts that are known to be too great. That is possible once no lost chunk
     /// needs them any more.
     fn counts_too_much(&self, engine: &Arc<Engine>) -> Result<Option<String>> {
+        if !engine.descriptor().profile.counts() {
+            return Ok(None);
+        }
         let (mut is_any, mut is_needed) = (false, false);
         engine.for_each_quarantined_batch(BATCH, &mut |batch| -> Result<()> {
             let counted = batch.iter().filter(|chunk| chunk.may_refer() && chunk.is_counted);

@@ -16,6 +16,7 @@ pub mod iscsi_login;
 pub mod iscsi_pdu;
 pub mod iscsi_session;
 pub mod log_batch;
+pub mod marks;
 mod memory_disk;
 pub mod nbd_negotiation;
 pub mod nbd_request;
@@ -44,6 +45,7 @@ pub const TARGETS: &[Target] = &[
     ("iscsi_pdu", iscsi_pdu::run),
     ("iscsi_session", iscsi_session::run),
     ("log_batch", log_batch::run),
+    ("marks", marks::run),
     ("nbd_negotiation", nbd_negotiation::run),
     ("nbd_request", nbd_request::run),
     ("recipe", recipe::run),

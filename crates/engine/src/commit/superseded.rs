@@ -1,11 +1,11 @@
 //! Copies that a write found damaged. The chunk is stored again. The batch that has the new copy marks the slot of the
-//! old one dead, so that nobody counts it as stored and merging leaves it behind.
+//! old one as dead, so that nobody counts it as stored and merging leaves it behind.
 //!
 //! Only a bad copy dies. Bytes that differ but have the same fingerprint are another chunk: a collision that
 //! `byte-compare` detected. Some recipes mean that chunk by its address.
 
 use crate::Engine;
-use crate::liveness::dead::Marks;
+use crate::liveness::dead::DeadChanges;
 use onefold_fingerprint::Fingerprint;
 use onefold_storage::{Address, ChunkKind, Prepared, Slice, StorageError};
 use parking_lot::Mutex;
@@ -19,9 +19,10 @@ pub(crate) struct Superseded(Mutex<HashSet<Fingerprint>>);
 #[derive(Debug, Default)]
 pub(crate) struct Superseding {
     /// The slots that die.
-    pub(crate) marks: Marks,
-    /// The chunks that no later commit needs to check.
-    noted: Vec<Fingerprint>,
+    pub(crate) dead: DeadChanges,
+    /// The chunks that were stored although they seemed to be stored: they have another place now. No later commit
+    /// needs to check them.
+    pub(crate) noted: Vec<Fingerprint>,
     /// Of these, the chunks that were stored before with a bad copy.
     pub(crate) chunks: Vec<Fingerprint>,
 }
@@ -72,7 +73,7 @@ impl Engine {
         for ((chunk, new), old) in again.iter().zip(places) {
             if let Some(old) = old.filter(|old| old != new && self.is_no_good(chunk, *old, *new)) {
                 found.chunks.push(*chunk);
-                self.mark_dead(chunk, old, &mut found.marks);
+                self.mark_dead(chunk, old, &mut found.dead);
             }
         }
         found
@@ -91,12 +92,12 @@ impl Engine {
         }
     }
 
-    fn mark_dead(&self, chunk: &Fingerprint, address: Address, marks: &mut Marks) {
+    fn mark_dead(&self, chunk: &Fingerprint, address: Address, dead: &mut DeadChanges) {
         // If the catalog of a file cannot be read, there is nothing to mark.
         let Ok((file, slots)) = self.storage.slots_beside(address) else { return };
         let of_bytes = slots.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum();
         if let Some(number) = slots.iter().position(|(at, slot)| *at == address && slot.fingerprint == *chunk) {
-            marks.set(file, of_bytes, number, slots[number].1.length_bytes, true);
+            dead.set(file, of_bytes, number, slots[number].1.length_bytes, true);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The descriptor: the choices made when the store was created, which never change (`docs/format.md` section 2).
 
+use crate::lifecycle::profile::StoreProfile;
 use crate::{EngineError, Result, Settings};
 use onefold_chunking::{Kind as ChunkerKind, Sizes};
 use onefold_fingerprint::Algorithm;
@@ -28,6 +29,8 @@ const DISCARDED: &str = "discarded";
 pub struct Descriptor {
     /// Random name of the store.
     pub store: [u8; 16],
+    /// What the store is composed of.
+    pub profile: StoreProfile,
     /// Hash that names the chunks.
     pub fingerprint: Algorithm,
     /// Algorithm that cuts the chunks.
@@ -61,6 +64,7 @@ impl Descriptor {
     pub fn new() -> Result<Descriptor> {
         Ok(Descriptor {
             store: random_name()?,
+            profile: StoreProfile::default(),
             fingerprint: Algorithm::Blake3,
             chunker: ChunkerKind::default(),
             chunk_sizes: Sizes::default(),
@@ -130,9 +134,10 @@ impl Descriptor {
         });
         let mut text = format!(
             "{DESCRIPTOR_BEGINNING} What is chosen here holds for the life of the store.\n\
-             format = {FORMAT}\nstore = \"{store}\"\nprofile = \"exact\"\nfingerprint = \"{}\"\nchunker = \"{}\"\n\
+             format = {FORMAT}\nstore = \"{store}\"\nprofile = \"{}\"\nfingerprint = \"{}\"\nchunker = \"{}\"\n\
              chunk_min_bytes = {}\nchunk_target_bytes = {}\nchunk_max_bytes = {}\ncontainer_bytes = {}\nframe_bytes = {}\n\
              compression = \"{}\"\nsequential_frame_bytes = {}\nsequential_compression = \"{}\"\nindex_partitions = {}\nobject_partitions = {}\ncontainer_partitions = {}\nencryption = \"none\"\n",
+            self.profile,
             self.fingerprint,
             self.chunker,
             self.chunk_sizes.min,
@@ -183,10 +188,8 @@ impl Descriptor {
             if (0..=limit).contains(&value) { Ok(value) } else { Err(damaged(format!("`{key}` is {value}"))) }
         };
         let codec = |key: &str| word(key)?.parse().map_err(|error| damaged(format!("`{key}`: {error}")));
-        for (key, only) in [("profile", "exact"), ("encryption", "none")] {
-            if word(key)? != only {
-                return Err(damaged(format!("`{key}` is {:?}; this version knows {only:?}", word(key)?)));
-            }
+        if word("encryption")? != "none" {
+            return Err(damaged(format!("`encryption` is {:?}; this version knows \"none\"", word("encryption")?)));
         }
         let discards_data = match table.get("data") {
             None => false,
@@ -195,6 +198,7 @@ impl Descriptor {
         };
         let descriptor = Descriptor {
             store: parse_name(&word("store")?).ok_or_else(|| damaged("`store` is not 32 hex digits".into()))?,
+            profile: word("profile")?.parse().map_err(|why| damaged(format!("`profile`: {why}")))?,
             fingerprint: word("fingerprint")?.parse().map_err(|error| damaged(format!("`fingerprint`: {error}")))?,
             chunker: word("chunker")?.parse().map_err(|error| damaged(format!("`chunker`: {error}")))?,
             chunk_sizes: Sizes {

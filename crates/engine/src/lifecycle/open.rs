@@ -12,8 +12,10 @@ use crate::lifecycle::activity::Earlier;
 use crate::lifecycle::clock::Clock;
 use crate::lifecycle::descriptor::{DESCRIPTOR_COPY, Descriptor};
 use crate::lifecycle::layout::{CONTAINERS, INDEX, LOCK, LOG, OBJECTS, UNUSED_KEPT, log_options, read_epoch, storage_options, write_epoch};
+use crate::lifecycle::profile::StoreProfile;
 use crate::lifecycle::settings::Settings;
 use crate::liveness::counted::Counted;
+use crate::liveness::marked::Marked;
 use crate::liveness::recount::RECOUNTED;
 use crate::liveness::{Liveness, Reclaiming};
 use crate::lost::quarantine::Quarantine;
@@ -59,16 +61,17 @@ impl Engine {
 
     /// Opens a store. `command` is shown to others that find the store locked.
     pub fn open(ground: Arc<dyn Ground>, settings: Settings, mode: Mode, command: &str) -> Result<Arc<Engine>> {
-        Engine::open_with(ground, settings, mode, command, |liveness| liveness)
+        Engine::open_with(ground, settings, mode, command, |liveness, _| liveness)
     }
 
-    /// Opens a store with a wrapper around its [`Liveness`]: tests compare it with a model.
+    /// Opens a store with a wrapper around its [`Liveness`]: tests compare it with a model, and with marks, which the
+    /// second argument makes.
     pub fn open_with(
         ground: Arc<dyn Ground>,
         settings: Settings,
         mode: Mode,
         command: &str,
-        around: impl FnOnce(Box<dyn Liveness>) -> Box<dyn Liveness>,
+        around: impl FnOnce(Box<dyn Liveness>, &dyn Fn() -> Marked) -> Box<dyn Liveness>,
     ) -> Result<Arc<Engine>> {
         // If there is no store here, say so, and leave no lock file behind.
         let only_reads = matches!(mode, Mode::ReadOnly | Mode::Snapshot);
@@ -141,10 +144,16 @@ impl Engine {
             index
         };
 
-        let quarantine = Arc::new(Quarantine::open(objects.clone(), digest_bytes, ground.exists(RECOUNTED)?)?);
+        let counts = descriptor.profile.counts();
+        let quarantine = Arc::new(Quarantine::open(objects.clone(), digest_bytes, ground.exists(RECOUNTED)?, counts)?);
         let filters = Filters::new(&storage, &objects, &quarantine, &settings, &profile)?;
         let claims = Arc::new(LocalClaims::new(index.clone(), filters.bloom().cloned()));
-        let liveness = around(Box::new(Counted::new(index.clone(), digest_bytes)));
+        let marks = || Marked::new(ground.clone(), objects.clone(), &storage);
+        let liveness: Box<dyn Liveness> = match descriptor.profile {
+            StoreProfile::Exact => Box::new(Counted::new(index.clone(), digest_bytes)),
+            StoreProfile::Marked => Box::new(marks()),
+        };
+        let liveness = around(liveness, &marks);
         let chunker = onefold_chunking::chunker(descriptor.chunker, descriptor.chunk_sizes)
             .map_err(|error| EngineError::Invalid { what: "chunk sizes".into(), why: error.to_string() })?;
         let totals = objects.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or(Ok(Totals::default()), |value| Totals::decode(&value))?;

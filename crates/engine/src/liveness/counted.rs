@@ -6,9 +6,10 @@
 //! a chunk.
 
 use crate::commit::records::encode_deltas;
-use crate::liveness::{Candidate, Cursor, Facts, Liveness, Noted};
+use crate::liveness::marked::{Reached, Roots};
+use crate::liveness::{Candidate, Cursor, Facts, Liveness, Noted, ReferencesOf, Survey};
 use crate::write::reservation::FingerprintMap;
-use crate::{Address, Result};
+use crate::{Address, Engine, EngineError, Moment, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_index::{ChunkIndex, IndexEntry, IndexError};
 use std::sync::Arc;
@@ -77,19 +78,45 @@ impl Liveness for Counted {
         let mut deltas: Vec<_> = sums.into_iter().filter(|(_, change)| *change != 0).collect();
         deltas.sort_unstable();
         let records = if deltas.is_empty() { Vec::new() } else { vec![encode_deltas(&deltas, self.digest_bytes)] };
-        Ok(Noted { records, deltas })
+        Ok(Noted { records, deltas, ..Noted::default() })
+    }
+
+    /// Writes entries that are only in memory into the pages, where the search looks.
+    fn survey(&self, engine: &Engine, _: &mut dyn Roots, _: &dyn Fn() -> bool, damaged: &mut Vec<String>) -> Result<Survey> {
+        let mut survey = Survey::default();
+        match engine.maintain(true) {
+            Ok(()) => {}
+            // A damaged page prevents the sweep of its partition. Chunks in other pages can still be removed.
+            Err(EngineError::Index(error @ IndexError::ChunkIndexDamaged { .. })) => damaged.push(error.to_string()),
+            // The same holds for a page that has no space to grow on a full disk. Other removals may free that space.
+            Err(EngineError::Index(error)) if error.is_full() => survey.is_short_of_room = true,
+            Err(error) => return Err(error),
+        }
+        Ok(survey)
+    }
+
+    /// Has nothing to do: every durable reference is counted.
+    fn settle(&self, _: &Engine, _: ReferencesOf<'_>, _: &dyn Fn() -> bool) -> Result<()> {
+        Ok(())
     }
 
     /// Returns only chunks that the chunk index has in its pages.
-    fn candidates(&self, from: Cursor, max: usize, out: &mut Vec<Candidate>, damaged: &mut Vec<String>) -> Result<Option<Cursor>> {
+    fn candidates(
+        &self,
+        _: &Engine,
+        from: Cursor,
+        max: usize,
+        out: &mut Vec<Candidate>,
+        damaged: &mut Vec<String>,
+    ) -> Result<Option<Cursor>> {
         let (mut found, mut pages) = (Vec::new(), Vec::new());
-        let next = self.index.unused(from, max, &mut found, &mut pages)?;
+        let next = self.index.unused(from.into(), max, &mut found, &mut pages)?.map(Cursor::from);
         damaged.extend(pages.into_iter().map(|page| format!("chunk index {} page {} is damaged: {}", page.path, page.page, page.why)));
         out.extend(found.into_iter().map(|(fingerprint, address)| Candidate { address: Address::from_bits(address), fingerprint }));
         Ok(next)
     }
 
-    fn all_candidates(&self, damaged: &mut Vec<String>) -> Result<Vec<Candidate>> {
+    fn all_candidates(&self, _: &Engine, _: &mut dyn Roots, damaged: &mut Vec<String>) -> Result<Vec<Candidate>> {
         let mut found = Vec::new();
         for partition in self.index.partitions() {
             let read = self.index.for_each(partition, &mut |fingerprint, entry| {
@@ -105,7 +132,7 @@ impl Liveness for Counted {
         Ok(found)
     }
 
-    fn unneeded(&self, candidates: &[Candidate], out: &mut Vec<bool>, damaged: &mut Vec<String>) -> Result<()> {
+    fn unneeded(&self, _: &Engine, candidates: &[Candidate], out: &mut Vec<bool>, damaged: &mut Vec<String>) -> Result<()> {
         let mut names: Vec<Fingerprint> = candidates.iter().map(|candidate| candidate.fingerprint).collect();
         names.sort_unstable();
         names.dedup();
@@ -115,6 +142,14 @@ impl Liveness for Counted {
         })?;
         out.extend(candidates.iter().map(|candidate| unneeded.get(&candidate.fingerprint) == Some(&candidate.address)));
         Ok(())
+    }
+
+    fn nobody_needs(&self, places: &[Address]) -> Vec<bool> {
+        vec![false; places.len()]
+    }
+
+    fn reached(&self, _: &Engine, _: &Moment<'_>, _: &mut dyn Roots, _: &dyn Fn() -> bool, _: &mut Vec<String>) -> Result<Option<Reached>> {
+        Ok(None)
     }
 
     fn unneeded_without(&self, lost: &[(Fingerprint, u32)], out: &mut Vec<Candidate>, damaged: &mut Vec<String>) -> Result<()> {

@@ -4,6 +4,7 @@
 //! The object of a container changes in the batch that removes its chunks from the chunk index: after any crash the two
 //! agree.
 
+use crate::liveness::slots::Slots;
 use crate::{Change, EngineError, Result};
 use onefold_ground::wire::{Reader, put_bytes, put_varint};
 use onefold_index::ObjectIndex;
@@ -22,35 +23,30 @@ pub struct DeadSlots {
     pub bytes: u64,
     /// Sum of the lengths of all chunks of the container when the last one died, bytes.
     pub of_bytes: u64,
-    /// A bit for each slot.
-    bits: Vec<u8>,
+    slots: Slots,
 }
 
 impl DeadSlots {
     /// Returns whether a slot is dead.
     pub fn contains(&self, slot: usize) -> bool {
-        self.bits.get(slot / 8).is_some_and(|bits| bits >> (slot % 8) & 1 != 0)
+        self.slots.contains(slot)
     }
 
     /// Returns the number of dead slots.
     pub fn count(&self) -> usize {
-        self.bits.iter().map(|bits| bits.count_ones() as usize).sum()
+        self.slots.count()
     }
 
     /// Marks a slot whose chunk has this length. Marking it twice changes nothing.
     pub fn insert(&mut self, slot: usize, length_bytes: u32) {
-        if self.contains(slot) {
-            return;
+        if self.slots.insert(slot) {
+            self.bytes += u64::from(length_bytes);
         }
-        self.bits.resize(self.bits.len().max(slot / 8 + 1), 0);
-        self.bits[slot / 8] |= 1 << (slot % 8);
-        self.bytes += u64::from(length_bytes);
     }
 
     /// Removes a mark.
     fn remove(&mut self, slot: usize, length_bytes: u32) {
-        if self.contains(slot) {
-            self.bits[slot / 8] &= !(1 << (slot % 8));
+        if self.slots.remove(slot) {
             self.bytes = self.bytes.saturating_sub(u64::from(length_bytes));
         }
     }
@@ -63,14 +59,14 @@ impl DeadSlots {
 
     /// Marks all slots. The sums stay: the lengths of the other slots are unknown.
     pub(crate) fn given_up(self) -> DeadSlots {
-        DeadSlots { bits: vec![u8::MAX; MAX_SLOTS.div_ceil(8)], ..self }
+        DeadSlots { slots: Slots::first(MAX_SLOTS), ..self }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         put_varint(&mut out, self.bytes);
         put_varint(&mut out, self.of_bytes);
-        put_bytes(&mut out, &self.bits);
+        put_bytes(&mut out, self.slots.bits());
         out
     }
 
@@ -83,7 +79,7 @@ impl DeadSlots {
                 let what = "version of dead slots";
                 return Err(onefold_ground::wire::WireError::OutOfRange { what, value: u64::from(version), offset_bytes: 0 });
             }
-            let dead = DeadSlots { bytes: reader.varint()?, of_bytes: reader.varint()?, bits: reader.bytes()?.to_vec() };
+            let dead = DeadSlots { bytes: reader.varint()?, of_bytes: reader.varint()?, slots: Slots::from_bits(reader.bytes()?.to_vec()) };
             reader.end().map(|()| dead)
         };
         read().map_err(|source| EngineError::Wire { what: "dead slots of a container".into(), source })
@@ -96,19 +92,19 @@ impl DeadSlots {
 }
 
 /// Slots that a batch marks dead or alive again. The other dead slots are read when the batch is committed, so that
-/// marks of others stay.
+/// those of others stay.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Marks(BTreeMap<ContainerId, MarksOfFile>);
+pub(crate) struct DeadChanges(BTreeMap<ContainerId, ChangesOfFile>);
 
 #[derive(Clone, Debug, Default)]
-struct MarksOfFile {
+struct ChangesOfFile {
     /// Sum of the lengths of all chunks of the file.
     of_bytes: u64,
     /// Slot, length of its chunk, whether it is dead.
     slots: Vec<(usize, u32, bool)>,
 }
 
-impl Marks {
+impl DeadChanges {
     /// Marks a slot of a container file whose chunks have `of_bytes` bytes in total.
     pub(crate) fn set(&mut self, container: ContainerId, of_bytes: u64, slot: usize, length_bytes: u32, is_dead: bool) {
         let file = self.0.entry(container).or_default();
@@ -133,7 +129,7 @@ impl Marks {
                     dead.remove(*slot, *length_bytes);
                 }
             }
-            if dead.bits != before.bits {
+            if dead.slots != before.slots {
                 dead_bytes += dead.bytes as i64 - before.bytes as i64;
                 changes.push((PARTITION, key(*container), (dead.count() > 0).then(|| dead.encode())));
             }

@@ -9,15 +9,19 @@
 //! bytes with the same fingerprint (a collision that `byte-compare` detected).
 
 use crate::liveness::dead::{self, DeadSlots};
+use crate::liveness::reference::Facts;
 use crate::{Change, Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_oplog::{Effects, LogError};
-use onefold_storage::{Address, ContainerId, Merge, MergeStatistics, Prepared, StorageError};
+use onefold_storage::{Address, ContainerId, Merge, MergeStatistics, Origin, Prepared, StorageError};
+use std::collections::BTreeSet;
 
 /// The slots of a container, sorted into live and dead.
 struct Sorted {
     live: Vec<(Address, Fingerprint)>,
     dead: DeadSlots,
+    /// Of all its slots.
+    origins: BTreeSet<Origin>,
 }
 
 /// How often a merge is tried, if a chunk in it dies each time while it is copied.
@@ -79,6 +83,7 @@ impl Engine {
     fn try_merge(&self, victims: &[ContainerId], rank: &dyn Fn(Address) -> u64) -> Result<Attempt> {
         let mut live = Vec::new();
         let mut own = Vec::with_capacity(victims.len());
+        let mut origins: BTreeSet<Origin> = BTreeSet::new();
         let mut dead = Vec::with_capacity(victims.len());
         let quarantined = self.quarantined_containers()?;
         for victim in victims {
@@ -89,6 +94,7 @@ impl Engine {
             own.push(*victim);
             let sorted = self.sort_slots(*victim)?;
             live.extend(sorted.live);
+            origins.extend(sorted.origins);
             dead.push((*victim, sorted.dead));
         }
         live.sort_by_cached_key(|(address, _)| (rank(*address), *address));
@@ -97,7 +103,11 @@ impl Engine {
         }
         let merge = self.storage.merge(&own, &live)?;
         let statistics = merge.statistics;
-        Ok(if self.commit_merge(merge, &dead)? { Attempt::Merged(statistics) } else { Attempt::MoreDied })
+        live.iter().for_each(|(address, _)| {
+            origins.remove(&address.origin());
+        });
+        let emptied: Vec<Origin> = origins.into_iter().collect();
+        Ok(if self.commit_merge(merge, &dead, &emptied)? { Attempt::Merged(statistics) } else { Attempt::MoreDied })
     }
 
     fn sort_slots(&self, container: ContainerId) -> Result<Sorted> {
@@ -112,12 +122,14 @@ impl Engine {
                 live.push((*address, slot.fingerprint));
             }
         }
-        Ok(Sorted { live, dead })
+        let origins = slots.iter().map(|(address, _)| address.origin()).collect();
+        Ok(Sorted { live, dead, origins })
     }
 
-    /// Commits a merge. `dead` lists the slots that it left behind, by container. Returns false, and merges nothing, if
+    /// Commits a merge. `dead` lists the slots that it left behind, by container, and `emptied` the origins of which it
+    /// left all chunks behind. Returns false, and merges nothing, if
     /// there are more by now.
-    fn commit_merge(&self, merge: Merge, dead: &[(ContainerId, DeadSlots)]) -> Result<bool> {
+    fn commit_merge(&self, merge: Merge, dead: &[(ContainerId, DeadSlots)], emptied: &[Origin]) -> Result<bool> {
         self.make_room_in_log();
         let record = merge.record();
         let of = merge.statistics;
@@ -139,10 +151,14 @@ impl Engine {
             totals.stored_bytes = (totals.stored_bytes + of.stored_bytes_after).saturating_sub(of.stored_bytes_before);
             totals.dead_bytes = totals.dead_bytes.saturating_sub(dead_bytes);
             changes.push(totals.change());
+            let noted = self.liveness.note(&Facts { emptied, end: self.log.end(), ..Facts::default() })?;
+            changes.extend(noted.changes);
             let mut records = vec![record.clone()];
+            records.extend(noted.records);
             records.extend(crate::commit::records::encode_objects(&changes));
-            let effects = Effects { changes: &changes, ..Effects::default() };
+            let effects = Effects { deltas: &noted.deltas, changes: &changes, ..Effects::default() };
             let range = self.log_and_apply(write, Prepared::default(), &records, effects)?;
+            self.liveness.committed();
             *self.totals.lock() = totals;
             Ok(Some((range, guard)))
         });

@@ -12,7 +12,8 @@
 
 use crate::Piece;
 use onefold_fingerprint::Fingerprint;
-use onefold_storage::Address;
+use onefold_oplog::Position;
+use onefold_storage::{Address, Origin};
 
 /// Objects whose references are tracked together: those of one map of block mappings, or the backups of one name. Its
 /// number never means other objects.
@@ -24,6 +25,26 @@ impl Group {
     /// the number count. Two groups with the same number become one, which is harmless: it is only larger.
     pub const fn new(kind: u8, number: u64) -> Group {
         Group((kind as u64) << 56 | number & (u64::MAX >> 8))
+    }
+
+    /// Converts the 64 bits that formats store.
+    pub(crate) const fn from_bits(bits: u64) -> Group {
+        Group(bits)
+    }
+
+    /// Returns the 64 bits.
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the kind of its objects: the first byte of their keys.
+    pub const fn kind(self) -> u8 {
+        (self.0 >> 56) as u8
+    }
+
+    /// Returns its number, 56 bits.
+    pub const fn number(self) -> u64 {
+        self.0 & (u64::MAX >> 8)
     }
 }
 
@@ -84,6 +105,12 @@ pub struct Facts<'a> {
     pub stored: &'a [Stored],
     /// Removed chunks.
     pub removed: &'a [Stored],
+    /// Whether chunks that were known may get other places with this batch.
+    pub has_moved: bool,
+    /// Origins of which no chunk is left with this batch.
+    pub emptied: &'a [Origin],
+    /// Where the log ends before this batch.
+    pub end: Position,
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@
 //! 1. *Watch.* The candidates go on the watch list ([`Watch`](crate::write::in_flight::Watch)). From now on, asking for
 //!    a candidate or stating a reference to it takes it off the list.
 //! 2. *Wait* until everybody in flight who came before step 1 is gone: they may hold pieces that they got unwatched.
-//! 3. *Flush.* Now liveness has everything that was submitted before, also by those who were waited for. Then look for
-//!    readers in other processes that hold something that is gone (`snapshot.rs`). As long as there is one, nothing is
-//!    removed.
+//! 3. *Flush and settle.* Now liveness has everything that was submitted before, also by those who were waited for, and
+//!    what that leads to. Then look for readers in other processes that hold something that is gone (`snapshot.rs`). As
+//!    long as there is one, nothing is removed.
 //! 4. *Look* where the candidates lie, and what those that are metadata chunks refer to. This reads containers, so
 //!    nobody is kept waiting yet. The findings stay true: slots never change, a name stands for one content, and no
 //!    container is merged while `reclaiming` is held.
@@ -25,18 +25,21 @@
 //!
 //! Could somebody reach a chunk through an object that became visible after step 1, and whose reference came and went
 //! before step 5? No: both changes are submitted, and submitting takes the chunk off the list. Through a metadata chunk
-//! that is unneeded itself? No: while that chunk is stored, what it refers to is needed, so these are no candidates.
+//! that is unneeded itself? With counts no: while that chunk is stored, what it refers to is needed, so these are no
+//! candidates. With marks no either, for the reasons at the head of `marked.rs`.
 //!
 //! A crash before the commit is durable changes nothing; the candidates are found again.
 
-use crate::liveness::dead::{self, DeadSlots, Marks};
+use crate::liveness::dead::{self, DeadChanges, DeadSlots};
+use crate::liveness::marked::{Reached, Roots, forget_marks};
 use crate::liveness::reference::Stored;
-use crate::liveness::{Candidate, Cursor};
+use crate::liveness::{Candidate, Cursor, ReferencesOf, Survey};
 use crate::write::claims::{Claim, Held, Search, Wanted};
 use crate::write::in_flight::Watch;
-use crate::{Engine, EngineError, Result};
+use crate::{Engine, EngineError, Moment, Piece, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_storage::{Address, ChunkKind, ContainerId, Slice};
+use parking_lot::MutexGuard;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
@@ -47,9 +50,6 @@ pub const MAX_CANDIDATES: usize = 16 << 10;
 const BATCH_BYTES: usize = 4 << 20;
 /// How often the removal checks whether those in flight are gone.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-
-/// Returns what a metadata chunk refers to, from its kind and content.
-pub type ReferencesOf<'a> = &'a dyn Fn(ChunkKind, &[u8]) -> std::result::Result<Vec<Fingerprint>, String>;
 
 /// What a removal did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -107,16 +107,54 @@ impl Drop for Watching<'_> {
 }
 
 impl Engine {
+    /// Finds out what is needed: [`Liveness::survey`](crate::Liveness::survey). It waits for a removal under way: one
+    /// that settled with one survey must not judge by another.
+    pub fn survey(&self, roots: &mut dyn Roots, go_on: &dyn Fn() -> bool, damaged: &mut Vec<String>) -> Result<Survey> {
+        match self.only_remover(go_on) {
+            Some(_one) => self.liveness.survey(self, roots, go_on, damaged),
+            None => Ok(Survey { held: Some("it was cut short".to_owned()), ..Survey::default() }),
+        }
+    }
+
+    /// Waits until nobody removes chunks. `None`: `go_on` ended the wait.
+    fn only_remover(&self, go_on: &dyn Fn() -> bool) -> Option<MutexGuard<'_, ()>> {
+        loop {
+            match self.reclaiming.removing.try_lock_for(LOOK_EVERY) {
+                Some(one) => return Some(one),
+                None if go_on() => {}
+                None => return None,
+            }
+        }
+    }
+
+    /// Removes all marks of what is needed, so that the next survey makes them again.
+    pub fn forget_marks(&self) -> Result<()> {
+        self.repairable()?;
+        Ok(forget_marks(&*self.ground)?)
+    }
+
+    /// Returns everything that can be reached, if that is known without counts:
+    /// [`Liveness::reached`](crate::Liveness::reached).
+    pub fn reached(
+        &self,
+        moment: &Moment<'_>,
+        roots: &mut dyn Roots,
+        go_on: &dyn Fn() -> bool,
+        wrong: &mut Vec<String>,
+    ) -> Result<Option<Reached>> {
+        self.liveness.reached(self, moment, roots, go_on, wrong)
+    }
+
     /// Returns unneeded chunks: [`Liveness::candidates`](crate::Liveness::candidates).
     pub fn candidates(&self, from: Cursor, max: usize, damaged: &mut Vec<String>) -> Result<(Vec<Candidate>, Option<Cursor>)> {
         let mut found = Vec::new();
-        let next = self.liveness.candidates(from, max, &mut found, damaged)?;
+        let next = self.liveness.candidates(self, from, max, &mut found, damaged)?;
         Ok((found, next))
     }
 
     /// Returns all unneeded chunks: [`Liveness::all_candidates`](crate::Liveness::all_candidates).
-    pub fn all_candidates(&self, damaged: &mut Vec<String>) -> Result<Vec<Candidate>> {
-        self.liveness.all_candidates(damaged)
+    pub fn all_candidates(&self, roots: &mut dyn Roots, damaged: &mut Vec<String>) -> Result<Vec<Candidate>> {
+        self.liveness.all_candidates(self, roots, damaged)
     }
 
     /// Returns the chunks that would be unneeded if that many of their references went:
@@ -130,7 +168,7 @@ impl Engine {
     /// Returns for each of these chunks whether it is unneeded: [`Liveness::unneeded`](crate::Liveness::unneeded).
     pub fn unneeded(&self, chunks: &[Candidate], damaged: &mut Vec<String>) -> Result<Vec<bool>> {
         let mut unneeded = Vec::with_capacity(chunks.len());
-        self.liveness.unneeded(chunks, &mut unneeded, damaged)?;
+        self.liveness.unneeded(self, chunks, &mut unneeded, damaged)?;
         Ok(unneeded)
     }
 
@@ -147,12 +185,8 @@ impl Engine {
     pub fn remove_unused(&self, candidates: &[Candidate], references: ReferencesOf<'_>, go_on: &dyn Fn() -> bool) -> Result<Removed> {
         self.writable()?;
         drop(self.permit_deletion("remove unused chunks")?);
-        let _one = loop {
-            match self.reclaiming.removing.try_lock_for(LOOK_EVERY) {
-                Some(one) => break one,
-                None if go_on() => {}
-                None => return Ok(Removed { was_busy: true, ..Removed::default() }),
-            }
+        let Some(_one) = self.only_remover(go_on) else {
+            return Ok(Removed { was_busy: true, ..Removed::default() });
         };
         if let Some(why) = self.why_nothing_is_removed()? {
             return Ok(Removed { held: Some(why), ..Removed::default() });
@@ -175,6 +209,7 @@ impl Engine {
             std::thread::sleep(LOOK_EVERY);
         }
         self.flush()?;
+        self.liveness.settle(self, references, go_on)?;
         match self.kept_for_readers(go_on)? {
             Ok(None) => {}
             Ok(Some(whose)) => return Ok(Removed { kept_for: Some(whose), ..Removed::default() }),
@@ -253,6 +288,7 @@ impl Engine {
                 ChunkKind::Data => Ok(Vec::new()),
                 kind => self.content(candidate).and_then(|content| references(kind, &content)),
             };
+            let references = references.map(|pieces| pieces.iter().filter_map(Piece::fingerprint).collect());
             match references {
                 Ok(references) => doomed.push(DoomedChunk { candidate: *candidate, slot, length_bytes: found.length_bytes, references }),
                 Err(why) => removed.damaged.push(format!("metadata chunk {fingerprint} at {address} cannot be read: {why}")),
@@ -306,9 +342,9 @@ impl Engine {
 
     /// Commits the removal. Returns what the removed metadata chunks referred to.
     fn commit_removal(&self, doomed: Vec<Doomed>, removed: &mut Removed) -> Result<Vec<(Fingerprint, u32)>> {
-        let mut marks = Marks::default();
+        let mut dead = DeadChanges::default();
         for one in &doomed {
-            one.chunks.iter().for_each(|chunk| marks.set(one.container, one.dead.of_bytes, chunk.slot, chunk.length_bytes, true));
+            one.chunks.iter().for_each(|chunk| dead.set(one.container, one.dead.of_bytes, chunk.slot, chunk.length_bytes, true));
         }
         removed.bytes = doomed.iter().flat_map(|one| &one.chunks).map(|chunk| u64::from(chunk.length_bytes)).sum();
         let stored = |chunk: DoomedChunk| Stored { fingerprint: chunk.candidate.fingerprint, references: chunk.references };
@@ -316,7 +352,7 @@ impl Engine {
         // Watchers of these references must see this change like any other.
         let released = || chunks.iter().flat_map(|chunk| &chunk.references);
         self.reclaiming.watch().touch(released());
-        self.commit_removals(&chunks, &marks)?;
+        self.commit_removals(&chunks, &dead)?;
         self.filters.removed(&chunks.iter().map(|chunk| chunk.fingerprint).collect::<Vec<_>>());
         removed.chunks = chunks.len() as u64;
         let released: BTreeSet<Fingerprint> = released().copied().collect();

@@ -140,6 +140,17 @@ impl FromIterator<Fingerprint> for Names {
     }
 }
 
+/// What it means that some chunks are stored, which may have been lost.
+#[derive(Debug, Default)]
+pub(crate) struct StoredAgain {
+    /// These leave the quarantine.
+    pub(crate) changes: Vec<Change>,
+    /// The chunks whose references are counted already.
+    pub(crate) counted: HashSet<Fingerprint>,
+    /// Whether some may have been somewhere else.
+    pub(crate) may_have_moved: bool,
+}
+
 /// The objects of the chunks in quarantine.
 #[derive(Debug)]
 pub(crate) struct Quarantine {
@@ -150,10 +161,12 @@ pub(crate) struct Quarantine {
     names: RwLock<Names>,
     /// Counts were rebuilt, and the objects do not say so yet.
     is_recounted: AtomicBool,
+    /// Whether the store counts references at all.
+    counts: bool,
 }
 
 impl Quarantine {
-    pub(crate) fn open(objects: Arc<ObjectIndex>, digest_bytes: usize, is_recounted: bool) -> Result<Quarantine> {
+    pub(crate) fn open(objects: Arc<ObjectIndex>, digest_bytes: usize, is_recounted: bool, counts: bool) -> Result<Quarantine> {
         let mut names = Names::default();
         let mut from = vec![PREFIX];
         while !names.has_more {
@@ -167,7 +180,7 @@ impl Quarantine {
             }
         }
         let (is_used, is_recounted) = (AtomicBool::new(!names.known.is_empty()), AtomicBool::new(is_recounted));
-        Ok(Quarantine { objects, digest_bytes, is_used, names: RwLock::new(names), is_recounted })
+        Ok(Quarantine { objects, digest_bytes, is_used, names: RwLock::new(names), is_recounted, counts })
     }
 
     /// Returns whether counts were rebuilt and that is not noted yet.
@@ -198,7 +211,8 @@ impl Quarantine {
 
     fn decode(&self, key: &[u8], value: &[u8]) -> Result<Quarantined> {
         let read = Quarantined::decode(key, value)?;
-        Ok(Quarantined { is_counted: read.is_counted && !self.is_recounted(), ..read })
+        // Marks need no help of a lost chunk to know what hangs on it: they keep what they had.
+        Ok(Quarantined { is_counted: !self.counts || (read.is_counted && !self.is_recounted()), ..read })
     }
 
     /// Returns a chunk, if it is in quarantine.
@@ -222,24 +236,27 @@ impl Quarantine {
         (PARTITION, self.key(fingerprint), None)
     }
 
-    /// Returns the changes that a commit which stores these chunks makes in the quarantine, and the chunks among them
-    /// whose references are counted already.
-    pub(crate) fn stored(&self, prepared: &Prepared) -> (Vec<Change>, HashSet<Fingerprint>) {
-        let (mut changes, mut counted) = (Vec::new(), HashSet::new());
+    /// Returns what a commit which stores these chunks means for the quarantine.
+    pub(crate) fn stored(&self, prepared: &Prepared) -> StoredAgain {
+        let mut again = StoredAgain::default();
         if self.is_used() {
             for (fingerprint, _, _) in &prepared.chunks {
                 match self.get(fingerprint) {
                     Ok(Some(found)) => {
-                        changes.push(self.take(fingerprint));
-                        counted.extend(found.is_counted.then_some(*fingerprint));
+                        again.changes.push(self.take(fingerprint));
+                        again.counted.extend(found.is_counted.then_some(*fingerprint));
+                        again.may_have_moved = true;
                     }
                     Ok(None) => {}
                     // No reason to refuse writes: at worst references are counted twice, which `check` finds.
-                    Err(error) => tracing::warn!(%fingerprint, %error, "cannot look up whether a chunk was lost"),
+                    Err(error) => {
+                        tracing::warn!(%fingerprint, %error, "cannot look up whether a chunk was lost");
+                        again.may_have_moved = true;
+                    }
                 }
             }
         }
-        (changes, counted)
+        again
     }
 }
 
@@ -247,6 +264,17 @@ impl Engine {
     /// Returns a chunk, if it is in quarantine.
     pub fn quarantined(&self, fingerprint: &Fingerprint) -> Result<Option<Quarantined>> {
         self.quarantine.get(fingerprint)
+    }
+
+    /// Returns where the chunk index has these chunks, or where they were if they are in quarantine.
+    pub(crate) fn places_or_lost(&self, chunks: &[Fingerprint]) -> Result<Vec<Option<Address>>> {
+        let mut places = self.places(chunks)?;
+        if self.quarantine.is_used() {
+            for (place, chunk) in places.iter_mut().zip(chunks).filter(|(place, _)| place.is_none()) {
+                *place = self.quarantine.get(chunk)?.map(|lost| lost.address).filter(|address| address.bits() != 0);
+            }
+        }
+        Ok(places)
     }
 
     /// Passes every chunk in quarantine to `visit`. Some of them may be unneeded by now.
@@ -290,12 +318,17 @@ impl Engine {
         Ok(sum)
     }
 
-    /// Returns the chunks among these that are counted and nowhere.
+    /// Returns the chunks among these that are nowhere and counted, or may be needed in a store without counts.
     fn needed_of(&self, chunks: &[Quarantined]) -> Result<Vec<Quarantined>> {
         let names: Vec<Fingerprint> = chunks.iter().map(|chunk| chunk.fingerprint).collect();
         let mut entries = Vec::with_capacity(names.len());
         self.index.lookup(&names, &mut entries)?;
-        let is_needed = |entry: &Option<onefold_index::IndexEntry>| entry.is_some_and(|entry| entry.address == 0 && entry.count > 0);
+        let counts = self.descriptor.profile.counts();
+        let is_needed = |entry: &Option<onefold_index::IndexEntry>| match entry {
+            Some(entry) => entry.address == 0 && (entry.count > 0 || !counts),
+            // Without counts, only marks could tell.
+            None => !counts,
+        };
         Ok(chunks.iter().zip(&entries).filter(|(_, entry)| is_needed(entry)).map(|(chunk, _)| *chunk).collect())
     }
 
@@ -340,19 +373,25 @@ impl Engine {
             return Ok(());
         }
         let _one = self.reclaiming.alone();
+        let counts = self.descriptor.profile.counts();
         let mut left = Names::default();
         self.for_each_quarantined_batch(self.lost_in_a_batch(), &mut |batch| {
             let names: Vec<Fingerprint> = batch.iter().map(|chunk| chunk.fingerprint).collect();
             let mut kept: Vec<Fingerprint> = Vec::new();
+            let places: Vec<Address> = batch.iter().map(|chunk| chunk.address).collect();
+            let unmarked = self.liveness.nobody_needs(&places);
             self.commit_settled(&mut || {
                 let mut entries = Vec::with_capacity(names.len());
                 self.index.lookup(&names, &mut entries)?;
-                let (settled, others): (Vec<_>, Vec<_>) = batch.iter().zip(&entries).partition(|(chunk, entry)| match entry {
-                    Some(entry) => entry.address != 0,
-                    None => !(chunk.may_refer() && chunk.is_counted),
-                });
-                kept = others.into_iter().map(|(chunk, _)| chunk.fingerprint).collect();
-                let changes = settled.into_iter().map(|(chunk, _)| self.quarantine.take(&chunk.fingerprint)).collect();
+                let (settled, others): (Vec<_>, Vec<_>) =
+                    batch.iter().zip(&entries).zip(&unmarked).partition(|((chunk, entry), is_unmarked)| match entry {
+                        Some(entry) => entry.address != 0,
+                        None if counts => !(chunk.may_refer() && chunk.is_counted),
+                        None => **is_unmarked,
+                    });
+                let (settled, others) = (settled.into_iter().map(|(one, _)| one), others.into_iter().map(|(one, _)| one));
+                kept = others.map(|(chunk, _)| chunk.fingerprint).collect();
+                let changes = settled.map(|(chunk, _)| self.quarantine.take(&chunk.fingerprint)).collect();
                 Ok(Settled { changes, ..Settled::default() })
             })?;
             kept.into_iter().for_each(|chunk| left.insert(chunk));

@@ -5,6 +5,7 @@
 //! So a rebuild that is cut short is simply done again. Containers, log and object index are only read, except that
 //! damaged or lost containers are first rebuilt from parity if possible.
 
+use crate::liveness::marked::forget_marks;
 use crate::liveness::recount::Recounted;
 use crate::{Engine, EngineError, Mode, Result, Settings};
 use onefold_fingerprint::Fingerprint;
@@ -32,6 +33,8 @@ impl Rebuild {
     /// cannot be read are passed to `damaged`; their chunks are not in the new index.
     pub fn start(ground: Arc<dyn Ground>, settings: Settings, command: &str, damaged: &mut dyn FnMut(String)) -> Result<Rebuild> {
         let engine = Engine::open(ground, settings, Mode::Rebuild, command)?;
+        // Of several copies of a chunk, the new index may name another one.
+        forget_marks(&*engine.ground)?;
         let mut rebuild = Rebuild { engine, step: 0, found: Recounted::default() };
         // First rebuild from parity: chunks in missing containers would not be in the index, and their references would
         // not be counted.

@@ -293,6 +293,7 @@ fn m0_19_what_is_named_twice_is_removed_once() {
     engine.flush().unwrap();
     let Piece::Chunk { fingerprint, address, .. } = piece else { unreachable!("metadata has an address") };
     let candidate = Candidate { address, fingerprint };
-    let removed = engine.remove_unused(&[candidate, candidate], &|_, _| Ok(vec![chunk]), &|| true).unwrap();
+    let inside = Piece::Chunk { fingerprint: chunk, address, offset: 0, length: 0 };
+    let removed = engine.remove_unused(&[candidate, candidate], &|_, _| Ok(vec![inside]), &|| true).unwrap();
     assert_eq!(removed.chunks, 1, "{removed:?}");
 }

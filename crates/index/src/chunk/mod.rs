@@ -118,8 +118,10 @@ pub struct ChunkBatch<'a> {
 /// A position in the search for unused chunks. The default is the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnusedCursor {
-    partition: u32,
-    page: u32,
+    /// The partition.
+    pub partition: u32,
+    /// A page of it.
+    pub page: u32,
 }
 
 /// Figures of the index since it was opened.

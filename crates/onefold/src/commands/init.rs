@@ -8,7 +8,7 @@ use crate::store::{SETTINGS_FILE, ground};
 use crate::talk::Talk;
 use crate::units::{printable, size};
 use onefold_chunking::{Kind, Sizes};
-use onefold_engine::{Descriptor, Engine, EngineError};
+use onefold_engine::{Descriptor, Engine, EngineError, StoreProfile};
 use onefold_fingerprint::Algorithm;
 use onefold_ground::permissions::set_mode_of;
 use onefold_ground::{Ground, Permissions, replace_file};
@@ -32,7 +32,7 @@ pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
         output.json(&json!({
             "store": ground.describe(""),
             "id": id,
-            "profile": "exact",
+            "profile": descriptor.profile.name(),
             "chunker": descriptor.chunker.to_string(),
             "chunk_min_bytes": sizes.min,
             "chunk_target_bytes": sizes.target,
@@ -46,10 +46,11 @@ pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
         }))?;
     } else if !talk.quiet {
         output.line(format_args!(
-            "made store {} in {}\n  chunks {} {}, fingerprint {}, containers of {}\n  \
+            "made store {} in {}\n  profile {}, chunks {} {}, fingerprint {}, containers of {}\n  \
              compression of backups {} in frames of {}, of volumes {} in frames of {}\n  settings: {}",
             &id[..8],
             ground.describe(""),
+            descriptor.profile,
             descriptor.chunker,
             size(sizes.target as u64),
             descriptor.fingerprint,
@@ -147,10 +148,6 @@ fn group_number(name: &str) -> Result<u32> {
 }
 
 fn descriptor(options: &Init) -> Result<Descriptor> {
-    // This is the only profile. A second one needs an arm here.
-    match options.profile {
-        ProfileName::Exact => {}
-    }
     let wrong = |option: &str, why: &dyn std::fmt::Display| Failure::cannot_run(format!("{option}: {why}"));
     let in_memory = |option: &str, bytes: u64| usize::try_from(bytes).map_err(|_| wrong(option, &format!("{} is too large", size(bytes))));
     let in_file = |option: &str, bytes: u64| u32::try_from(bytes).map_err(|_| wrong(option, &format!("{} is too large", size(bytes))));
@@ -173,6 +170,10 @@ fn descriptor(options: &Init) -> Result<Descriptor> {
     };
     let (size_of_all, codec_of_all) = (("--frame-size", options.frame_size), ("--compression", &options.compression));
     Ok(Descriptor {
+        profile: match options.profile {
+            ProfileName::Exact => StoreProfile::Exact,
+            ProfileName::Marked => StoreProfile::Marked,
+        },
         fingerprint: algorithm(options.fingerprint),
         chunker: match options.chunker {
             ChunkerName::Galois => Kind::Galois,

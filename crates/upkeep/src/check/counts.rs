@@ -17,7 +17,7 @@
 
 use super::{Check, ProblemKind};
 use crate::Result;
-use crate::references::{Counts, MetadataChunk, metadata_of, pieces_of_objects};
+use crate::references::{Counts, MetadataChunk, StoreRoots, metadata_of, pieces_of_objects};
 use onefold_engine::{Address, ContainerId, Moment, Piece};
 use onefold_fingerprint::Fingerprint;
 use onefold_index::IndexEntry;
@@ -98,6 +98,13 @@ fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTr
         }
     };
     monitor.advance(1);
+    // Without counts, only what can be reached is needed: what an unneeded metadata chunk refers to may be gone.
+    let mut wrong = Vec::new();
+    let go_on = || !monitor.is_cancelled();
+    let reached = engine.reached(&moment, &mut StoreRoots::new(engine.digest_bytes()), &go_on, &mut wrong)?;
+    if is_first {
+        wrong.into_iter().for_each(|what| check.report.add(ProblemKind::Marks, what));
+    }
     // Listed after the moment, so it has all containers of that moment.
     let containers = engine.storage().containers()?;
     let forwards = engine.storage().forwards()?;
@@ -139,7 +146,8 @@ fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTr
             chunk.length_bytes = slot.length_bytes;
             chunk.is_stored_there |= chunk.is_indexed && chunk.address == address.bits();
         }
-        for (chunk, counts) in metadata_of(engine, moment.containers(), &counting, container, &slots) {
+        let metadata = metadata_of(engine, moment.containers(), &counting, container, &slots).into_iter();
+        for (chunk, counts) in metadata.filter(|(chunk, _)| reached.as_ref().is_none_or(|reached| reached.contains(chunk.address))) {
             match (chunk.read_references(engine)?, counts) {
                 (Some(pieces), Counts::Yes) => pieces.iter().for_each(|piece| table.count(piece, 1, is_mine)),
                 (Some(pieces), Counts::Perhaps) => pieces.iter().for_each(|piece| table.count(piece, 0, is_mine)),
@@ -231,6 +239,7 @@ impl Table {
     /// Compares what is known of each chunk. Without `knows_all`, a count may be too great, but never too small.
     /// Without `is_one_moment`, counts and references are of different times, so counts are not compared.
     fn judge(self, check: &mut Check<'_>, knows_all: bool, is_one_moment: bool) -> Result<()> {
+        let counts = check.engine.descriptor().profile.counts();
         for (fingerprint, chunk) in self.known {
             let address = Address::from_bits(chunk.address);
             let mut problem = |kind, what: String| check.report.add(kind, format!("chunk {fingerprint}{what}"));
@@ -250,9 +259,10 @@ impl Table {
             }
             // A count that has reached its maximum stays there. The true count is unknown.
             let count = u64::from(chunk.count);
-            let is_wrong = count < chunk.references || (count > chunk.references && knows_all && !chunk.is_uncertain);
+            let counted = if counts { chunk.references } else { 0 };
+            let is_wrong = count < counted || (count > counted && (knows_all || !counts) && !chunk.is_uncertain);
             if is_one_moment && chunk.is_indexed && chunk.count != u32::MAX && is_wrong {
-                let what = format!(" at {address}: the index counts {} instead of {}", referred(count), chunk.references);
+                let what = format!(" at {address}: the index counts {} instead of {counted}", referred(count));
                 check.report.add(ProblemKind::WrongCount, format!("chunk {fingerprint}{what}"));
             }
             // A read looks where the index says if the chunk is not where its recipe says.
@@ -287,7 +297,7 @@ fn missing(check: &mut Check<'_>, fingerprint: &Fingerprint, chunk: &Known) {
             let where_not = if chunk.is_stored { "the index does not say where it is" } else { "is in no readable container" };
             let what = format!("chunk {fingerprint} has {references} but {where_not}");
             check.report.add(ProblemKind::MissingChunk, what);
-            check.missing.insert(*fingerprint);
+            check.missing.insert_at(*fingerprint, if chunk.address == 0 { chunk.other } else { chunk.address });
             check.kinds.want(*fingerprint);
         }
     }

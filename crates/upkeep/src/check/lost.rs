@@ -3,38 +3,45 @@
 use onefold_engine::Piece;
 use onefold_fingerprint::Fingerprint;
 use onefold_storage::ChunkKind;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// Chunks that cannot be read, up to a limit of memory.
 #[derive(Debug, Default)]
 pub(crate) struct Lost {
-    chunks: HashSet<Fingerprint>,
+    /// With an address that something names, if that is known.
+    chunks: HashMap<Fingerprint, u64>,
     limit: usize,
     pub(super) left_out: u64,
 }
 
 impl Lost {
     /// Memory of one chunk in a hash set that has just grown.
-    const CHUNK_BYTES: usize = 80;
+    const CHUNK_BYTES: usize = 96;
 
     pub(super) fn within(memory_bytes: usize) -> Lost {
         Lost { limit: (memory_bytes / Lost::CHUNK_BYTES).max(1), ..Lost::default() }
     }
 
     pub(crate) fn insert(&mut self, fingerprint: Fingerprint) {
+        self.insert_at(fingerprint, 0);
+    }
+
+    /// Does the same with an address that something names; 0: unknown.
+    pub(crate) fn insert_at(&mut self, fingerprint: Fingerprint, address: u64) {
         if self.chunks.len() < self.limit {
-            self.chunks.insert(fingerprint);
-        } else if !self.chunks.contains(&fingerprint) {
+            self.chunks.insert(fingerprint, address);
+        } else if !self.chunks.contains_key(&fingerprint) {
             self.left_out += 1;
         }
     }
 
     pub(crate) fn contains(&self, fingerprint: &Fingerprint) -> bool {
-        self.chunks.contains(fingerprint)
+        self.chunks.contains_key(fingerprint)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Fingerprint> {
-        self.chunks.iter()
+    /// Returns the chunks, and the addresses that came with them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Fingerprint, u64)> + '_ {
+        self.chunks.iter().map(|(fingerprint, address)| (*fingerprint, *address))
     }
 
     pub(crate) fn is_complete(&self) -> bool {

@@ -27,6 +27,8 @@ pub enum ProblemKind {
     WrongAddress,
     /// A usage count differs from the number of references.
     WrongCount,
+    /// Marks of what a group needs lack something, or cannot be read.
+    Marks,
     /// An object (mapping, backup, volume) cannot be read.
     Object,
     /// A path of a backup, or a range of a volume, needs a damaged or missing chunk.
@@ -46,6 +48,7 @@ impl ProblemKind {
             ProblemKind::Quarantined => "quarantined",
             ProblemKind::WrongAddress => "wrong_address",
             ProblemKind::WrongCount => "wrong_count",
+            ProblemKind::Marks => "marks",
             ProblemKind::Object => "object",
             ProblemKind::Affected => "affected",
         }

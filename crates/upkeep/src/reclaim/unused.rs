@@ -8,7 +8,7 @@
 
 use crate::Monitor;
 use crate::Result;
-use crate::references::{MetadataChunk, of_chunk};
+use crate::references::{MetadataChunk, StoreRoots, references_of};
 use onefold_engine::{Address, Candidate, ContainerId, Cursor, DeadSlots, Engine, EngineError, MAX_CANDIDATES, Piece, Removed};
 use onefold_fingerprint::Fingerprint;
 use onefold_index::IndexError;
@@ -66,11 +66,6 @@ pub fn remove_unused(engine: &Arc<Engine>, monitor: &dyn Monitor, go_on: &dyn Fn
     // Chunks that were stored but never referred to are in the index only once they are durable.
     engine.flush()?;
     let mut removal = Removal { engine, monitor, report: RemovalReport::default(), was_left: false, was_in_use: false };
-    match engine.settle_quarantine() {
-        // Chunks that depend on that are kept, and reported.
-        Ok(()) | Err(EngineError::Index(IndexError::ChunkIndexDamaged { .. })) => {}
-        Err(error) => return Err(error.into()),
-    }
     let go_on = || go_on() && !monitor.is_cancelled();
     for _ in 0..MAX_PASSES {
         removal.was_left = false;
@@ -97,15 +92,21 @@ struct Removal<'a> {
 }
 
 impl Removal<'_> {
-    /// Makes one pass over the pages of the chunk index. Returns false if it was interrupted.
+    /// Makes one pass over what is unneeded. Returns false if it was interrupted.
     fn pass(&mut self, go_on: &dyn Fn() -> bool) -> Result<bool> {
-        // Writes entries that are only in memory into the pages, where the search looks.
-        match self.engine.maintain(true) {
-            Ok(()) => {}
-            // A damaged page prevents the sweep of its partition. Chunks in other pages can still be removed.
-            Err(EngineError::Index(error @ IndexError::ChunkIndexDamaged { .. })) => self.report.note(error.to_string()),
-            // The same holds for a page that has no space to grow on a full disk. Other removals may free that space.
-            Err(EngineError::Index(error)) if error.is_full() => self.report.is_short_of_room = true,
+        let mut damaged = Vec::new();
+        let survey = self.engine.survey(&mut StoreRoots::new(self.engine.digest_bytes()), go_on, &mut damaged)?;
+        damaged.into_iter().for_each(|what| self.report.note(what));
+        self.report.is_short_of_room |= survey.is_short_of_room;
+        if let Some(why) = survey.held {
+            if go_on() {
+                self.report.note(why);
+            }
+            return Ok(false);
+        }
+        match self.engine.settle_quarantine() {
+            // Chunks that depend on that are kept, and reported.
+            Ok(()) | Err(EngineError::Index(IndexError::ChunkIndexDamaged { .. })) => {}
             Err(error) => return Err(error.into()),
         }
         let mut cursor = Some(Cursor::default());
@@ -123,11 +124,7 @@ impl Removal<'_> {
 
     /// Removes candidates, then the chunks that only they referred to, and so on.
     fn levels(&mut self, mut level: Vec<Candidate>, go_on: &dyn Fn() -> bool) -> Result<bool> {
-        let digest_bytes = self.engine.digest_bytes();
-        let references = |kind, content: &[u8]| {
-            let pieces = of_chunk(content, kind, digest_bytes).ok_or("its content does not have the format of its kind")?;
-            Ok(pieces.iter().filter_map(Piece::fingerprint).collect())
-        };
+        let references = references_of(self.engine.digest_bytes());
         while !level.is_empty() {
             // Sorted by container, so that each is read once or twice and not for each removal.
             level.sort_unstable();
@@ -196,7 +193,7 @@ pub(crate) fn would_remove(engine: &Arc<Engine>, go_on: &dyn Fn() -> bool) -> Re
     if !would.damaged.is_empty() {
         return Ok(would);
     }
-    let mut level = engine.all_candidates(&mut would.damaged)?;
+    let mut level = engine.all_candidates(&mut StoreRoots::new(engine.digest_bytes()), &mut would.damaged)?;
     let mut lost: HashMap<Fingerprint, u32> = HashMap::new();
     while !level.is_empty() {
         level.sort_unstable();

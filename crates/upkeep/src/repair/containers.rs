@@ -196,7 +196,7 @@ impl Repair<'_> {
                 // All chunks with one prefix together, so that the next call knows where to begin.
                 Ok(Some(_)) if count >= LOST_AT_ONCE && last != fingerprint.prefix() => next = Some(fingerprint.prefix()),
                 Ok(Some(why)) => {
-                    let chunk = LostChunk { fingerprint: *fingerprint, address, slot: None };
+                    let chunk = LostChunk { fingerprint: *fingerprint, address, slot: None, is_needed: false };
                     lost.entry(address.origin()).or_insert_with(|| (why, Vec::new())).1.push(chunk);
                     (count, last) = (count + 1, fingerprint.prefix());
                 }

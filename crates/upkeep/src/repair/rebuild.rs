@@ -26,6 +26,7 @@ pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command:
     let moment = engine.moment(None)?;
     monitor.step("references", containers.len() as u64 + 1);
     let mut counts = Counts::default();
+    let containers = if engine.descriptor().profile.counts() { containers } else { Vec::new() };
     for container in containers {
         let slots = match engine.storage().slots(container) {
             Ok(slots) => slots,
@@ -47,6 +48,13 @@ pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command:
         rebuild.lose(&lost)?;
         counts.hand_over(&mut rebuild, BATCH)?;
         monitor.advance(1);
+    }
+    // Without counts, the places are all there is to it.
+    if !engine.descriptor().profile.counts() {
+        drop(moment);
+        drop(engine);
+        rebuild.finish()?;
+        return Ok(problems);
     }
     let names = volumes(&moment, &mut |problem| problems.push(problem));
     if let Some(why) = of_objects(&moment, &names, &mut |piece| counts.add(piece), &mut |problem| problems.push(problem)) {

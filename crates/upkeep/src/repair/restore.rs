@@ -133,7 +133,7 @@ impl Repair<'_> {
         let mut lost = Vec::new();
         for (fingerprint, entry) in needed.iter().zip(entries) {
             if entry.is_some_and(|entry| entry.address == 0) && engine.quarantined(fingerprint)?.is_none() {
-                lost.push(LostChunk { fingerprint: *fingerprint, address: Address::from_bits(0), slot: None });
+                lost.push(LostChunk { fingerprint: *fingerprint, address: Address::from_bits(0), slot: None, is_needed: true });
             }
         }
         if lost.is_empty() { Ok(()) } else { self.lose(engine, &lost, "restored chunks need them, and no container has them") }

@@ -49,7 +49,12 @@ pub(crate) fn of(engine: &Arc<Engine>, container: ContainerId) -> Result<Suspect
     for (_, (address, slot)) in slots.iter().enumerate().filter(|(number, _)| !dead.contains(*number)) {
         if content(engine, *address, &slot.fingerprint, slot.kind)?.is_none() {
             why.get_or_insert_with(|| format!("the bytes of chunk {} at {address} do not match its fingerprint", slot.fingerprint));
-            lost.push(LostChunk { fingerprint: slot.fingerprint, address: *address, slot: Some((slot.kind, slot.length_bytes)) });
+            lost.push(LostChunk {
+                fingerprint: slot.fingerprint,
+                address: *address,
+                slot: Some((slot.kind, slot.length_bytes)),
+                is_needed: false,
+            });
         }
     }
     let why = why.unwrap_or_default();

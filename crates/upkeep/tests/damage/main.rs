@@ -14,6 +14,10 @@ mod matrix;
 mod merging;
 mod scene;
 
+use onefold_engine::StoreProfile;
+
+const PROFILE: StoreProfile = StoreProfile::Exact;
+
 use onefold_engine::{Hints, Mode};
 use onefold_ground::{Access, Ground, SimulatedGround};
 use onefold_upkeep::{NoMonitor, ProblemKind};

@@ -83,6 +83,7 @@ impl Scene {
     fn with_merges(merges: bool) -> Scene {
         let ground = SimulatedGround::new(1);
         let descriptor = Descriptor {
+            profile: crate::PROFILE,
             chunk_sizes: Sizes { min: 1024, target: 4096, max: 16384 },
             container_bytes: 128 << 10,
             frame_bytes: 16 << 10,

@@ -14,6 +14,7 @@ use super::{WholeLog, Work};
 use crate::OBJECTS_WRITTEN;
 use crate::lifecycle::layout::{CONTAINERS, LOG, OBJECTS, UNUSED_KEPT, log_options, storage_options};
 use crate::liveness::dead::{self, DeadSlots, PARTITION as DEAD_PARTITION};
+use crate::liveness::marked::forget_marks;
 use crate::{Change, EngineError, Result};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, GroundError, checksum, parent, read_file, replace_file};
@@ -369,6 +370,8 @@ impl Work<'_> {
         if self.dry_run {
             return Ok(());
         }
+        // Batches that said what groups changed may be lost too.
+        forget_marks(&**self.ground)?;
         Ok(replace_file(&**self.ground, UNUSED_KEPT, self.meaning.kept_text().as_bytes())?)
     }
 

@@ -1,0 +1,367 @@
+// The tests of `repair` and of `repair_marked`: the same on stores of two profiles.
+
+#[path = "../repair/cases.rs"]
+mod cases;
+#[path = "../damage/merging.rs"]
+mod merging;
+#[allow(dead_code, reason = "shared with the tests of damage")]
+#[path = "../damage/scene.rs"]
+mod scene;
+
+use onefold_engine::{Mode, Settings};
+use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
+use onefold_upkeep::{CheckOptions, NoMonitor, Problem, ProblemKind, RepairOptions, RepairReport, UpkeepError, check, repair};
+use onefold_volume::{Volumes, VolumesOptions};
+use scene::{Look, Scene, VOLUME, look, open, settings};
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::sync::Arc;
+
+fn run(ground: &SimulatedGround, dry_run: bool) -> Result<RepairReport, UpkeepError> {
+    let options = RepairOptions { dry_run, may_lose: true, memory_bytes: 16 << 20 };
+    repair(Arc::new(ground.clone()), Settings { ..settings() }, options, "test", &NoMonitor)
+}
+
+/// All files and their bytes.
+fn content(ground: &SimulatedGround) -> BTreeMap<String, Vec<u8>> {
+    fn walk(ground: &SimulatedGround, directory: &str, files: &mut BTreeMap<String, Vec<u8>>) {
+        for entry in ground.list(directory).unwrap() {
+            let path = if directory.is_empty() { entry.name } else { format!("{directory}/{}", entry.name) };
+            if entry.is_directory {
+                walk(ground, &path, files);
+            } else if path != "lock" {
+                files.insert(path.clone(), onefold_ground::read_file(ground, &path, 1 << 30).unwrap());
+            }
+        }
+    }
+    let mut files = BTreeMap::new();
+    walk(ground, "", &mut files);
+    files
+}
+
+fn is_known_lost(problem: &Problem) -> bool {
+    matches!(problem.kind, ProblemKind::Quarantined | ProblemKind::Affected)
+}
+
+fn sorted(mut problems: Vec<Problem>) -> Vec<Problem> {
+    problems.sort_by(|one, other| one.what.cmp(&other.what));
+    problems
+}
+
+fn list(problems: &[Problem]) -> String {
+    problems
+        .iter()
+        .filter(|problem| problem.kind != ProblemKind::Affected)
+        .map(|problem| format!("\n  {:?} {}", problem.kind, problem.what))
+        .collect()
+}
+
+/// What must hold after a repair: nothing is wrong but what is known to be lost, and nothing that is read is wrong.
+fn must_be_sound(ground: &SimulatedGround, scene: &Scene, what: &str) -> Look {
+    let found = look(ground, Mode::ReadWrite, scene.states.last().unwrap());
+    assert!(found.refused.is_none(), "{what}: {:?}", found.refused);
+    assert!(found.report.problems.iter().all(is_known_lost), "{what}:{}", list(&found.report.problems));
+    assert!(found.agrees(scene.states.last().unwrap()), "{what}");
+    found.assert_named(what);
+    found
+}
+
+/// Writes the volume again, as its user would; then nothing of it is lost.
+fn write_volume_again(ground: &SimulatedGround, scene: &Scene, what: &str) {
+    let expected = &scene.states.last().unwrap().volume;
+    {
+        let engine = open(ground, Mode::ReadWrite).unwrap();
+        let volumes = Volumes::open(engine.clone(), VolumesOptions::default()).unwrap();
+        let volume = volumes.get(VOLUME).unwrap();
+        volume.write(0, expected).unwrap();
+        volume.flush().unwrap();
+        drop((volume, volumes));
+        onefold_upkeep::remove_unused(&engine, &NoMonitor, &|| true).unwrap();
+        engine.close().unwrap();
+    }
+    let found = must_be_sound(ground, scene, what);
+    assert!(found.volume.iter().all(|(_, bytes)| bytes.is_some()), "{what}");
+    assert!(!found.report.problems.iter().any(|problem| problem.what.contains(&format!("{VOLUME:?}"))), "{what}");
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Damage {
+    Flip(u64),
+    Zero(u64, u64),
+    Cut(u64),
+    Delete,
+}
+
+impl Damage {
+    fn apply(self, ground: &SimulatedGround, path: &str) {
+        match self {
+            Damage::Flip(at) => ground.corrupt(path, at, 0x20).unwrap(),
+            Damage::Zero(at, length) => {
+                ground.open(path, Access::ReadWrite).unwrap().write_at(at, &vec![0; length as usize]).unwrap();
+            }
+            Damage::Cut(length) => ground.open(path, Access::ReadWrite).unwrap().set_len(length).unwrap(),
+            Damage::Delete => ground.remove(path).unwrap(),
+        }
+    }
+}
+
+/// A dry run finds what the repair finds, where the repair rebuilds nothing that a dry run cannot keep in memory.
+fn must_say_the_same(would: &RepairReport, did: &RepairReport, what: &str) {
+    let is_rehearsed = !did.actions.iter().any(|action| action.starts_with("the chunk index"));
+    let actions = |report: &RepairReport| -> Vec<String> {
+        let done = |action: &String| action.replace("would be", "was").replace("were", "was").replace("could be removed", "may be removed");
+        report.actions.iter().map(done).collect()
+    };
+    if is_rehearsed {
+        assert_eq!(actions(would), actions(did), "{what}");
+        assert_eq!(sorted(would.check.problems.clone()), sorted(did.check.problems.clone()), "{what}");
+        assert_eq!(would.quarantined_chunks, did.quarantined_chunks, "{what}");
+        assert_eq!(would.restored_chunks, did.restored_chunks, "{what}");
+        assert_eq!(would.check.repaired, did.check.repaired, "{what}");
+    }
+    assert_eq!(would.actions.is_empty(), did.actions.is_empty(), "{what}: {:?} {:?}", would.actions, did.actions);
+}
+
+/// Repairs a damaged copy in every way that must do the same.
+fn repaired(scene: &Scene, damage: &[(&str, Damage)]) -> Look {
+    let what = format!("{damage:?}");
+    let ground = scene.copy();
+    damage.iter().for_each(|(path, damage)| damage.apply(&ground, path));
+    let before = content(&ground);
+    let would = run(&ground, true).unwrap_or_else(|error| panic!("{what}: dry run: {error}"));
+    assert!(content(&ground) == before, "{what}: a dry run changed something");
+    let did = run(&ground, false).unwrap_or_else(|error| panic!("{what}: {error}"));
+    must_say_the_same(&would, &did, &what);
+    assert!(did.check.problems.iter().all(is_known_lost), "{what}: {:?}{}", did.actions, list(&did.check.problems));
+    let found = must_be_sound(&ground, scene, &what);
+    let again = run(&ground, false).unwrap();
+    assert_eq!(again.actions, Vec::<String>::new(), "{what}: the second time");
+    assert_eq!(sorted(again.check.problems), sorted(did.check.problems), "{what}");
+    write_volume_again(&ground, scene, &what);
+    found
+}
+
+fn files(scene: &Scene, wanted: impl Fn(&str) -> bool) -> Vec<String> {
+    let files: Vec<String> = scene.files().into_iter().filter(|path| wanted(path)).collect();
+    assert!(!files.is_empty());
+    files
+}
+
+fn is_sealed(scene: &Scene, path: &str) -> bool {
+    scene.bytes(path).windows(8).any(|bytes| bytes == b"1FLDEND1")
+}
+
+#[test]
+fn a_store_without_damage_is_left_as_it_is() {
+    let found = repaired(&Scene::new(), &[]);
+    assert!(found.report.is_clean());
+}
+
+#[test]
+fn damaged_containers_cost_what_cannot_be_read_and_nothing_else() {
+    let (mut tried, mut felt) = (0, 0);
+    for scene in [Scene::new(), Scene::merged()] {
+        let containers = files(&scene, |path| path.starts_with("containers/") && !path.ends_with(".forward") && is_sealed(&scene, path));
+        for (number, path) in containers.iter().enumerate() {
+            let length = scene.length(path);
+            let catalog = u64::from(u32::from_le_bytes(scene.bytes(path)[length as usize - 40..][..4].try_into().unwrap()));
+            let all = [
+                Damage::Flip(64 + 100),
+                Damage::Flip(catalog + 20),
+                Damage::Flip(length - 3),
+                Damage::Zero(5000, 9000),
+                Damage::Cut(length / 2),
+                Damage::Delete,
+                Damage::Zero(0, 200),
+            ];
+            for damage in [all[number % all.len()], all[(number + 3) % all.len()]] {
+                let problems = repaired(&scene, &[(path, damage)]).report.problems;
+                // Some containers only have what was overwritten since.
+                felt += usize::from(problems.iter().any(|problem| problem.kind == ProblemKind::Quarantined));
+                tried += 1;
+            }
+        }
+    }
+    assert!(felt * 2 > tried, "{felt} of {tried}");
+}
+
+#[test]
+fn a_damaged_header_of_a_container_is_written_anew_and_nothing_is_lost() {
+    for scene in [Scene::new(), Scene::merged()] {
+        let has_frames = |path: &str| scene.bytes(path).get(64..4096).is_some_and(|bytes| bytes.iter().any(|byte| *byte != 0));
+        for path in files(&scene, |path| path.starts_with("containers/") && !path.ends_with(".forward")) {
+            if has_frames(&path) {
+                for damage in [Damage::Flip(9), Damage::Flip(40)] {
+                    assert!(repaired(&scene, &[(&path, damage)]).report.is_clean(), "{path} {damage:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_damaged_open_container_costs_what_cannot_be_read() {
+    let scene = Scene::new();
+    let has_frames = |bytes: &[u8]| bytes.len() > 4096 && bytes[64..4096].iter().any(|byte| *byte != 0);
+    let open = scene.files().into_iter().filter(|path| path.starts_with("containers/") && has_frames(&scene.bytes(path)));
+    for path in open.filter(|path| !is_sealed(&scene, path)) {
+        for damage in [Damage::Flip(100), Damage::Zero(64, 4000), Damage::Cut(64), Damage::Delete] {
+            repaired(&scene, &[(&path, damage)]);
+        }
+    }
+}
+
+#[test]
+fn m0_20_forwards_are_written_anew_and_nothing_is_lost() {
+    let scene = Scene::merged();
+    let forwards = files(&scene, |path| path.ends_with(".forward"));
+    for (number, path) in forwards.iter().enumerate() {
+        let damage = [Damage::Flip(25), Damage::Delete, Damage::Cut(10), Damage::Zero(0, 512)][number % 4];
+        assert!(repaired(&scene, &[(path, damage)]).report.is_clean(), "{path} {damage:?}");
+    }
+    let all: Vec<(&str, Damage)> = forwards.iter().map(|path| (path.as_str(), Damage::Delete)).collect();
+    assert!(repaired(&scene, &all).report.is_clean());
+}
+
+#[test]
+fn a_damaged_chunk_index_is_made_anew_and_nothing_is_lost() {
+    let scene = Scene::new();
+    let pages = files(&scene, |path| path.contains("/pages-"));
+    let headers = files(&scene, |path| path.starts_with("index/") && path.ends_with("/header"));
+    for damage in [
+        vec![(pages[0].as_str(), Damage::Flip(50))],
+        vec![(pages[0].as_str(), Damage::Delete)],
+        vec![(headers[1].as_str(), Damage::Zero(0, 8192))],
+        headers.iter().chain(&pages).map(|path| (path.as_str(), Damage::Delete)).collect(),
+    ] {
+        assert!(repaired(&scene, &damage).report.is_clean(), "{damage:?}");
+    }
+}
+
+/// Many things at once: an index page, a container's data, another's catalog, a forward.
+fn much_damage(scene: &Scene) -> Vec<(String, Damage)> {
+    let page = files(scene, |path| path.contains("/pages-")).swap_remove(0);
+    let forward = files(scene, |path| path.ends_with(".forward")).swap_remove(1);
+    let containers = files(scene, |path| path.starts_with("containers/") && !path.ends_with(".forward") && is_sealed(scene, path));
+    let end = scene.length(&containers[1]);
+    vec![
+        (page, Damage::Flip(60)),
+        (containers[0].clone(), Damage::Flip(300)),
+        (containers[1].clone(), Damage::Flip(end - 60)),
+        (forward, Damage::Delete),
+    ]
+}
+
+#[test]
+fn a_repair_that_crashes_at_any_sync_is_ended_by_the_next() {
+    let scene = Scene::merged();
+    let all = much_damage(&scene);
+    for with_index in [false, true] {
+        let damaged = || {
+            let ground = scene.copy();
+            all.iter().skip(usize::from(!with_index)).for_each(|(path, damage)| damage.apply(&ground, path));
+            ground
+        };
+        let ground = damaged();
+        let start = ground.syncs();
+        let expected = run(&ground, false).unwrap();
+        assert!(expected.quarantined_chunks > 0);
+        let lost = |ground: &SimulatedGround| must_be_sound(ground, &scene, "lost").report.quarantined_chunks;
+        let expected = lost(&ground);
+        let syncs = ground.syncs() - start;
+        assert!(syncs > 10, "{syncs}");
+        for crash in 0..syncs {
+            for policy in [CrashPolicy::DropAll, CrashPolicy::Random { seed: crash }] {
+                let what = format!("crash at sync {crash} of {syncs}, {policy:?}, index damaged too: {with_index}");
+                let ground = damaged();
+                ground.crash_after_syncs(crash);
+                let _ = run(&ground, false);
+                let ground = ground.restart(policy);
+                run(&ground, false).unwrap_or_else(|error| panic!("{what}: {error}"));
+                let found = must_be_sound(&ground, &scene, &what);
+                assert_eq!(found.report.quarantined_chunks, expected, "{what}:{}", list(&found.report.problems));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_repair_that_meets_errors_or_a_full_disk_is_ended_by_the_next() {
+    let scene = Scene::merged();
+    let all = much_damage(&scene);
+    for seed in 0..40 {
+        let ground = scene.copy();
+        all.iter().for_each(|(path, damage)| damage.apply(&ground, path));
+        if seed % 2 == 0 {
+            ground.set_capacity(ground.used_bytes() + seed * 3000);
+        } else {
+            ground.fail_operation(seed * 7, ErrorKind::Other);
+        }
+        let _ = run(&ground, false);
+        ground.set_capacity(u64::MAX);
+        let ground = ground.restart(CrashPolicy::KeepAll);
+        run(&ground, false).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        must_be_sound(&ground, &scene, &format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn what_can_be_read_again_is_restored() {
+    let scene = Scene::merged();
+    let containers = files(&scene, |path| path.starts_with("containers/") && !path.ends_with(".forward"));
+    for path in containers {
+        let ground = scene.copy();
+        let whole = onefold_ground::read_file(&ground, &path, 1 << 30).unwrap();
+        ground.remove(&path).unwrap();
+        run(&ground, false).unwrap();
+        must_be_sound(&ground, &scene, &path);
+        let file = ground.create(&path).unwrap();
+        file.write_at(0, &whole).unwrap();
+        file.sync().unwrap();
+        ground.sync_directory(onefold_ground::parent(&path)).unwrap();
+        let did = run(&ground, false).unwrap();
+        assert!(did.check.is_clean(), "{path}: {:?}{}", did.actions, list(&did.check.problems));
+        let found = must_be_sound(&ground, &scene, &path);
+        assert!(found.report.is_clean());
+        let engine = open(&ground, Mode::ReadOnly).unwrap();
+        assert!(check(&engine, CheckOptions { read_data: true, ..CheckOptions::default() }, &NoMonitor).unwrap().is_clean());
+        // Writers take a slot that is not dead for a stored chunk.
+        for container in engine.storage().containers().unwrap() {
+            let dead = engine.dead_slots(container).unwrap();
+            for (number, (address, slot)) in engine.storage().slots(container).unwrap().iter().enumerate() {
+                assert!(dead.contains(number) || engine.locate(&slot.fingerprint).unwrap().is_some(), "{path}: {address} is nowhere");
+            }
+        }
+    }
+}
+
+#[test]
+fn m0_19_what_is_not_needed_goes_beside_lost_chunks_and_nothing_that_is_needed() {
+    let scene = Scene::merged();
+    let all = much_damage(&scene);
+    for with_index in [false, true] {
+        let ground = scene.copy();
+        all.iter().skip(usize::from(!with_index)).for_each(|(path, damage)| damage.apply(&ground, path));
+        run(&ground, false).unwrap();
+        {
+            let engine = open(&ground, Mode::ReadWrite).unwrap();
+            let report = onefold_upkeep::prune(&engine, Default::default(), &NoMonitor, &|| true).unwrap();
+            assert_eq!(report.is_complete, report.problems.is_empty(), "{:?}", report.problems);
+            engine.close().unwrap();
+        }
+        must_be_sound(&ground, &scene, "after pruning");
+        // All that was damaged comes back as it was: everything can be read again, so nothing that it needs has gone.
+        for (path, _) in &all {
+            if path.starts_with("containers/") && !path.ends_with(".forward") && ground.exists(path).unwrap() {
+                let file = ground.open(path, Access::ReadWrite).unwrap();
+                let whole = scene.bytes(path);
+                file.set_len(whole.len() as u64).unwrap();
+                file.write_at(0, &whole).unwrap();
+                file.sync().unwrap();
+            }
+        }
+        let did = run(&ground, false).unwrap();
+        assert!(did.check.is_clean(), "index damaged: {with_index}: {:?}{}", did.actions, list(&did.check.problems));
+        assert!(must_be_sound(&ground, &scene, "restored").report.is_clean());
+    }
+}
