@@ -10,6 +10,7 @@ mod floors;
 mod ideal;
 mod ingest;
 mod iscsi;
+mod marking;
 mod peers;
 mod pipeline;
 mod process;
@@ -102,7 +103,7 @@ pub struct Options {
     #[arg(long, default_value = "/var/tmp")]
     disk: PathBuf,
     /// Only these parts
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Floors, Part::Pipeline, Part::Ideal, Part::Backups, Part::Ingest, Part::Disks, Part::Iscsi, Part::Reclamation, Part::Writers, Part::Opening, Part::Clones, Part::Scrub])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Floors, Part::Pipeline, Part::Ideal, Part::Backups, Part::Ingest, Part::Disks, Part::Iscsi, Part::Reclamation, Part::Marking, Part::Writers, Part::Opening, Part::Clones, Part::Scrub])]
     parts: Vec<Part>,
     /// Also writes the figures as JSON
     #[arg(long)]
@@ -135,6 +136,8 @@ enum Part {
     Iscsi,
     /// Reclaiming space after many generations, and restores before and after
     Reclamation,
+    /// Finding out what is needed after a change, without counts
+    Marking,
     /// Latency of writers beside reclamation
     Writers,
     /// Opening after a crash with a full log
@@ -197,6 +200,7 @@ fn measure(part: Part, options: &Options, report: &mut Report) -> Result<()> {
         Part::Disks => disks::measure(options, report),
         Part::Iscsi => iscsi::measure(options, report),
         Part::Reclamation => reclamation::generations(options, report),
+        Part::Marking => marking::measure(options, report),
         Part::Writers => reclamation::writers(options, report),
         Part::Opening => reclamation::opening(options, report),
         Part::Clones => reclamation::clones(options, report),

@@ -308,7 +308,7 @@ fn sum(value: &Value) -> f64 {
 }
 
 /// Puts all files of a store out of the page cache.
-fn cold(directory: &Path) -> Result<()> {
+pub fn cold(directory: &Path) -> Result<()> {
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         if path.is_dir() {

@@ -8,6 +8,7 @@
 pub mod chunk;
 mod error;
 pub mod objects;
+pub mod sampled;
 mod view;
 
 pub use chunk::{

@@ -202,3 +202,62 @@ fn m3_7_no_survey_begins_while_a_removal_is_under_way() {
     assert_eq!(engine.remove_unused(&candidates, &references, &|| true).unwrap().chunks, 1);
     assert_eq!(held.into_inner(), [Some("it was cut short".to_owned())]);
 }
+
+/// Paths of all container files.
+fn containers(ground: &SimulatedGround, directory: &str) -> Vec<String> {
+    let mut paths = Vec::new();
+    for entry in ground.list(directory).unwrap() {
+        let path = format!("{directory}/{}", entry.name);
+        if ground.list(&path).is_ok() { paths.extend(containers(ground, &path)) } else { paths.push(path) }
+    }
+    paths.sort();
+    paths
+}
+
+#[test]
+fn m3_7_a_copy_that_was_stored_again_is_needed_by_all_who_needed_the_damaged_one() {
+    let ground = store();
+    let data = noise(1, 300_000);
+    let write = |volumes: &Volumes, name: &str| {
+        let volume = volumes.create(name, VOLUME_BYTES, BLOCK_BYTES, None).unwrap();
+        volume.write(0, &data).unwrap();
+        volume.flush().unwrap();
+    };
+    let engine = open(&ground);
+    write(&volumes(&engine), "one");
+    write(&volumes(&engine), "two");
+    survey(&engine);
+    engine.close().unwrap();
+    drop(engine);
+    ground.corrupt(&containers(&ground, "containers/0000")[0], 40_000, 1).unwrap();
+    let options = RepairOptions { dry_run: false, may_lose: true, memory_bytes: 16 << 20 };
+    let report = repair(Arc::new(ground.clone()), settings(), options, "test", &NoMonitor).unwrap();
+    assert!(report.quarantined_chunks > 0, "{:?}", report.actions);
+
+    let engine = open(&ground);
+    // The marks of the two are from before: they name the damaged place.
+    write(&volumes(&engine), "three");
+    let check_all = || check(&engine, CheckOptions { read_data: true, ..CheckOptions::default() }, &NoMonitor).unwrap();
+    assert!(check_all().is_clean(), "{:?}", check_all().problems);
+    let volumes = volumes(&engine);
+    let gone = |name: &str| {
+        volumes.delete(name).unwrap();
+        volumes.resume_deletions(&|| true).unwrap();
+        engine.flush().unwrap();
+    };
+    gone("three");
+    let max_unused_0 = PruneOptions { max_unused: 0.0, ..PruneOptions::default() };
+    let report = prune(&engine, max_unused_0, &NoMonitor, &|| true).unwrap();
+    assert!(report.is_complete && report.chunks == 0, "{report:?}");
+    for name in ["one", "two"] {
+        let mut read = vec![0; data.len()];
+        volumes.get(name).unwrap().read(0, &mut read).unwrap();
+        assert!(read == data, "{name}");
+    }
+    assert!(check_all().is_clean(), "{:?}", check_all().problems);
+    gone("one");
+    gone("two");
+    let report = prune(&engine, max_unused_0, &NoMonitor, &|| true).unwrap();
+    assert!(report.chunk_bytes >= 300_000, "{report:?}");
+    assert!(check_all().is_clean(), "{:?}", check_all().problems);
+}

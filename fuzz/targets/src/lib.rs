@@ -12,6 +12,7 @@ pub mod descriptor;
 pub mod experiment;
 pub mod fingerprints;
 pub mod galois;
+pub mod hooks;
 pub mod iscsi_login;
 pub mod iscsi_pdu;
 pub mod iscsi_session;
@@ -41,6 +42,7 @@ pub const TARGETS: &[Target] = &[
     ("experiment", experiment::run),
     ("fingerprints", fingerprints::run),
     ("galois", galois::run),
+    ("hooks", hooks::run),
     ("iscsi_login", iscsi_login::run),
     ("iscsi_pdu", iscsi_pdu::run),
     ("iscsi_session", iscsi_session::run),
