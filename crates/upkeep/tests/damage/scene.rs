@@ -9,7 +9,7 @@ use onefold_engine::{Descriptor, Engine, EngineError, Mode, Settings};
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
 use onefold_oplog::{Log, LogOptions, Opening};
 use onefold_storage::Compression;
-use onefold_upkeep::{CheckOptions, CheckReport, NoMonitor, ProblemKind, check};
+use onefold_upkeep::{CheckOptions, CheckReport, NoMonitor, ProblemKind, PruneOptions, check, prune};
 use onefold_volume::{Volumes, VolumesOptions};
 use std::collections::BTreeMap;
 use std::fs;
@@ -127,6 +127,10 @@ impl Scene {
             state.volume[600_000..][..data.len()].copy_from_slice(&data);
             engine.maintain(true).unwrap();
             states.push(state.clone());
+        }
+        if !crate::PROFILE.counts() {
+            // Makes marks.
+            prune(&engine, PruneOptions::default(), &NoMonitor, &|| true).unwrap();
         }
         let mut older = ground.snapshot(CrashPolicy::KeepAll);
         let (mut volume, mut volumes, mut engine) = (volume, volumes, engine);
