@@ -69,8 +69,8 @@ pub struct HooksStatistics {
 #[derive(Debug)]
 pub struct Hooks {
     table: RwLock<Table>,
-    /// Buckets below are in the snapshot that is being written. Forced hooks do not move there from above, or it would
-    /// miss them.
+    /// Buckets below are in the snapshot that is being written. Forced hooks do not move between these and the others,
+    /// or it would have them never or twice.
     saved: AtomicUsize,
 }
 
@@ -89,14 +89,16 @@ impl Hooks {
     /// Appends the containers that hooks of these fingerprints lead to: for each at most [`MAX_FOUND`], the highest
     /// number first.
     pub fn find(&self, names: &[Fingerprint], out: &mut Vec<Found>) {
+        let mut of_one = Vec::new();
         for (batch, names) in names.chunks(BATCH).enumerate() {
             let table = self.table.read();
             table.touch(names);
             for (at, name) in names.iter().enumerate() {
-                let begin = out.len();
-                table.find(Key::of(name, table.buckets()), &mut |container| out.push(Found { at: batch * BATCH + at, container }));
-                out[begin..].sort_unstable_by_key(|found| std::cmp::Reverse(found.container));
-                out.truncate(begin + MAX_FOUND);
+                of_one.clear();
+                table.find(Key::of(name, table.buckets()), &mut |container| of_one.push(container));
+                of_one.sort_unstable_by_key(|container| std::cmp::Reverse(*container));
+                of_one.dedup();
+                out.extend(of_one.iter().take(MAX_FOUND).map(|container| Found { at: batch * BATCH + at, container: *container }));
             }
         }
     }

@@ -206,8 +206,11 @@ fn bucket(bytes: &[u8]) -> Bucket {
 
 impl Table {
     /// Adds the hooks of a bucket of a snapshot, as far as there is room. The rate stays: these hooks are older than
-    /// those that are here.
+    /// those that are here. A hook that is in its other bucket already may be there twice then.
     fn take_in(&mut self, bucket: usize, read: &Bucket, saved: usize) {
+        if self.fill(bucket, read) {
+            return;
+        }
         for at in 0..HOOKS_IN_BUCKET {
             let hook = hook(read, at);
             if hook.container != 0 {

@@ -181,8 +181,8 @@ impl Table {
         self.rate <= MAX_RATE_LOG2 && tag & ((1 << self.rate) - 1) == 0
     }
 
-    /// Puts a hook into one of its buckets. If there is no room, makes the sample smaller. No forced hook moves from the
-    /// buckets from `saved` on to those below.
+    /// Puts a hook into one of its buckets. If there is no room, makes the sample smaller. No forced hook moves between
+    /// the buckets below `saved` and the others.
     pub(super) fn put(&mut self, key: Key, container: u32, is_forced: bool, saved: usize) -> Put {
         let tag = key.tag | if is_forced { FORCED } else { 0 };
         loop {
@@ -197,6 +197,20 @@ impl Table {
             }
             self.rate += 1;
         }
+    }
+
+    /// Fills a bucket. Returns false if it is not empty.
+    pub(super) fn fill(&mut self, bucket: usize, with: &Bucket) -> bool {
+        if self.bucket(bucket).iter().any(|word| *word != 0) {
+            return false;
+        }
+        for at in 0..HOOKS_IN_BUCKET {
+            let hook = hook(with, at);
+            if hook.container != 0 {
+                self.set(bucket, at, hook);
+            }
+        }
+        true
     }
 
     /// Puts a hook into `bucket`, if that has a free place or the hook is somewhere already.
@@ -258,8 +272,8 @@ impl Table {
         for at in 0..HOOKS_IN_BUCKET {
             let moved = hook(self.bucket(bucket), at);
             let other = self.other(bucket, moved.tag);
-            // A snapshot that is being written would miss it.
-            if other == bucket || (moved.is_forced() && other < saved && bucket >= saved) {
+            // A snapshot that is being written would have it never or twice.
+            if other == bucket || (moved.is_forced() && (other < saved) != (bucket < saved)) {
                 continue;
             }
             if let Some(room) = self.free(other).map(|(at, _)| at).or_else(|| self.replaceable(other)) {

@@ -235,7 +235,9 @@ fn m3_5_a_snapshot_that_is_written_beside_additions_has_a_hook_of_every_containe
         assert!(is_reached(&again, container, &names), "container {container}");
         missing += names.iter().filter(|name| !containers(&again, **name).contains(&container)).count();
     }
-    assert_eq!(again.statistics().forced, hooks.statistics().forced);
+    // Those that came while it was written are in it or not, and were added again: they may be there twice.
+    let twice = again.statistics().forced - hooks.statistics().forced;
+    assert!(twice <= u64::from(next.get() - 1451), "{twice}");
     assert!(missing < 1000, "{missing} of {} hooks moved and are missing", next.get() * 100);
 }
 
