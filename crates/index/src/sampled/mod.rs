@@ -103,8 +103,8 @@ impl Hooks {
         }
     }
 
-    /// Adds the hooks of a container that has these chunks. Adding them again changes nothing. Returns false if not even
-    /// one hook has room, or there are no chunks: then no hook leads to the container.
+    /// Adds the hooks of a container that has these chunks. Adding them again changes nothing. Returns false if not
+    /// even one hook has room, or there are no chunks: then no hook leads to the container.
     ///
     /// # Panics
     /// If `container` is 0, which stands for no hook.

@@ -86,8 +86,8 @@ fn header_blocks(partitions: usize) -> u64 {
 
 impl Hooks {
     /// Writes a snapshot to an empty file, which is durable on return. `covered` has for each container partition the
-    /// number below which all containers have been [added](Hooks::add). `serial` differs from that of any other snapshot
-    /// of the store. One at a time. `go_on` is asked before each block of 64 KiB; returns false if it said no.
+    /// number below which all containers have been [added](Hooks::add). `serial` differs from that of any other
+    /// snapshot of the store. One at a time. `go_on` is asked before each block of 64 KiB; returns false if it said no.
     pub fn save(&self, file: &dyn File, serial: u64, covered: &[u32], go_on: &dyn Fn() -> bool) -> Result<bool> {
         let saved = self.save_blocks(file, serial, covered, go_on);
         self.saved.store(0, Ordering::Relaxed);
@@ -166,8 +166,8 @@ impl HooksRead<'_> {
         &self.header.covered
     }
 
-    /// Adds the hooks of the next block to those that are there. Returns false at the end. Errors: a sentence. The block
-    /// is left out, and the next call goes on after it.
+    /// Adds the hooks of the next block to those that are there. Returns false at the end. Errors: a sentence. The
+    /// block is left out, and the next call goes on after it.
     pub fn step(&mut self) -> std::result::Result<bool, String> {
         let (number, start) = (self.block, self.block * BUCKETS_IN_BLOCK);
         if start as u64 >= self.header.buckets {
