@@ -5,14 +5,14 @@
 //! the container's catalog has the names of all others.
 //!
 //! # The sample
-//! A fingerprint is in the sample if the low bits of its tag are zero: one of T, and T is a power of two. T begins at 1,
-//! so a small store finds everything. Each container also has one hook that is *forced*: it stays whatever T is. It is
-//! that of the fingerprint whose tag ends with the most zeros, which would be the last to go anyway.
+//! A fingerprint is in the sample if the low bits of its tag are zero: one of T, and T is a power of two. T begins at
+//! 1, so a small store finds everything. Each container also has one hook that is *forced*: it stays whatever T is. It
+//! is that of the fingerprint whose tag ends with the most zeros, which would be the last to go anyway.
 //!
 //! # When memory is full
-//! There is no sweep and no pause. A hook that finds no room doubles T. From then on about half of all hooks are outside
-//! of the sample. They stay and are used until another hook needs their place. So the memory is always full of hooks,
-//! and what is found falls off slowly between two doublings. The paper's index thins itself at once.
+//! There is no sweep and no pause. A hook that finds no room doubles T. From then on about half of all hooks are
+//! outside of the sample. They stay and are used until another hook needs their place. So the memory is always full of
+//! hooks, and what is found falls off slowly between two doublings. The paper's index thins itself at once.
 //!
 //! # Memory
 //! One block without pointers, of buckets of 64 bytes (a cache line) with ten hooks each: 32 bits of container, 15 of
