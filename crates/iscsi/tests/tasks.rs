@@ -7,6 +7,7 @@ use onefold_tests::RequestError;
 use onefold_tests::iscsi::{HEADER_BYTES, Initiator, connect, login_request, receive, send, word};
 use served::{HALF, NAME, SIZE, Served, begin, limits, management, ping, read_10, send_asked_for, tag, take_all_memory, window, write_10};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 #[test]
 fn m0_1_room_for_a_command_that_was_aborted_is_not_taken_for_one_with_its_tag() {
@@ -295,15 +296,20 @@ fn m0_1_reads_of_those_who_begin_to_send_several_commands_at_a_time_are_executed
             assert_eq!((answer[0], answer[1] & 1, &data[..]), (0x25, 1, &[7; 512][..]));
         }
     };
-    // The server cannot know of the first ones. It sees soon that one does not wait for the other.
-    for _ in 0..50 {
-        two(&mut initiator);
-        answered(&mut initiator);
-    }
-    let arrived = served.disk.arrived.load(Ordering::Relaxed);
-    let gate = served.disk.gate.lock().unwrap();
-    two(&mut initiator);
-    served.disk.wait_for(arrived + 2);
-    drop(gate);
-    answered(&mut initiator);
+    // The server cannot know of the first ones. It sees soon that one does not wait for the other, but not while the
+    // thread that sends them has to wait for a processor between the two.
+    let are_together = |initiator: &mut Initiator| {
+        for _ in 0..50 {
+            two(initiator);
+            answered(initiator);
+        }
+        let arrived = served.disk.arrived.load(Ordering::Relaxed);
+        let gate = served.disk.gate.lock().unwrap();
+        two(initiator);
+        let have_come = served.disk.come_within(Duration::from_secs(1), arrived + 2);
+        drop(gate);
+        answered(initiator);
+        have_come
+    };
+    assert!((0..30).any(|_| are_together(&mut initiator)));
 }

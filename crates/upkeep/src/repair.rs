@@ -133,9 +133,19 @@ impl Repair<'_> {
         if may_be_elsewhere {
             // Another container may have a chunk that the index named in an unreadable one.
             self.restore(&engine)?;
-            if !engine.descriptor().profile.counts() && !self.is_cut {
-                // The index does not say what restored chunks need.
+        }
+        if may_be_elsewhere && !engine.descriptor().profile.counts() {
+            // The index does not say what restored chunks need. Each round finds one more level of that.
+            loop {
+                let known = self.report.quarantined_chunks;
+                if self.is_cut || !self.go_on() {
+                    break;
+                }
                 self.wrong_index(&engine)?;
+                if self.report.quarantined_chunks == known {
+                    break;
+                }
+                self.restore(&engine)?;
             }
         }
         self.last_look(&engine)?;

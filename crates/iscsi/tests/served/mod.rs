@@ -28,11 +28,20 @@ pub struct Slow {
 impl Slow {
     /// Waits until so many have come to the gate.
     pub fn wait_for(&self, arrived: usize) {
-        let until = Instant::now() + Duration::from_secs(60);
+        let have_come = self.come_within(Duration::from_secs(60), arrived);
+        assert!(have_come, "{} of {arrived} have come", self.arrived.load(Ordering::Relaxed));
+    }
+
+    /// Returns whether so many come to the gate within a time.
+    pub fn come_within(&self, time: Duration, arrived: usize) -> bool {
+        let until = Instant::now() + time;
         while self.arrived.load(Ordering::Relaxed) < arrived {
-            assert!(Instant::now() < until, "{} of {arrived} have come", self.arrived.load(Ordering::Relaxed));
+            if Instant::now() >= until {
+                return false;
+            }
             std::thread::sleep(Duration::from_millis(1));
         }
+        true
     }
 
     fn wait(&self) {
