@@ -85,7 +85,7 @@ pub fn measure(options: &Options, report: &mut Report) -> Result<()> {
                     shares(report, &format!("{compression}, {place}: duplicates"), &engine, Some(INDEX_AND_LOG_PERCENT));
                     // What is still in the auxiliary index has no filter: only entries in pages count.
                     engine.maintain(true)?;
-                    let index = engine.index().statistics();
+                    let index = engine.index().expect("the store has a chunk index").statistics();
                     let per_entry = index.filter_bytes as f64 / index.entries.max(1) as f64;
                     report.add_beside("index: memory per chunk beside caches", per_entry, "B", Some(Aim::Below(1.3)), None);
                     reads(report, &engine, &format!("{compression}, {place}"), &spelled)?;

@@ -362,7 +362,7 @@ struct Seen {
 
 /// Returns all chunks that are stored.
 fn stored(engine: &Engine) -> Result<Vec<Candidate>, Fault> {
-    let (index, mut stored) = (engine.index(), Vec::new());
+    let (index, mut stored) = (engine.index().ok_or("the trial needs a chunk index")?, Vec::new());
     for partition in index.partitions() {
         index.for_each(partition, &mut |fingerprint, entry| {
             let chunk = Candidate { address: Address::from_bits(entry.address), fingerprint: *fingerprint };

@@ -37,6 +37,19 @@ pub const DEFAULTS: Profile = Profile {
 pub const MARKED: Profile =
     Profile { name: "marked", descriptor: |seed| Descriptor { profile: StoreProfile::Marked, ..small_descriptor(seed) }, ..EXACT };
 
+/// Profile `sampled`, in the same shapes, with so little memory for hooks that they are thinned out.
+pub const SAMPLED: Profile = Profile {
+    name: "sampled",
+    descriptor: |seed| Descriptor { profile: StoreProfile::Sampled, ..small_descriptor(seed) },
+    settings: |seed| {
+        let mut settings = small_settings(seed);
+        settings.chain.retain(|name| name != "bloom");
+        Settings { sampled_index_bytes: [128, 512, 64 << 10][(seed / 5) as usize % 3], ..settings }
+    },
+    meets: Sight::WITHOUT_INDEX,
+    ..EXACT
+};
+
 fn small_descriptor(seed: u64) -> Descriptor {
     Descriptor {
         chunker: [Kind::FastCdc, Kind::Fixed, Kind::FastCdc][seed as usize % 3],

@@ -42,4 +42,17 @@ impl Sight {
         Sight::LayerUnderWay,
         Sight::Forward,
     ];
+
+    /// Everything but the work of a chunk index.
+    pub const WITHOUT_INDEX: &[Sight] = &[
+        Sight::Seal,
+        Sight::Continued,
+        Sight::Checkpoint,
+        Sight::Segment,
+        Sight::Trim,
+        Sight::TornFrame,
+        Sight::Dead,
+        Sight::LayerUnderWay,
+        Sight::Forward,
+    ];
 }

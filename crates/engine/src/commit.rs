@@ -268,11 +268,13 @@ impl Engine {
             Err(error) if error.is_damage() => {
                 tracing::warn!(%error, "cannot mark older copies of chunks that were stored again as dead");
                 superseded.chunks.clear();
+                superseded.changes.clear();
                 <_>::default()
             }
             changes => changes?,
         };
         changes.extend(dead);
+        changes.append(&mut superseded.changes);
         let totals = self.totals_with(&prepared).map(|totals| Totals {
             chunks: totals.chunks.saturating_sub(superseded.chunks.len() as u64),
             dead_bytes: totals.dead_bytes.saturating_add_signed(dead_bytes),
@@ -336,8 +338,11 @@ impl Engine {
             changes.push(totals.change());
             let noted = self.liveness.note(&Facts { removed, end: self.log.end(), ..Facts::default() })?;
             changes.extend(noted.changes);
-            let mut records = vec![encode_removals(&removals, self.digest_bytes())];
-            records.extend(noted.records);
+            let mut records = noted.records;
+            // Where each copy counts for itself, dead slots say it all.
+            if self.lookup.index().is_some() {
+                records.insert(0, encode_removals(&removals, self.digest_bytes()));
+            }
             records.extend(encode_objects(&changes));
             let effects = Effects { removals: &removals, deltas: &noted.deltas, changes: &changes, ..Effects::default() };
             self.log_and_apply(write, Prepared::default(), &records, effects)?;
@@ -349,8 +354,9 @@ impl Engine {
 
     /// Returns the views that learn from the log about containers and transactions, in the order in which a batch is
     /// applied.
-    pub(crate) fn indexes(&self) -> [(&'static Component, &dyn View<EngineError>); 2] {
-        [(&CHUNK_INDEX, &*self.index), (&OBJECT_INDEX, &*self.objects)]
+    pub(crate) fn indexes(&self) -> impl Iterator<Item = (&'static Component, &dyn View<EngineError>)> {
+        let chunks = self.lookup.index().map(|index| (&CHUNK_INDEX, &**index as &dyn View<EngineError>));
+        chunks.into_iter().chain([(&OBJECT_INDEX, &*self.objects as &dyn View<EngineError>)])
     }
 
     /// Returns all views.
@@ -393,8 +399,14 @@ impl Engine {
             }
         }
         let known: Vec<_> = prepared.chunks.iter().map(|(fingerprint, _, _)| *fingerprint).collect();
+        if let Some(sampled) = self.lookup.sampled() {
+            sampled.durable(prepared.chunks.iter().map(|(fingerprint, address, _)| (*fingerprint, *address)));
+        }
         self.claims.durable(&known);
         self.storage.committed(prepared, start, end);
+        if let Some(sampled) = self.lookup.sampled() {
+            sampled.hook_sealed();
+        }
         Ok((start, end))
     }
 

@@ -26,6 +26,7 @@ pub mod components;
 mod error;
 mod lifecycle;
 mod liveness;
+mod lookup;
 mod lost;
 mod read;
 mod statistics;
@@ -89,7 +90,7 @@ pub struct Engine {
     reading: read::snapshot::Reading,
     chunker: Arc<dyn Chunker>,
     storage: Arc<ContainerStore>,
-    index: Arc<ChunkIndex>,
+    lookup: lookup::Lookup,
     objects: Arc<ObjectIndex>,
     log: Log,
     claims: Arc<dyn Claims>,
@@ -171,9 +172,15 @@ impl Engine {
         &self.profile
     }
 
-    /// Returns the chunk index, for check and statistics.
-    pub fn index(&self) -> &Arc<ChunkIndex> {
-        &self.index
+    /// Returns the chunk index, for check and statistics. `None`: there is none, and each copy of a chunk counts for
+    /// itself.
+    pub fn index(&self) -> Option<&Arc<ChunkIndex>> {
+        self.lookup.index()
+    }
+
+    /// Returns the number of partitions of the chunk index. 0: there is none.
+    pub fn index_partitions(&self) -> u64 {
+        self.index().map_or(0, |index| index.partitions().len() as u64)
     }
 
     /// Returns the object index, for check.

@@ -13,7 +13,7 @@ use crate::commit::records::{encode_objects, encode_places};
 use crate::liveness::dead::{self, DeadChanges, DeadSlots};
 use crate::liveness::reference::{Facts, Stored};
 use crate::lost::quarantine::{Quarantined, now_ns};
-use crate::{Change, Engine, Result};
+use crate::{Candidate, Change, Engine, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_index::IndexEntry;
 use onefold_oplog::Effects;
@@ -51,6 +51,8 @@ pub(crate) struct Settled {
     /// Changes of the number of chunks, and of the dead bytes beside those of `dead`.
     pub(crate) chunks: i64,
     pub(crate) dead_bytes: i64,
+    /// Whether a copy that counts for itself is somewhere else now.
+    pub(crate) has_moved: bool,
 }
 
 /// A chunk in quarantine that can be read.
@@ -60,6 +62,8 @@ pub struct Readable {
     pub fingerprint: Fingerprint,
     /// Where it can be read.
     pub address: Address,
+    /// Where it was when it was lost. Only asked for where each copy counts for itself.
+    pub lost: Address,
     /// The chunks that it refers to, once for each reference.
     pub references: Vec<Fingerprint>,
 }
@@ -88,12 +92,17 @@ impl Engine {
         quarantine.set_used();
         let names: Vec<Fingerprint> = lost.iter().map(|chunk| chunk.fingerprint).collect();
         let mut found = Vec::new();
+        if !self.descriptor.profile.is_exact() {
+            self.quarantine_copies(lost, &dead, &mut found)?;
+            self.filters.removed(&names);
+            return Ok(found);
+        }
         let counts = self.descriptor.profile.counts();
         self.commit_settled(&mut || {
             found.clear();
             let mut settled = Settled { dead: dead.clone(), ..Settled::default() };
             let mut entries = Vec::with_capacity(names.len());
-            self.index.lookup(&names, &mut entries)?;
+            self.lookup.index().map_or(Ok(0), |index| index.lookup(&names, &mut entries))?;
             let mut seen = HashSet::new();
             for (chunk, entry) in lost.iter().zip(entries) {
                 let is_here = |address| address == chunk.address.bits() || address == 0;
@@ -101,7 +110,7 @@ impl Engine {
                 let nowhere = || (!counts && chunk.is_needed).then(IndexEntry::default);
                 let entry = entry.or_else(nowhere).filter(|entry| is_here(entry.address) && seen.insert(chunk.fingerprint));
                 let Some(entry) = entry else { continue };
-                let known = quarantine.get(&chunk.fingerprint)?;
+                let known = quarantine.get(&chunk.fingerprint, chunk.address)?;
                 if known.is_some_and(|known| known.address.bits() != 0 || chunk.address.bits() == 0) {
                     continue;
                 }
@@ -114,6 +123,7 @@ impl Engine {
                     is_counted: known.map_or(entry.address != 0, |known| known.is_counted),
                     is_unreachable: known.is_some_and(|known| known.is_unreachable),
                     since_ns: known.map_or(since_ns, |known| known.since_ns),
+                    again: None,
                 };
                 if entry.address != 0 {
                     settled.places.push((chunk.fingerprint, 0));
@@ -128,6 +138,50 @@ impl Engine {
         })?;
         self.filters.removed(&names);
         Ok(found)
+    }
+
+    /// Does the same where each copy counts for itself: copies that are dead already were removed, or are here already.
+    fn quarantine_copies(&self, lost: &[LostChunk], dead: &DeadChanges, found: &mut Vec<Quarantined>) -> Result<()> {
+        let since_ns = now_ns();
+        self.commit_settled(&mut || {
+            found.clear();
+            let mut settled = Settled { dead: dead.clone(), ..Settled::default() };
+            let mut seen = HashSet::new();
+            for chunk in lost {
+                let is_known = self.quarantine.get(&chunk.fingerprint, chunk.address)?.is_some();
+                if is_known || chunk.address.bits() == 0 || !seen.insert((chunk.fingerprint, chunk.address)) {
+                    continue;
+                }
+                let copy = Candidate { address: chunk.address, fingerprint: chunk.fingerprint };
+                let is_alive = self.alive_in(chunk.address.origin()).is_ok_and(|alive| alive.contains(&copy));
+                if !is_alive && !chunk.is_needed {
+                    continue;
+                }
+                settled.chunks -= i64::from(is_alive);
+                let now = Quarantined {
+                    fingerprint: chunk.fingerprint,
+                    address: chunk.address,
+                    kind: chunk.slot.map(|(kind, _)| kind),
+                    length_bytes: chunk.slot.map_or(0, |(_, length)| length),
+                    is_counted: true,
+                    is_unreachable: false,
+                    since_ns,
+                    again: None,
+                };
+                settled.changes.push(self.quarantine.put(&now));
+                found.push(now);
+            }
+            Ok(settled)
+        })?;
+        self.forget_copies(lost.iter().map(|chunk| (chunk.fingerprint, chunk.address)));
+        Ok(())
+    }
+
+    /// Tells hooks that copies are not stored any more.
+    pub(crate) fn forget_copies(&self, copies: impl Iterator<Item = (Fingerprint, Address)>) {
+        if let Some(sampled) = self.lookup.sampled() {
+            sampled.removed(copies);
+        }
     }
 
     /// Returns the dead slots that lost chunks leave.
@@ -221,13 +275,33 @@ impl Engine {
         let mut restored = 0;
         self.commit_settled(&mut || {
             let mut settled = Settled::default();
+            restored = 0;
             let stored_at = self.places(&names)?;
+            let is_exact = stored_at.is_some();
+            let stored_at = stored_at.unwrap_or_else(|| vec![None; names.len()]);
             let mut seen = HashSet::new();
             for (chunk, stored_at) in chunks.iter().zip(stored_at) {
                 let Some((container, of_bytes, slot, length_bytes)) = places.get(&(chunk.address, chunk.fingerprint)) else { continue };
-                let Some(known) = self.quarantine.get(&chunk.fingerprint)?.filter(|_| seen.insert(chunk.fingerprint)) else { continue };
-                settled.changes.push(self.quarantine.take(&chunk.fingerprint));
-                if stored_at.is_none() {
+                let known = self.quarantine.get(&chunk.fingerprint, chunk.lost)?.filter(|known| known.again.is_none());
+                let mark = if is_exact { Address::from_bits(0) } else { chunk.lost };
+                let Some(known) = known.filter(|_| seen.insert((chunk.fingerprint, mark))) else { continue };
+                if is_exact || chunk.lost == chunk.address {
+                    settled.changes.push(self.quarantine.take(&chunk.fingerprint, chunk.lost));
+                } else {
+                    settled.changes.push(self.quarantine.put(&Quarantined { again: Some(chunk.address), ..known }));
+                    // Otherwise the two could lead to each other.
+                    if self.quarantine.get(&chunk.fingerprint, chunk.address)?.is_some() {
+                        settled.changes.push(self.quarantine.take(&chunk.fingerprint, chunk.address));
+                    }
+                }
+                restored += 1;
+                if !is_exact {
+                    let is_dead = DeadSlots::read(&self.objects, *container)?.contains(*slot);
+                    let is_first = seen.insert((chunk.fingerprint, chunk.address)) || chunk.lost == chunk.address;
+                    settled.chunks += i64::from(is_dead && is_first);
+                    settled.dead.set(*container, *of_bytes, *slot, *length_bytes, false);
+                    settled.has_moved = true;
+                } else if stored_at.is_none() {
                     settled.places.push((chunk.fingerprint, chunk.address.bits()));
                     settled.dead.set(*container, *of_bytes, *slot, *length_bytes, false);
                     if !known.is_counted {
@@ -235,8 +309,10 @@ impl Engine {
                     }
                 }
             }
-            settled.chunks = settled.places.len() as i64;
-            restored = settled.places.len() as u64;
+            if is_exact {
+                settled.chunks = settled.places.len() as i64;
+                restored = settled.places.len() as u64;
+            }
             Ok(settled)
         })?;
         Ok(restored)
@@ -249,7 +325,7 @@ impl Engine {
         let mut commit = |write: Option<Write>| {
             let _guard = self.commits.alone();
             self.repairable()?;
-            let Settled { places, stored, mut changes, dead, chunks, dead_bytes } = decide()?;
+            let Settled { places, stored, mut changes, dead, chunks, dead_bytes, has_moved } = decide()?;
             let (marked, marked_bytes) = dead.changes(&self.objects)?;
             changes.extend(marked);
             if places.is_empty() && changes.is_empty() {
@@ -264,7 +340,7 @@ impl Engine {
                 records.push(encode_places(&places, self.digest_bytes()));
             }
             // Chunks that are lost keep their marks where they were.
-            let has_moved = places.iter().any(|(_, place)| *place != 0);
+            let has_moved = has_moved || places.iter().any(|(_, place)| *place != 0);
             let noted = self.liveness.note(&Facts { stored: &stored, has_moved, end: self.log.end(), ..Facts::default() })?;
             changes.extend(noted.changes);
             records.extend(noted.records);

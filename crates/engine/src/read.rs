@@ -6,11 +6,13 @@ pub(crate) mod snapshot;
 pub(crate) mod views;
 
 use crate::components::FINGERPRINT;
-use crate::{Engine, EngineError, Piece, Recipe, Result, decode_pieces};
+use crate::liveness::dead::DeadSlots;
+use crate::{Candidate, Engine, EngineError, Piece, Recipe, Result, decode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
-use onefold_index::IndexEntry;
-use onefold_storage::{Address, ChunkKind, Slice, StorageError};
+use onefold_storage::{Address, ChunkKind, Origin, Slice, StorageError};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 /// Chunks loaded in one plan: neighbours share a read.
 const BATCH_CHUNKS: usize = 128;
@@ -123,11 +125,16 @@ impl Engine {
         {
             return Ok(slice);
         }
-        let other = self.locate(&wanted.1).ok().flatten().filter(|address| *address != wanted.0);
-        match other.map(load) {
-            Some(Ok(slice)) => Ok(slice),
-            _ => Err(error),
+        let mut others = Vec::new();
+        if !self.descriptor.profile.is_exact()
+            && let Err(error) = self.quarantine.follow(&wanted.1, wanted.0, &mut |again| others.push(again))
+        {
+            tracing::warn!(%error, "cannot look up where a chunk was stored again");
         }
+        others.reverse();
+        others.extend(self.locate(&wanted.1).ok().flatten());
+        others.retain(|address| *address != wanted.0);
+        others.into_iter().find_map(|address| load(address).ok()).ok_or(error)
     }
 
     /// Loads whole data chunks and compares them with their fingerprints.
@@ -137,21 +144,58 @@ impl Engine {
         Ok(slices)
     }
 
-    /// Returns where the indexes have a chunk.
+    /// Returns where the indexes have a chunk. Where each copy counts for itself, it is advice: some copy, as far as
+    /// anybody knows one.
     pub fn locate(&self, fingerprint: &Fingerprint) -> Result<Option<Address>> {
         if let Some(address) = self.claims.address(fingerprint) {
             return Ok(Some(address));
         }
-        Ok(self.places(&[*fingerprint])?.pop().flatten())
+        let mut found = Vec::with_capacity(1);
+        self.lookup.find(std::slice::from_ref(fingerprint), &mut found)?;
+        Ok(found.pop().flatten())
     }
 
     /// Returns where the chunk index has these chunks, one answer for each. `None`: nowhere. A stored chunk that is not
-    /// durable yet is nowhere.
-    pub fn places(&self, chunks: &[Fingerprint]) -> Result<Vec<Option<Address>>> {
-        let mut entries = Vec::with_capacity(chunks.len());
-        self.index.lookup(chunks, &mut entries)?;
-        let place = |entry: IndexEntry| (entry.address != 0).then(|| Address::from_bits(entry.address));
-        Ok(entries.into_iter().map(|entry| entry.and_then(place)).collect())
+    /// durable yet is nowhere. No answers: there is no chunk index, and each copy counts for itself.
+    pub fn places(&self, chunks: &[Fingerprint]) -> Result<Option<Vec<Option<Address>>>> {
+        if self.lookup.index().is_none() {
+            return Ok(None);
+        }
+        let mut places = Vec::with_capacity(chunks.len());
+        self.lookup.find(chunks, &mut places)?;
+        Ok(Some(places))
+    }
+
+    /// Returns for each of these copies whether it counts: the chunk index names it, or, where each copy counts for
+    /// itself, it is alive. Errors: a sentence.
+    pub(crate) fn are_current(&self, copies: &[Candidate]) -> std::result::Result<Vec<bool>, String> {
+        let names: Vec<Fingerprint> = copies.iter().map(|copy| copy.fingerprint).collect();
+        match self.places(&names) {
+            Ok(Some(places)) => Ok(copies.iter().zip(places).map(|(copy, place)| place == Some(copy.address)).collect()),
+            Ok(None) => {
+                let mut alive: HashMap<Origin, HashSet<Candidate>> = HashMap::new();
+                for copy in copies {
+                    if let Entry::Vacant(of_origin) = alive.entry(copy.address.origin()) {
+                        of_origin.insert(self.alive_in(copy.address.origin()).map_err(|error| error.to_string())?);
+                    }
+                }
+                Ok(copies.iter().map(|copy| alive[&copy.address.origin()].contains(copy)).collect())
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Returns the chunks of an origin that are alive. If nothing of it is left, there are none.
+    pub(crate) fn alive_in(&self, origin: Origin) -> Result<HashSet<Candidate>> {
+        let (container, slots) = match self.storage.slots_beside(origin) {
+            Ok(found) => found,
+            Err(_) if !self.storage.has_file(origin)? => return Ok(HashSet::new()),
+            Err(error) => return Err(error.into()),
+        };
+        let dead = DeadSlots::read(&self.objects, container)?;
+        let alive = slots.iter().enumerate().filter(|(number, _)| !dead.contains(*number)).map(|(_, slot)| slot);
+        let of_origin = alive.filter(|(address, _)| address.origin() == origin);
+        Ok(of_origin.map(|(address, slot)| Candidate { address: *address, fingerprint: slot.fingerprint }).collect())
     }
 
     /// Compares bytes with their fingerprints.

@@ -107,10 +107,12 @@ impl Engine {
         let storage = self.storage.statistics();
         // Without counts, only a survey tells.
         let counts = self.descriptor.profile.counts();
-        let (candidates, candidates_are_all) = if counts { self.index.count_unused(CANDIDATE_RUNS)? } else { (0, false) };
+        let index = self.lookup.index();
+        let unused = index.filter(|_| counts).map_or(Ok((0, false)), |index| index.count_unused(CANDIDATE_RUNS));
+        let (candidates, candidates_are_all) = unused?;
         let parity = self.storage.parity_statistics()?;
         let totals = *self.totals.lock();
-        let index = self.index.statistics();
+        let index = index.map(|index| index.statistics()).unwrap_or_default();
         let reserve_bytes = self.ground.open(RESERVE, Access::Read).and_then(|file| file.len()).unwrap_or(0);
         let (quarantined_chunks, quarantined_bytes) = self.needed_quarantined()?;
         Ok(Statistics {

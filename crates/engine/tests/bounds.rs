@@ -130,7 +130,7 @@ fn memory_stays_within_its_bounds() {
         engine.flush().unwrap();
         let containers = engine.storage().statistics();
         assert!(containers.in_flight_bytes <= (64 << 10) + (8 << 10), "{} bytes in flight", containers.in_flight_bytes);
-        let index = engine.index().statistics();
+        let index = engine.index().unwrap().statistics();
         assert!(index.auxiliary_bytes <= 2 * (64 << 10) + (16 << 10), "{} bytes of auxiliary index", index.auxiliary_bytes);
     }
     engine.maintain(true).unwrap();
@@ -142,7 +142,7 @@ fn memory_stays_within_its_bounds() {
     }
     // The filter of the chunk index: 1.3 bytes an entry, in whole small blocks.
     let statistics = engine.statistics().unwrap();
-    let index = engine.index().statistics();
+    let index = engine.index().unwrap().statistics();
     assert!(index.filter_bytes < 4 * statistics.chunks + (16 << 10), "{} bytes for {} chunks", index.filter_bytes, statistics.chunks);
 }
 

@@ -235,6 +235,7 @@ fn verify_counts(engine: &Arc<Engine>, mut references: HashMap<Fingerprint, u32>
     for partition in 0..engine.descriptor().index_partitions {
         engine
             .index()
+            .unwrap()
             .for_each(partition, &mut |fingerprint, entry| {
                 entries.insert(*fingerprint, entry);
                 Ok(())

@@ -22,7 +22,7 @@ fn lost(engine: &Engine, pieces: &[Piece]) -> Vec<LostChunk> {
 
 fn count(engine: &Engine, fingerprint: Fingerprint) -> Option<(u64, u32)> {
     let mut entries = Vec::new();
-    engine.index().lookup(&[fingerprint], &mut entries).unwrap();
+    engine.index().unwrap().lookup(&[fingerprint], &mut entries).unwrap();
     entries[0].map(|entry| (entry.address, entry.count))
 }
 
@@ -147,7 +147,8 @@ fn a_chunk_that_can_be_read_again_is_restored_with_its_references() {
     assert_eq!(engine.statistics().unwrap().chunks, chunks - 4);
     for chunk in &found {
         let references = if chunk.may_refer() { &children[..] } else { &[] };
-        let readable = Readable { fingerprint: chunk.fingerprint, address: chunk.address, references: references.to_vec() };
+        let readable =
+            Readable { fingerprint: chunk.fingerprint, address: chunk.address, lost: chunk.address, references: references.to_vec() };
         assert_eq!(engine.restore_chunks(&[readable.clone(), readable.clone()]).unwrap(), 1);
         assert_eq!(engine.restore_chunks(&[readable]).unwrap(), 0);
     }
@@ -209,7 +210,7 @@ fn a_chunk_that_only_an_index_made_anew_misses_is_noted_too() {
     rebuild.count(&[(fingerprint, 1)]).unwrap();
     rebuild.finish().unwrap();
     let engine = open(&ground, settings(DEFAULT_CHAIN));
-    let found = engine.quarantined(&fingerprint).unwrap().unwrap();
+    let found = engine.quarantined(&fingerprint, onefold_engine::Address::from_bits(0)).unwrap().unwrap();
     assert!(found.kind.is_none() && !found.is_counted);
     assert!(engine.why_nothing_is_removed().unwrap().is_some());
     engine.note_unreachable().unwrap();
@@ -309,8 +310,10 @@ fn what_a_rehearsal_quarantines_and_restores_is_seen_by_its_opening_only() {
     assert_eq!(quarantined(&reader), pieces.len());
     assert!(pieces.iter().all(|piece| count(&reader, piece.fingerprint().unwrap()) == Some((0, 1))));
     assert_eq!(dead_bytes(&reader), data.len() as u64);
-    let readable: Vec<Readable> =
-        all[1..].iter().map(|chunk| Readable { fingerprint: chunk.fingerprint, address: chunk.address, references: Vec::new() }).collect();
+    let readable: Vec<Readable> = all[1..]
+        .iter()
+        .map(|chunk| Readable { fingerprint: chunk.fingerprint, address: chunk.address, lost: chunk.address, references: Vec::new() })
+        .collect();
     assert_eq!(reader.restore_chunks(&readable).unwrap(), readable.len() as u64);
     assert_eq!(quarantined(&reader), 1);
     let container = reader.storage().container_of(all[0].address).unwrap();
@@ -364,7 +367,7 @@ fn figures_found_by_making_the_index_anew_hold_wherever_the_next_opening_is_cut_
     rebuild.finish().unwrap();
     let figures = |ground: &SimulatedGround| {
         let engine = open(ground, settings(DEFAULT_CHAIN));
-        assert!(engine.quarantined(&missing_count).unwrap().is_some());
+        assert!(engine.quarantined(&missing_count, onefold_engine::Address::from_bits(0)).unwrap().is_some());
         (engine.unique_bytes(), engine.stored_bytes(), engine.statistics().unwrap().chunks)
     };
     let whole = ground.snapshot(CrashPolicy::KeepAll);

@@ -347,6 +347,7 @@ fn m0_14_chunks_that_are_not_committed_are_never_persisted() {
     for partition in 0..engine.descriptor().index_partitions {
         engine
             .index()
+            .unwrap()
             .for_each(partition, &mut |fingerprint, _| {
                 known.insert(*fingerprint);
                 Ok(())
@@ -369,7 +370,7 @@ fn m0_15_neither_a_write_nor_its_flush_touches_an_index_file() {
     engine.flush().unwrap();
     engine.maintain(true).unwrap();
     let index_files = || (files(&ground, "index"), files(&ground, "objects"));
-    let (before, writes) = (index_files(), engine.index().statistics().sweep_page_writes);
+    let (before, writes) = (index_files(), engine.index().unwrap().statistics().sweep_page_writes);
     for round in 0..20u64 {
         let pieces = write(&mut engine.stream(), &bytes(20 + round, 50_000), SLICE);
         let references = references(&pieces, 1);
@@ -377,7 +378,7 @@ fn m0_15_neither_a_write_nor_its_flush_touches_an_index_file() {
         engine.flush().unwrap();
     }
     assert!(index_files() == before, "a write or flush changed an index file");
-    assert_eq!(engine.index().statistics().sweep_page_writes, writes);
+    assert_eq!(engine.index().unwrap().statistics().sweep_page_writes, writes);
     // They do change when it is time.
     engine.maintain(true).unwrap();
     assert!(index_files() != before);

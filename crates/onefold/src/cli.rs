@@ -254,6 +254,8 @@ pub enum ProfileName {
     Exact,
     /// Finds every duplicate; the chunk index does not change with duplicates, and `prune` marks what is needed
     Marked,
+    /// Finds nearly every duplicate with an index whose memory is a setting; `prune` marks what is needed
+    Sampled,
 }
 
 /// Chunkers.

@@ -32,7 +32,7 @@ use report::LISTED;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-pub(crate) use lost::Lost;
+pub(crate) use lost::{Lost, Needed};
 pub use report::{CheckReport, Problem, ProblemKind};
 
 /// What to check, and how much memory to use.
@@ -151,7 +151,8 @@ impl<'a> Check<'a> {
         for what in self.engine.damaged_spares() {
             self.report.add(ProblemKind::Spare, what);
         }
-        for damage in self.engine.index().verify_while(&mut || !self.monitor.is_cancelled()) {
+        let index = self.engine.index();
+        for damage in index.into_iter().flat_map(|index| index.verify_while(&mut || !self.monitor.is_cancelled())) {
             self.report.add(ProblemKind::IndexPage, format!("{}: page {}: {}", damage.path, damage.page, damage.why));
             self.knows_all_entries = false;
         }

@@ -320,7 +320,7 @@ pub(crate) enum Counts {
 }
 
 /// Passes the metadata chunks of a container whose references count as of a moment. Of several copies of a chunk, only
-/// the one that the index names counts. If the index cannot be read, every copy counts. If several files have a chunk
+/// the one that the index names counts, or each if there is none. If the index cannot be read, every copy counts. If several files have a chunk
 /// under the same address, it counts in the file for which its origin is `counting`.
 ///
 /// The index is asked later than the moment. But addresses are never reused, and nothing is removed while the moment is
@@ -344,7 +344,14 @@ pub(crate) fn metadata_of(
         .map(|(address, slot)| (MetadataChunk { address: *address, fingerprint: slot.fingerprint, kind: slot.kind }, Counts::Yes))
         .collect();
     let names: Vec<_> = chunks.iter().map(|(chunk, _)| chunk.fingerprint).collect();
-    if let Ok(places) = engine.places(&names) {
+    let places = engine.places(&names);
+    if let Ok(None) = &places {
+        let dead = engine.dead_slots(container).unwrap_or_default();
+        let alive: HashSet<Address> =
+            slots.iter().enumerate().filter(|(number, _)| !dead.contains(*number)).map(|(_, (address, _))| *address).collect();
+        chunks.retain(|(chunk, _)| alive.contains(&chunk.address));
+    }
+    if let Ok(Some(places)) = places {
         let mut places = places.into_iter();
         chunks.retain_mut(|(chunk, counts)| {
             let Some(address) = places.next().flatten() else { return false };

@@ -29,12 +29,12 @@ pub use meaning::ObjectMeaning;
 pub use opening::{Losses, salvage};
 pub use rebuild::rebuild_chunk_index;
 
-use crate::check::{Check, CheckOptions, CheckReport, Problem, ProblemKind};
+use crate::check::{Check, CheckOptions, CheckReport, Needed, Problem, ProblemKind};
 use crate::{Monitor, Result};
 use onefold_engine::{Address, Descriptor, Engine, EngineError, LostChunk, Mode, SalvageOptions, Settings};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::Ground;
-use onefold_index::{IndexEntry, IndexError};
+use onefold_index::IndexError;
 use std::sync::Arc;
 
 /// The options of a repair.
@@ -249,10 +249,10 @@ impl Repair<'_> {
         if !others.is_empty() {
             self.is_cut = true;
             let names: Vec<Fingerprint> = others.iter().map(|chunk| chunk.fingerprint).collect();
-            let mut entries = Vec::with_capacity(names.len());
-            engine.index().lookup(&names, &mut entries)?;
-            let is_lost = |chunk: &LostChunk, entry: &Option<IndexEntry>| entry.is_some_and(|entry| entry.address == chunk.address.bits());
-            count += others.iter().zip(&entries).filter(|(chunk, entry)| is_lost(chunk, entry)).count() as u64;
+            let places = engine.places(&names)?;
+            // Each copy counts for itself where there are no answers.
+            let places = places.unwrap_or_else(|| others.iter().map(|chunk| Some(chunk.address)).collect());
+            count += others.iter().zip(places).filter(|(chunk, place)| *place == Some(chunk.address)).count() as u64;
         }
         self.report.quarantined_chunks += count;
         let what = match count {
@@ -271,16 +271,19 @@ impl Repair<'_> {
         if let Some(error) = check.unread {
             return Err(error);
         }
-        let missing: Vec<(Fingerprint, u64)> = check.missing.iter().collect();
-        let names: Vec<Fingerprint> = missing.iter().map(|(fingerprint, _)| *fingerprint).collect();
+        let missing: Vec<(Needed, u64)> = check.missing.iter().collect();
+        let names: Vec<Fingerprint> = missing.iter().map(|(needed, _)| needed.fingerprint).collect();
         let mut entries = Vec::with_capacity(names.len());
-        engine.index().lookup(&names, &mut entries)?;
+        match engine.index() {
+            Some(index) => drop(index.lookup(&names, &mut entries)?),
+            None => entries.resize(names.len(), None),
+        }
         let counts = engine.descriptor().profile.counts();
-        let named = missing.iter().zip(&entries).filter_map(|((fingerprint, elsewhere), entry)| {
+        let named = missing.iter().zip(&entries).filter_map(|((needed, elsewhere), entry)| {
             // Without counts, the index has nothing of a chunk that is nowhere. Marks find it by an address that is
             // named.
             let address = entry.map(|entry| entry.address).or((!counts).then_some(*elsewhere))?;
-            Some(LostChunk { fingerprint: *fingerprint, address: Address::from_bits(address), slot: None, is_needed: true })
+            Some(LostChunk { fingerprint: needed.fingerprint, address: Address::from_bits(address), slot: None, is_needed: true })
         });
         let named: Vec<LostChunk> = named.collect();
         if !named.is_empty() {
@@ -291,7 +294,7 @@ impl Repair<'_> {
             }
         }
         // The counts of chunks that turn out to be data are never too great.
-        engine.note_kinds(&|chunk| check.kinds.of(chunk))?;
+        engine.note_kinds(&|chunk| check.kinds.of(&Needed::lost(engine, chunk)))?;
         if let Some(problem) = check.report.problems.iter().find(|problem| problem.kind == ProblemKind::Marks) {
             self.marks(engine, &problem.what)?;
         }
@@ -329,7 +332,9 @@ impl Repair<'_> {
             let counted = batch.iter().filter(|chunk| chunk.may_refer() && chunk.is_counted);
             let counted: Vec<Fingerprint> = counted.map(|chunk| chunk.fingerprint).collect();
             let mut entries = Vec::with_capacity(counted.len());
-            engine.index().lookup(&counted, &mut entries)?;
+            if let Some(index) = engine.index() {
+                index.lookup(&counted, &mut entries)?;
+            }
             is_any |= !counted.is_empty();
             is_needed |= entries.iter().any(Option::is_some);
             Ok(())
@@ -342,7 +347,7 @@ impl Repair<'_> {
     fn last_look(&mut self, engine: &Arc<Engine>) -> Result<()> {
         let mut check = Check::new(engine, self.check_options(), self.monitor);
         let was_held = engine.why_nothing_is_removed()?.is_some();
-        engine.for_each_lost_in_doubt(&mut |chunk| check.lost.insert(chunk.fingerprint))?;
+        engine.for_each_lost_in_doubt(&mut |chunk| check.lost.insert(Needed::lost(engine, chunk)))?;
         let check = check.run()?;
         let is_known = |problem: &Problem| matches!(problem.kind, ProblemKind::Quarantined | ProblemKind::Affected);
         let problems = &check.report.problems;
@@ -351,7 +356,7 @@ impl Repair<'_> {
             && check.report.problem_count == problems.len() as u64
             && problems.iter().all(is_known);
         if self.go_on() {
-            engine.note_kinds(&|chunk| check.kinds.of(chunk))?;
+            engine.note_kinds(&|chunk| check.kinds.of(&Needed::lost(engine, chunk)))?;
             if was_held && is_unreachable {
                 engine.note_unreachable()?;
             }

@@ -245,7 +245,7 @@ impl Scrub<'_> {
             Phase::Containers => ("containers", self.engine.storage().statistics().containers),
             Phase::Forwards => ("forwards", 0),
             Phase::Parity => ("parity", self.engine.storage().parity_statistics().map_or(0, |parity| parity.groups)),
-            Phase::ChunkIndex => ("chunk index", u64::from(self.engine.descriptor().index_partitions)),
+            Phase::ChunkIndex => ("chunk index", self.engine.index_partitions()),
             Phase::ObjectIndex => ("object index", u64::from(self.engine.object_partitions())),
             Phase::End => return,
         };
@@ -286,7 +286,7 @@ impl Scrub<'_> {
             }
             Phase::ChunkIndex => {
                 pass.sample(self.clock.wall_ns());
-                if from.unit >> u32::BITS >= u64::from(self.engine.descriptor().index_partitions) {
+                if from.unit >> u32::BITS >= self.engine.index_partitions() {
                     return Ok(behind);
                 }
                 Ok(self.chunk_index(step, pace, go_on))

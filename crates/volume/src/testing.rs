@@ -68,7 +68,7 @@ impl TestStore {
                 counts.insert(*fingerprint, i64::from(entry.count));
                 Ok(())
             };
-            engine.index().for_each(partition, &mut add).unwrap();
+            engine.index().unwrap().for_each(partition, &mut add).unwrap();
         }
         counts.retain(|_, count| *count != 0);
         counts

@@ -4,16 +4,18 @@
 //! Only a bad copy dies. Bytes that differ but have the same fingerprint are another chunk: a collision that
 //! `byte-compare` detected. Some recipes mean that chunk by its address.
 
-use crate::Engine;
 use crate::liveness::dead::DeadChanges;
+use crate::lost::quarantine::{Quarantined, now_ns};
+use crate::{Change, Engine};
 use onefold_fingerprint::Fingerprint;
 use onefold_storage::{Address, ChunkKind, Prepared, Slice, StorageError};
 use parking_lot::Mutex;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap};
 
-/// Chunks that are stored again because a copy of them looked bad, until the new copy is durable.
+/// Chunks that are stored again because a copy of them looked bad, until the new copy is durable, and where that copy
+/// is.
 #[derive(Debug, Default)]
-pub(crate) struct Superseded(Mutex<HashSet<Fingerprint>>);
+pub(crate) struct Superseded(Mutex<HashMap<Fingerprint, BTreeSet<Address>>>);
 
 /// The effects of a commit on older copies.
 #[derive(Debug, Default)]
@@ -25,12 +27,14 @@ pub(crate) struct Superseding {
     pub(crate) noted: Vec<Fingerprint>,
     /// Of these, the chunks that were stored before with a bad copy.
     pub(crate) chunks: Vec<Fingerprint>,
+    /// Where each copy counts for itself: objects that say where the bad copies were stored again.
+    pub(crate) changes: Vec<Change>,
 }
 
 impl Superseded {
     /// Notes that a chunk is about to be stored although it seemed to be stored. Call it before the chunk is stored.
-    pub(crate) fn note(&self, chunk: Fingerprint) {
-        self.0.lock().insert(chunk);
+    pub(crate) fn note(&self, chunk: Fingerprint, bad: Address) {
+        self.0.lock().entry(chunk).or_default().insert(bad);
     }
 
     /// Forgets these chunks: a commit with their new copies is durable.
@@ -43,13 +47,14 @@ impl Superseded {
         }
     }
 
-    fn of(&self, prepared: &Prepared) -> Vec<(Fingerprint, Address)> {
+    /// Returns the chunks of a commit that are stored again: where, and the copies that looked bad.
+    fn of(&self, prepared: &Prepared) -> Vec<(Fingerprint, Address, BTreeSet<Address>)> {
         let chunks = self.0.lock();
         if chunks.is_empty() {
             return Vec::new();
         }
-        let of_data = prepared.chunks.iter().filter(|(chunk, _, kind)| *kind == ChunkKind::Data && chunks.contains(chunk));
-        of_data.map(|(chunk, address, _)| (*chunk, *address)).collect()
+        let of_data = prepared.chunks.iter().filter(|(_, _, kind)| *kind == ChunkKind::Data);
+        of_data.filter_map(|(chunk, address, _)| Some((*chunk, *address, chunks.get(chunk)?.clone()))).collect()
     }
 }
 
@@ -58,25 +63,51 @@ impl Engine {
     /// that the new ones replace, and no merge moves them. A copy whose state cannot be determined only costs space.
     pub(crate) fn superseded_by(&self, prepared: &Prepared) -> Superseding {
         let again = self.superseded.of(prepared);
-        let names: Vec<Fingerprint> = again.iter().map(|(chunk, _)| *chunk).collect();
+        let names: Vec<Fingerprint> = again.iter().map(|(chunk, _, _)| *chunk).collect();
         let mut found = Superseding { noted: names, ..Superseding::default() };
         if found.noted.is_empty() {
             return found;
         }
-        let places = match self.places(&found.noted) {
-            Ok(places) => places,
+        let places: Vec<(Fingerprint, Address, BTreeSet<Address>)> = match self.places(&found.noted) {
+            Ok(Some(places)) => again.iter().zip(places).map(|((chunk, new, _), old)| (*chunk, *new, old.into_iter().collect())).collect(),
+            Ok(None) => again,
             Err(error) => {
                 tracing::warn!(%error, "cannot look up older copies of chunks that were stored again; these copies stay counted as live");
                 return found;
             }
         };
-        for ((chunk, new), old) in again.iter().zip(places) {
-            if let Some(old) = old.filter(|old| old != new && self.is_no_good(chunk, *old, *new)) {
-                found.chunks.push(*chunk);
-                self.mark_dead(chunk, old, &mut found.dead);
+        for (chunk, new, old) in places {
+            for old in old.into_iter().filter(|old| *old != new) {
+                if self.is_no_good(&chunk, old, new) && self.says_where(&chunk, old, new, &mut found.changes) {
+                    found.chunks.push(chunk);
+                    self.mark_dead(&chunk, old, &mut found.dead);
+                }
             }
         }
         found
+    }
+
+    /// Adds what tells readers of the old copy where the new one is, if the chunk index does not. Returns false if the
+    /// old copy is to stay: it is in quarantine, which knows already, or that cannot be told.
+    fn says_where(&self, chunk: &Fingerprint, old: Address, new: Address, changes: &mut Vec<Change>) -> bool {
+        if self.descriptor.profile.is_exact() {
+            return true;
+        }
+        if !matches!(self.quarantine.get(chunk, old), Ok(None)) {
+            return false;
+        }
+        self.quarantine.set_used();
+        changes.push(self.quarantine.put(&Quarantined {
+            fingerprint: *chunk,
+            address: old,
+            kind: Some(ChunkKind::Data),
+            length_bytes: 0,
+            is_counted: true,
+            is_unreachable: false,
+            since_ns: now_ns(),
+            again: Some(new),
+        }));
+        true
     }
 
     /// Returns whether nobody needs the copy at `old` once there is one at `new`.

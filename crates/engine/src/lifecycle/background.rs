@@ -84,6 +84,7 @@ const PARITY_AFTER_ERROR: Duration = Duration::from_secs(60);
 /// Starts the threads. They hold the engine only while they work, so that dropping the last handle ends them.
 pub(crate) fn start(engine: &Arc<Engine>) -> Result<()> {
     if !engine.settings.background {
+        engine.fill_hooks()?;
         return engine.fill_bloom();
     }
     let interval = Duration::from_millis(engine.settings.commit_interval_ms.max(1));
@@ -95,19 +96,18 @@ pub(crate) fn start(engine: &Arc<Engine>) -> Result<()> {
         threads.push(spawn("onefold-parity", engine, engine.background.parity_signal.clone(), interval, pause, Engine::parity_round)?);
     }
     if engine.filters.bloom().is_some() {
-        let weak = Arc::downgrade(engine);
-        threads.push(
-            std::thread::Builder::new()
-                .name("onefold-bloom".into())
-                .spawn(move || {
-                    if let Some(engine) = weak.upgrade()
-                        && let Err(error) = engine.fill_bloom()
-                    {
-                        tracing::warn!(%error, "the Bloom filter stays incomplete and filters nothing");
-                    }
-                })
-                .map_err(cannot_spawn)?,
-        );
+        threads.push(spawn_once("onefold-bloom", engine, |engine| {
+            if let Err(error) = engine.fill_bloom() {
+                tracing::warn!(%error, "the Bloom filter stays incomplete and filters nothing");
+            }
+        })?);
+    }
+    if engine.lookup.sampled().is_some() {
+        threads.push(spawn_once("onefold-hooks", engine, |engine| {
+            if let Err(error) = engine.fill_hooks() {
+                tracing::warn!(%error, "the hooks of earlier containers are not all here; some duplicates are stored again");
+            }
+        })?);
     }
     *engine.background.threads.lock() = Some(threads);
     Ok(())
@@ -115,6 +115,13 @@ pub(crate) fn start(engine: &Arc<Engine>) -> Result<()> {
 
 fn cannot_spawn(source: std::io::Error) -> EngineError {
     EngineError::Invalid { what: "background thread".into(), why: source.to_string() }
+}
+
+/// Starts a thread that does one thing.
+fn spawn_once(name: &str, engine: &Arc<Engine>, work: fn(&Engine)) -> Result<JoinHandle<()>> {
+    let weak = Arc::downgrade(engine);
+    let run = move || weak.upgrade().iter().for_each(|engine| work(engine));
+    std::thread::Builder::new().name(name.into()).spawn(run).map_err(cannot_spawn)
 }
 
 fn spawn(
@@ -161,6 +168,9 @@ impl Engine {
         }
         if has_noted {
             self.has_noted();
+        }
+        if self.lookup.sampled().is_some_and(|sampled| sampled.is_snapshot_due()) {
+            self.save_hooks(&|| !self.background.is_closed());
         }
         self.maintain(false)
     }
@@ -241,7 +251,7 @@ impl Engine {
     /// Frees the part of the log that all views have applied. Open containers that still need older parts rewrite
     /// themselves at its head.
     fn trim(&self) -> Result<()> {
-        let indexed = self.indexes().into_iter().map(|(_, view)| view.position()).min().unwrap_or_default();
+        let indexed = self.indexes().map(|(_, view)| view.position()).min().unwrap_or_default();
         // First free what needs no writing: the log may be full.
         self.trim_to(indexed)?;
         if self.views().any(|(_, view)| view.position() < indexed) {
@@ -325,11 +335,25 @@ impl Engine {
         self.writable()
     }
 
+    /// Writes a snapshot of the hooks. Without one, the next opening reads more catalogs.
+    fn save_hooks(&self, go_on: &dyn Fn() -> bool) {
+        if let Some(sampled) = self.lookup.sampled()
+            && let Err(error) = sampled.save(go_on)
+        {
+            tracing::warn!(%error, "the hooks could not be saved; the next opening makes them from catalogs");
+        }
+    }
+
+    /// Reads the hooks of earlier openings.
+    fn fill_hooks(&self) -> Result<()> {
+        self.lookup.sampled().map_or(Ok(()), |sampled| sampled.fill(&|| !self.background.is_closed()))
+    }
+
     /// Adds all entries of the chunk index to the Bloom filter, then trusts it.
     fn fill_bloom(&self) -> Result<()> {
-        let Some(bloom) = self.filters.bloom() else { return Ok(()) };
-        for partition in self.index.partitions() {
-            self.index.for_each(partition, &mut |fingerprint, _| {
+        let (Some(bloom), Some(index)) = (self.filters.bloom(), self.lookup.index()) else { return Ok(()) };
+        for partition in index.partitions() {
+            index.for_each(partition, &mut |fingerprint, _| {
                 bloom.insert(fingerprint);
                 Ok(())
             })?;
@@ -356,10 +380,13 @@ impl Engine {
         if self.log.used_bytes() > CLOSE_LOG_BYTES {
             self.maintain(true)?;
         }
+        self.save_hooks(&|| true);
         let _views = self.change_views()?;
         self.storage.release_room();
         self.log.release_room();
-        self.index.close()?;
+        if let Some(index) = self.lookup.index() {
+            index.close()?;
+        }
         copied::take_back(&*self.ground)
     }
 }
@@ -418,7 +445,7 @@ mod tests {
                 let engine = of_engine.clone();
                 let look = move || {
                     let _turn = engine.background.maintaining.lock();
-                    engine.index.statistics().auxiliary_entries
+                    engine.index().unwrap().statistics().auxiliary_entries
                 };
                 *of_other.lock() = Some(std::thread::spawn(look));
                 std::thread::sleep(Duration::from_millis(100));
@@ -428,7 +455,7 @@ mod tests {
         disk.during_writes(|_| {});
         let left = other.lock().take().expect("pages were written").join().unwrap();
         assert!(left > 0, "it came in when all was done");
-        assert_eq!(engine.index.statistics().auxiliary_entries, 0);
+        assert_eq!(engine.index().unwrap().statistics().auxiliary_entries, 0);
     }
 
     #[test]
@@ -441,11 +468,11 @@ mod tests {
         engine.stream().write_runs(&[&[7; 1000]], Hints::default()).unwrap();
         engine.submit(Transaction { changes: vec![(0, b"zz".to_vec(), Some(vec![1]))], references: Vec::new() }).unwrap();
         engine.flush().unwrap();
-        assert!(engine.index.wants_sweep());
+        assert!(engine.index().unwrap().wants_sweep());
         let pages = disk.list("index/0000").unwrap().into_iter().find(|entry| entry.name.starts_with("pages-")).unwrap().name;
         disk.make_unreadable(&format!("index/0000/{pages}")).unwrap();
         engine.maintain(true).unwrap_err();
-        assert!(engine.objects.position() > engine.index.position());
+        assert!(engine.objects.position() > engine.index().unwrap().position());
     }
 
     #[test]
@@ -464,7 +491,7 @@ mod tests {
         disk.make_unreadable(&format!("index/0000/{pages}")).unwrap();
         assert!(engine.log.segments() > 3);
         engine.maintain(true).unwrap_err();
-        assert!(engine.objects.position() > engine.index.position());
-        assert!(engine.log.start() <= engine.index.position(), "what the chunk index lacks is in the log alone");
+        assert!(engine.objects.position() > engine.index().unwrap().position());
+        assert!(engine.log.start() <= engine.index().unwrap().position(), "what the chunk index lacks is in the log alone");
     }
 }

@@ -12,20 +12,22 @@ use crate::lifecycle::activity::Earlier;
 use crate::lifecycle::clock::Clock;
 use crate::lifecycle::descriptor::{DESCRIPTOR_COPY, Descriptor};
 use crate::lifecycle::layout::{CONTAINERS, INDEX, LOCK, LOG, OBJECTS, UNUSED_KEPT, log_options, read_epoch, storage_options, write_epoch};
-use crate::lifecycle::profile::StoreProfile;
 use crate::lifecycle::settings::Settings;
 use crate::liveness::counted::Counted;
 use crate::liveness::marked::Marked;
 use crate::liveness::recount::RECOUNTED;
 use crate::liveness::{Liveness, Reclaiming};
+use crate::lookup::Lookup;
+use crate::lookup::sampled::Sampled;
 use crate::lost::quarantine::Quarantine;
-use crate::lost::rebuild::{MARKER, empty_index};
+use crate::lost::rebuild::{MARKER, empty_index, mark_index};
 use crate::lost::rehearsal::Rehearsal;
 use crate::lost::scrubbing::Scrubs;
 use crate::lost::store_salvage;
 use crate::read::snapshot;
 use crate::read::views::{OPENING_LIMIT, lock_views_within};
 use crate::statistics::{TOTALS_KEY, TOTALS_PARTITION, Totals};
+use crate::write::chain::ContainerCacheFilter;
 use crate::write::filters::Filters;
 use crate::write::local_claims::LocalClaims;
 use crate::{Engine, EngineError, Mode, Result};
@@ -48,7 +50,9 @@ impl Engine {
         for directory in [INDEX, OBJECTS, CONTAINERS, LOG, snapshot::LEASES] {
             ground.create_directory(directory)?;
         }
-        ChunkIndex::create(ground, INDEX, descriptor.index_partitions, descriptor.fingerprint.digest_bytes())?;
+        if descriptor.profile.is_exact() {
+            ChunkIndex::create(ground, INDEX, descriptor.index_partitions, descriptor.fingerprint.digest_bytes())?;
+        }
         ObjectIndex::create(ground, OBJECTS, descriptor.object_partitions)?;
         ContainerStore::create(&**ground, CONTAINERS, descriptor.container_partitions)?;
         Log::create(ground, LOG, descriptor.store, log_options(&Settings::default()))?;
@@ -126,32 +130,60 @@ impl Engine {
             reads_in_flight: settings.chunk_index_reads,
         };
         let index_access = if only_reads { Access::Read } else { Access::ReadWrite };
-        let open_index = || -> Result<Arc<ChunkIndex>> {
+        let open_index = || -> Result<Option<Arc<ChunkIndex>>> {
+            if !descriptor.profile.is_exact() {
+                return Ok(None);
+            }
             let ownership = Ownership::all(descriptor.index_partitions, epoch);
-            Ok(Arc::new(ChunkIndex::open(&ground, INDEX, &ownership, digest_bytes, index_options, index_access)?))
+            Ok(Some(Arc::new(ChunkIndex::open(&ground, INDEX, &ownership, digest_bytes, index_options, index_access)?)))
         };
         let index = if mode == Mode::Rebuild {
             // Everything that goes into the new index is read first: if that fails, the store keeps its old index.
             recover(&storage, &[&*objects], &log, mode, digest_bytes)?;
             storage.allow_repairs();
-            empty_index(&ground, INDEX, descriptor.index_partitions, digest_bytes)?;
+            match descriptor.profile.is_exact() {
+                true => empty_index(&ground, INDEX, descriptor.index_partitions, digest_bytes)?,
+                false => mark_index(&ground, INDEX)?,
+            }
             open_index()?
         } else if ground.exists(MARKER)? {
             return Err(EngineError::Inconsistent { why: "the rebuild of its chunk index was interrupted and must run again".into() });
         } else {
             let index = open_index()?;
-            recover(&storage, &[&*index, &*objects], &log, mode, digest_bytes)?;
+            let chunks = index.iter().map(|index| &**index as &dyn View<EngineError>);
+            let views: Vec<_> = chunks.chain([&*objects as &dyn View<EngineError>]).collect();
+            recover(&storage, &views, &log, mode, digest_bytes)?;
             index
         };
 
-        let counts = descriptor.profile.counts();
-        let quarantine = Arc::new(Quarantine::open(objects.clone(), digest_bytes, ground.exists(RECOUNTED)?, counts)?);
-        let filters = Filters::new(&storage, &objects, &quarantine, &settings, &profile)?;
-        let claims = Arc::new(LocalClaims::new(index.clone(), filters.bloom().cloned()));
+        let quarantine = Arc::new(Quarantine::open(objects.clone(), digest_bytes, ground.exists(RECOUNTED)?, descriptor.profile)?);
+        let catalogs = Arc::new(ContainerCacheFilter::new(storage.clone(), objects.clone(), settings.container_cache_entries));
+        let filters = Filters::new(&storage, &catalogs, &quarantine, &settings, &profile)?;
+        let lookup = match index {
+            Some(index) => Lookup::Exact(index),
+            None => {
+                if filters.bloom().is_some() {
+                    let why = "`bloom` is filled from a chunk index, and profile `sampled` has none; leave it out".into();
+                    return Err(EngineError::Invalid { what: "filter chain".into(), why });
+                }
+                // Whoever stores nothing needs no hooks.
+                let memory_bytes = if mode == Mode::ReadWrite { settings.sampled_index_bytes } else { 0 };
+                let partitions = descriptor.container_partitions;
+                Lookup::Sampled(Arc::new(Sampled::new(
+                    ground.clone(),
+                    storage.clone(),
+                    objects.clone(),
+                    catalogs,
+                    memory_bytes,
+                    partitions,
+                )))
+            }
+        };
+        let claims = Arc::new(LocalClaims::new(lookup.clone(), filters.bloom().cloned()));
         let marks = || Marked::new(ground.clone(), objects.clone(), &storage);
-        let liveness: Box<dyn Liveness> = match descriptor.profile {
-            StoreProfile::Exact => Box::new(Counted::new(index.clone(), digest_bytes)),
-            StoreProfile::Marked => Box::new(marks()),
+        let liveness: Box<dyn Liveness> = match lookup.index().filter(|_| descriptor.profile.counts()) {
+            Some(index) => Box::new(Counted::new(index.clone(), digest_bytes)),
+            None => Box::new(marks()),
         };
         let liveness = around(liveness, &marks);
         let chunker = onefold_chunking::chunker(descriptor.chunker, descriptor.chunk_sizes)
@@ -174,7 +206,7 @@ impl Engine {
             reserve,
             chunker,
             storage,
-            index,
+            lookup,
             objects,
             log,
             claims,

@@ -12,17 +12,21 @@ pub enum StoreProfile {
     /// The same lookup, without counts: what is needed is marked by group (M3.7). A duplicate then changes nothing in
     /// the chunk index.
     Marked,
+    /// Finds duplicates through hooks in bounded memory and catalogs of containers, and marks what is needed (Symantec,
+    /// M3.4 to M3.7). A chunk may be stored more than once.
+    Sampled,
 }
 
 impl StoreProfile {
     /// All profiles, the default first.
-    pub const ALL: [StoreProfile; 2] = [StoreProfile::Exact, StoreProfile::Marked];
+    pub const ALL: [StoreProfile; 3] = [StoreProfile::Exact, StoreProfile::Marked, StoreProfile::Sampled];
 
     /// Returns its name in commands and in the descriptor.
     pub fn name(self) -> &'static str {
         match self {
             StoreProfile::Exact => "exact",
             StoreProfile::Marked => "marked",
+            StoreProfile::Sampled => "sampled",
         }
     }
 
@@ -30,7 +34,16 @@ impl StoreProfile {
     pub fn counts(self) -> bool {
         match self {
             StoreProfile::Exact => true,
-            StoreProfile::Marked => false,
+            StoreProfile::Marked | StoreProfile::Sampled => false,
+        }
+    }
+
+    /// Returns whether a chunk index knows every chunk, and which copy of it counts. Otherwise each copy counts for
+    /// itself.
+    pub fn is_exact(self) -> bool {
+        match self {
+            StoreProfile::Exact | StoreProfile::Marked => true,
+            StoreProfile::Sampled => false,
         }
     }
 }

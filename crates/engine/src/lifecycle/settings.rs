@@ -11,6 +11,8 @@ pub struct Settings {
     pub chunk_index_cache_bytes: usize,
     /// Filter before the chunk index, bytes.
     pub chunk_index_filter_bytes: usize,
+    /// Hooks of a sampled index, bytes.
+    pub sampled_index_bytes: usize,
     /// Pages of the chunk index read in parallel. 1: a look-up reads one after the other.
     pub chunk_index_reads: usize,
     /// Decompressed frames kept for reading, bytes.
@@ -60,6 +62,7 @@ impl Default for Settings {
             auxiliary_index_bytes: 64 << 20,
             chunk_index_cache_bytes: 16 << 20,
             chunk_index_filter_bytes: 256 << 20,
+            sampled_index_bytes: 256 << 20,
             chunk_index_reads: 64,
             frame_cache_bytes: 64 << 20,
             catalog_cache_bytes: 16 << 20,

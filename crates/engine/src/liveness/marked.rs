@@ -36,7 +36,8 @@
 //!   what was there at the floor has marks.
 //! * *A mark names an address, and the chunk is somewhere else now.* Batches that store a chunk again, also if it only
 //!   may have been stored before, and repairs that restore chunks say that everything changed: the next run marks all
-//!   groups from nothing, and sweeps everything. The place that the index names has a mark too, if it is another one.
+//!   groups from nothing, and sweeps everything. The place that the index names has a mark too, if it is another one,
+//!   and so have the places where a copy that counts for itself was stored again.
 //! * *A crash.* Until the transaction of a run is durable, the old marks count. A mark file that is missing or damaged
 //!   makes its group begin from nothing, and every container is swept once.
 

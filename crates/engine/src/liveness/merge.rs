@@ -114,7 +114,7 @@ impl Engine {
         let slots = self.storage.slots(container)?;
         let dead = self.dead_slots(container)?;
         let names: Vec<Fingerprint> = slots.iter().map(|(_, slot)| slot.fingerprint).collect();
-        let places = self.places(&names)?;
+        let places = self.places(&names)?.unwrap_or_else(|| vec![None; names.len()]);
         let mut live = Vec::new();
         for (number, ((address, slot), place)) in slots.iter().zip(places).enumerate() {
             let is_indexed = place == Some(*address);

@@ -25,12 +25,14 @@ pub(crate) struct Recounted {
     pub(crate) raw_bytes: u64,
     /// The same after compression.
     pub(crate) stored_bytes: u64,
+    /// Chunks that are not dead.
+    pub(crate) chunks: u64,
 }
 
 impl Recounted {
     /// Writes the file; durable on return.
     pub(crate) fn write(&self, ground: &dyn Ground) -> Result<()> {
-        let line = format!("{:016x} {:016x} {:016x}\n", self.end.0, self.raw_bytes, self.stored_bytes);
+        let line = format!("{:016x} {:016x} {:016x} {:016x}\n", self.end.0, self.raw_bytes, self.stored_bytes, self.chunks);
         Ok(replace_file(ground, RECOUNTED, format!("{line}{:016x}\n", checksum(line.as_bytes())).as_bytes())?)
     }
 
@@ -43,7 +45,8 @@ impl Recounted {
         }
         let mut numbers = line.split(' ').map(|number| u64::from_str_radix(number, 16).ok());
         let mut next = || numbers.next().flatten();
-        Some(Recounted { end: Position(next()?), raw_bytes: next()?, stored_bytes: next()? })
+        // Earlier versions wrote three numbers.
+        Some(Recounted { end: Position(next()?), raw_bytes: next()?, stored_bytes: next()?, chunks: next().unwrap_or(0) })
     }
 }
 
@@ -64,15 +67,17 @@ impl Engine {
         })?;
         // From now on the quarantine is asked.
         self.quarantine.set_used();
-        let mut stored_chunks = 0;
-        for partition in self.index.partitions() {
+        let index = self.lookup.index();
+        let recounted = Recounted::read(&*self.ground).filter(|_| index.is_none());
+        let mut stored_chunks = recounted.map_or(0, |found| found.chunks);
+        for partition in index.into_iter().flat_map(|index| index.partitions()) {
             let mut next = Some(0);
             while let Some(from) = next {
                 let nowhere;
                 (nowhere, next) = self.counted_and_nowhere(partition, from, &mut stored_chunks)?;
                 let mut changes = Vec::with_capacity(nowhere.len());
                 for fingerprint in nowhere {
-                    if self.quarantine.get(&fingerprint)?.is_none() {
+                    if self.quarantine.get(&fingerprint, Address::from_bits(0))?.is_none() {
                         changes.push(self.quarantine.put(&nothing_known_of(fingerprint)));
                     }
                     is_used = true;
@@ -92,7 +97,8 @@ impl Engine {
     fn counted_and_nowhere(&self, partition: u32, from: u64, stored_chunks: &mut u64) -> Result<(Vec<Fingerprint>, Option<u64>)> {
         let (mut found, mut last, mut next): (Vec<Fingerprint>, _, _) = (Vec::new(), from, None);
         let limit = self.lost_in_a_batch();
-        self.index.for_each_from(partition, from, &mut |fingerprint, entry| {
+        let Some(index) = self.lookup.index() else { return Ok((found, next)) };
+        index.for_each_from(partition, from, &mut |fingerprint, entry| {
             // Keeps chunks with the same prefix together, so that the next call knows where to begin.
             if found.len() >= limit && last != fingerprint.prefix() {
                 next = Some(fingerprint.prefix());
@@ -147,6 +153,7 @@ fn nothing_known_of(fingerprint: Fingerprint) -> Quarantined {
         is_counted: false,
         is_unreachable: false,
         since_ns: now_ns(),
+        again: None,
     }
 }
 
@@ -159,7 +166,7 @@ mod tests {
     fn what_was_found_is_read_as_written_and_a_damaged_file_says_nothing() {
         let ground = SimulatedGround::new(1);
         ground.create_directory("index").unwrap();
-        let found = Recounted { end: Position(512), raw_bytes: 7 << 40, stored_bytes: 3 };
+        let found = Recounted { end: Position(512), raw_bytes: 7 << 40, stored_bytes: 3, chunks: 9 };
         found.write(&ground).unwrap();
         assert_eq!(Recounted::read(&ground), Some(found));
         for at in 0..ground.open(RECOUNTED, onefold_ground::Access::Read).unwrap().len().unwrap() {

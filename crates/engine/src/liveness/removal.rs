@@ -322,7 +322,7 @@ impl Engine {
     /// Claims and dooms the chunks, and takes out those that somebody else has or wants.
     fn keep_only_what_is_ours(&self, doomed: &mut Vec<Doomed>, held: &mut Held<'_>, removed: &mut Removed) -> Result<()> {
         let all: Vec<Candidate> = doomed.iter().flat_map(|one| &one.chunks).map(|chunk| chunk.candidate).collect();
-        let wanted = |candidate: &Candidate| Wanted { fingerprint: candidate.fingerprint, search: Search::Not(candidate.address) };
+        let wanted = |candidate: &Candidate| Wanted { fingerprint: candidate.fingerprint, search: Search::Unasked };
         let wanted: Vec<_> = all.iter().map(wanted).collect();
         let mut claims = Vec::with_capacity(all.len());
         self.claims.claim(&wanted, &mut claims)?;
@@ -343,6 +343,8 @@ impl Engine {
     /// Commits the removal. Returns what the removed metadata chunks referred to.
     fn commit_removal(&self, doomed: Vec<Doomed>, removed: &mut Removed) -> Result<Vec<(Fingerprint, u32)>> {
         let mut dead = DeadChanges::default();
+        let copies: Vec<Candidate> = doomed.iter().flat_map(|one| &one.chunks).map(|chunk| chunk.candidate).collect();
+        let files: Vec<ContainerId> = doomed.iter().map(|one| one.container).collect();
         for one in &doomed {
             one.chunks.iter().for_each(|chunk| dead.set(one.container, one.dead.of_bytes, chunk.slot, chunk.length_bytes, true));
         }
@@ -353,6 +355,10 @@ impl Engine {
         let released = || chunks.iter().flat_map(|chunk| &chunk.references);
         self.reclaiming.watch().touch(released());
         self.commit_removals(&chunks, &dead)?;
+        if let Some(sampled) = self.lookup.sampled() {
+            sampled.removed(copies.iter().map(|copy| (copy.fingerprint, copy.address)));
+            files.iter().for_each(|file| sampled.hook_file(*file));
+        }
         self.filters.removed(&chunks.iter().map(|chunk| chunk.fingerprint).collect::<Vec<_>>());
         removed.chunks = chunks.len() as u64;
         let released: BTreeSet<Fingerprint> = released().copied().collect();

@@ -6,6 +6,12 @@
 //! its path, finds no address and stores the chunk again. The batch with the new copy removes the object, and recipes
 //! that name the old address find the new copy through the index.
 //!
+//! # Where each copy counts for itself
+//! Without a chunk index nobody finds the new copy by the chunk's name. So there is an object for each copy (the key
+//! ends with its address), and it stays when the chunk is stored again: it says where
+//! ([`Quarantined::again`]). Reads of the old address go there, and marks of the old address mark the new one. The
+//! object goes when nobody needs the old address any more.
+//!
 //! # The references of a lost metadata chunk
 //! Nobody can read them any more. So they stay counted, and no chunk goes that it may need:
 //! [`Quarantined::is_counted`]. When the chunk is stored again, its references are not counted a second time.
@@ -17,7 +23,7 @@
 //! counted and nowhere.
 
 use crate::lost::Settled;
-use crate::{Change, Engine, EngineError, Recipe, Result};
+use crate::{Change, Engine, EngineError, Piece, Recipe, Result, StoreProfile};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::{Reader, WireError, put_signed, put_varint};
 use onefold_index::ObjectIndex;
@@ -32,6 +38,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const PREFIX: u8 = b'q';
 const PARTITION: u16 = 0;
 const VERSION: u8 = 1;
+/// Version of the objects of single copies.
+const OF_COPY: u8 = 2;
+/// A chunk that was stored again may be lost again, and so on. More steps than this are no chain.
+const MOST_AGAIN: usize = 256;
 /// Encodes an unknown kind.
 const UNKNOWN_KIND: u8 = 255;
 /// State of the references of a metadata chunk. 0: they are not counted.
@@ -55,6 +65,8 @@ pub struct Quarantined {
     pub is_unreachable: bool,
     /// When it was found to be lost, nanoseconds since 1970.
     pub since_ns: i64,
+    /// Where it was stored again, if each copy counts for itself.
+    pub again: Option<Address>,
 }
 
 impl Quarantined {
@@ -63,13 +75,16 @@ impl Quarantined {
         self.kind != Some(ChunkKind::Data)
     }
 
-    fn encode(&self) -> Vec<u8> {
+    fn encode(&self, is_of_copy: bool) -> Vec<u8> {
         let kind = self.kind.map_or(UNKNOWN_KIND, |kind| kind as u8);
         let references = if self.is_counted { COUNTED } else { u8::from(self.is_unreachable) * UNREACHABLE };
-        let mut out = vec![VERSION, references, kind];
+        let mut out = vec![if is_of_copy { OF_COPY } else { VERSION }, references, kind];
         out.extend_from_slice(&self.address.bits().to_le_bytes());
         put_varint(&mut out, u64::from(self.length_bytes));
         put_signed(&mut out, self.since_ns);
+        if is_of_copy {
+            out.extend_from_slice(&self.again.map_or(0, Address::bits).to_le_bytes());
+        }
         out
     }
 
@@ -79,26 +94,36 @@ impl Quarantined {
             let out_of_range = |what, value: u8| WireError::OutOfRange { what, value: u64::from(value), offset_bytes: 0 };
             let mut reader = Reader::new(value);
             let (version, references, kind) = (reader.u8()?, reader.u8()?, reader.u8()?);
-            if version != VERSION {
+            if version != VERSION && version != OF_COPY {
                 return Err(out_of_range("version of a chunk in quarantine", version));
             }
             let known = ChunkKind::from_number(kind);
-            if !(2..=1 + size_of::<Fingerprint>()).contains(&key.len()) {
+            let digest =
+                key.get(1..key.len().saturating_sub(if version == OF_COPY { size_of::<Address>() } else { 0 })).unwrap_or_default();
+            if !(1..=size_of::<Fingerprint>()).contains(&digest.len()) {
                 let what = "length of the key of a chunk in quarantine";
                 return Err(WireError::OutOfRange { what, value: key.len() as u64, offset_bytes: 0 });
             }
             if references > UNREACHABLE || (known.is_none() && kind != UNKNOWN_KIND) {
                 return Err(out_of_range("kind of a chunk in quarantine", kind));
             }
-            let quarantined = Quarantined {
-                fingerprint: Fingerprint::from_digest(key.get(1..).unwrap_or_default()),
+            let mut quarantined = Quarantined {
+                fingerprint: Fingerprint::from_digest(digest),
                 is_counted: references == COUNTED,
                 is_unreachable: references == UNREACHABLE,
                 kind: known,
                 address: Address::from_bits(reader.u64()?),
                 length_bytes: reader.varint_to("length of a chunk", u64::from(u32::MAX))? as u32,
                 since_ns: reader.signed()?,
+                again: None,
             };
+            if version == OF_COPY {
+                quarantined.again = Some(reader.u64()?).filter(|bits| *bits != 0).map(Address::from_bits);
+                if key.get(1 + digest.len()..) != Some(&quarantined.address.bits().to_be_bytes()) {
+                    let what = "address of a copy in quarantine";
+                    return Err(WireError::OutOfRange { what, value: quarantined.address.bits(), offset_bytes: 3 });
+                }
+            }
             reader.end().map(|()| quarantined)
         };
         read().map_err(|source| EngineError::Wire { what: "chunk in quarantine".into(), source })
@@ -161,26 +186,27 @@ pub(crate) struct Quarantine {
     names: RwLock<Names>,
     /// Counts were rebuilt, and the objects do not say so yet.
     is_recounted: AtomicBool,
-    /// Whether the store counts references at all.
-    counts: bool,
+    /// Of the store: whether it counts references, and whether each copy counts for itself.
+    of: StoreProfile,
 }
 
 impl Quarantine {
-    pub(crate) fn open(objects: Arc<ObjectIndex>, digest_bytes: usize, is_recounted: bool, counts: bool) -> Result<Quarantine> {
+    pub(crate) fn open(objects: Arc<ObjectIndex>, digest_bytes: usize, is_recounted: bool, of: StoreProfile) -> Result<Quarantine> {
         let mut names = Names::default();
         let mut from = vec![PREFIX];
         while !names.has_more {
             let page = objects.range(PARTITION, &from, &[PREFIX + 1], PAGE)?;
             // A key of another length is no name: nobody asks for it.
-            let keys = page.iter().filter(|(key, _)| key.len() == 1 + digest_bytes);
-            keys.for_each(|(key, _)| names.insert(Fingerprint::from_digest(&key[1..])));
+            let of_copy = if of.is_exact() { 0 } else { size_of::<Address>() };
+            let keys = page.iter().filter(|(key, _)| key.len() == 1 + digest_bytes + of_copy);
+            keys.for_each(|(key, _)| names.insert(Fingerprint::from_digest(&key[1..1 + digest_bytes])));
             match page.last() {
                 Some((last, _)) if page.len() == PAGE => from = [last, &[0][..]].concat(),
                 _ => break,
             }
         }
         let (is_used, is_recounted) = (AtomicBool::new(!names.known.is_empty()), AtomicBool::new(is_recounted));
-        Ok(Quarantine { objects, digest_bytes, is_used, names: RwLock::new(names), is_recounted, counts })
+        Ok(Quarantine { objects, digest_bytes, is_used, names: RwLock::new(names), is_recounted, of })
     }
 
     /// Returns whether counts were rebuilt and that is not noted yet.
@@ -203,51 +229,104 @@ impl Quarantine {
         self.is_used.store(true, Ordering::SeqCst);
     }
 
-    fn key(&self, fingerprint: &Fingerprint) -> Vec<u8> {
+    /// Returns the key of a chunk, or of its copy at an address where each copy counts for itself.
+    fn key(&self, fingerprint: &Fingerprint, address: Address) -> Vec<u8> {
         let mut key = vec![PREFIX];
         key.extend_from_slice(fingerprint.digest(self.digest_bytes));
+        if !self.of.is_exact() {
+            key.extend_from_slice(&address.bits().to_be_bytes());
+        }
         key
     }
 
     fn decode(&self, key: &[u8], value: &[u8]) -> Result<Quarantined> {
         let read = Quarantined::decode(key, value)?;
         // Marks need no help of a lost chunk to know what hangs on it: they keep what they had.
-        Ok(Quarantined { is_counted: !self.counts || (read.is_counted && !self.is_recounted()), ..read })
+        Ok(Quarantined { is_counted: !self.of.counts() || (read.is_counted && !self.is_recounted()), ..read })
     }
 
-    /// Returns a chunk, if it is in quarantine.
-    pub(crate) fn get(&self, fingerprint: &Fingerprint) -> Result<Option<Quarantined>> {
+    /// Returns a chunk, if it is in quarantine. Where each copy counts for itself: the copy at this address, also if it
+    /// was stored again.
+    pub(crate) fn get(&self, fingerprint: &Fingerprint, address: Address) -> Result<Option<Quarantined>> {
         if !self.is_used() || !self.names.read().may_have(fingerprint) {
             return Ok(None);
         }
-        let key = self.key(fingerprint);
+        let key = self.key(fingerprint, address);
         self.objects.get(PARTITION, &key)?.map(|value| self.decode(&key, &value)).transpose()
+    }
+
+    /// Passes where a copy was stored again, and again, to `visit`. Returns the end, if it is in quarantine itself.
+    pub(crate) fn follow(
+        &self,
+        fingerprint: &Fingerprint,
+        address: Address,
+        visit: &mut dyn FnMut(Address),
+    ) -> Result<Option<Quarantined>> {
+        let mut at = address;
+        for _ in 0..MOST_AGAIN {
+            match self.get(fingerprint, at)? {
+                None => return Ok(None),
+                Some(lost @ Quarantined { again: None, .. }) => return Ok(Some(lost)),
+                Some(Quarantined { again: Some(again), .. }) => {
+                    visit(again);
+                    at = again;
+                }
+            }
+        }
+        Err(EngineError::Inconsistent { why: format!("copies of chunk {fingerprint} in quarantine lead to each other, from {address} on") })
+    }
+
+    /// Returns all copies of a chunk that are in quarantine.
+    fn copies(&self, fingerprint: &Fingerprint) -> Result<Vec<Quarantined>> {
+        if !self.is_used() || !self.names.read().may_have(fingerprint) {
+            return Ok(Vec::new());
+        }
+        if self.of.is_exact() {
+            return Ok(self.get(fingerprint, Address::from_bits(0))?.into_iter().collect());
+        }
+        let of_name = self.key(fingerprint, Address::from_bits(0));
+        let (mut from, mut found) = (of_name[..1 + self.digest_bytes].to_vec(), Vec::new());
+        let end = [&from[..], &[u8::MAX; size_of::<Address>() + 1]].concat();
+        loop {
+            let page = self.objects.range(PARTITION, &from, &end, PAGE)?;
+            for (key, value) in &page {
+                found.push(self.decode(key, value)?);
+            }
+            match page.last() {
+                Some((last, _)) if page.len() == PAGE => from = [last, &[0][..]].concat(),
+                _ => return Ok(found),
+            }
+        }
     }
 
     /// Returns the change that puts a chunk in quarantine, or changes its entry.
     pub(crate) fn put(&self, chunk: &Quarantined) -> Change {
         // Before the object exists: an extra name only costs a look-up.
         self.names.write().insert(chunk.fingerprint);
-        (PARTITION, self.key(&chunk.fingerprint), Some(chunk.encode()))
+        (PARTITION, self.key(&chunk.fingerprint, chunk.address), Some(chunk.encode(!self.of.is_exact())))
     }
 
     /// Returns the change that takes a chunk out.
-    pub(crate) fn take(&self, fingerprint: &Fingerprint) -> Change {
-        (PARTITION, self.key(fingerprint), None)
+    pub(crate) fn take(&self, fingerprint: &Fingerprint, address: Address) -> Change {
+        (PARTITION, self.key(fingerprint, address), None)
     }
 
     /// Returns what a commit which stores these chunks means for the quarantine.
     pub(crate) fn stored(&self, prepared: &Prepared) -> StoredAgain {
         let mut again = StoredAgain::default();
         if self.is_used() {
-            for (fingerprint, _, _) in &prepared.chunks {
-                match self.get(fingerprint) {
-                    Ok(Some(found)) => {
-                        again.changes.push(self.take(fingerprint));
-                        again.counted.extend(found.is_counted.then_some(*fingerprint));
-                        again.may_have_moved = true;
+            for (fingerprint, address, _) in &prepared.chunks {
+                match self.copies(fingerprint) {
+                    Ok(copies) => {
+                        for lost in copies.into_iter().filter(|copy| copy.again.is_none()) {
+                            again.changes.push(match self.of.is_exact() {
+                                true => self.take(fingerprint, lost.address),
+                                false => self.put(&Quarantined { again: Some(*address), ..lost }),
+                            });
+                            again.counted.extend(lost.is_counted.then_some(*fingerprint));
+                            again.may_have_moved = true;
+                        }
                     }
-                    Ok(None) => {}
                     // No reason to refuse writes: at worst references are counted twice, which `check` finds.
                     Err(error) => {
                         tracing::warn!(%fingerprint, %error, "cannot look up whether a chunk was lost");
@@ -261,23 +340,54 @@ impl Quarantine {
 }
 
 impl Engine {
-    /// Returns a chunk, if it is in quarantine.
-    pub fn quarantined(&self, fingerprint: &Fingerprint) -> Result<Option<Quarantined>> {
-        self.quarantine.get(fingerprint)
+    /// Returns a chunk, if it is in quarantine and was not stored again. Where each copy counts for itself: what a
+    /// reference to this address leads to.
+    pub fn quarantined(&self, fingerprint: &Fingerprint, address: Address) -> Result<Option<Quarantined>> {
+        self.quarantine.follow(fingerprint, address, &mut |_| {})
     }
 
-    /// Returns where the chunk index has these chunks, or where they were if they are in quarantine.
-    pub(crate) fn places_or_lost(&self, chunks: &[Fingerprint]) -> Result<Vec<Option<Address>>> {
-        let mut places = self.places(chunks)?;
-        if self.quarantine.is_used() {
-            for (place, chunk) in places.iter_mut().zip(chunks).filter(|(place, _)| place.is_none()) {
-                *place = self.quarantine.get(chunk)?.map(|lost| lost.address).filter(|address| address.bits() != 0);
+    /// Returns which copy of a chunk a reference to this address leads to: the address, or where the copy was stored
+    /// again. 0: whichever the chunk index names.
+    pub fn copy_of(&self, fingerprint: &Fingerprint, address: Address) -> Address {
+        if self.descriptor.profile.is_exact() {
+            return Address::from_bits(0);
+        }
+        let mut copy = address;
+        if let Err(error) = self.quarantine.follow(fingerprint, address, &mut |again| copy = again) {
+            tracing::warn!(%error, "cannot look up where a chunk was stored again");
+        }
+        copy
+    }
+
+    /// Passes the places besides these addresses that marks of these chunks need: where the chunk index has them, or
+    /// where they were if they are in quarantine. Where each copy counts for itself: where it was stored again.
+    pub(crate) fn further_places(&self, chunks: &[(Fingerprint, Address)], visit: &mut dyn FnMut(Address)) -> Result<()> {
+        let names: Vec<Fingerprint> = chunks.iter().map(|(chunk, _)| *chunk).collect();
+        let Some(places) = self.places(&names)? else {
+            if self.quarantine.is_used() {
+                for (chunk, address) in chunks {
+                    self.quarantine.follow(chunk, *address, visit)?;
+                }
+            }
+            return Ok(());
+        };
+        for (place, (chunk, address)) in places.into_iter().zip(chunks) {
+            match place {
+                Some(place) => visit(place),
+                None => self
+                    .quarantine
+                    .get(chunk, *address)?
+                    .map(|lost| lost.address)
+                    .filter(|at| at.bits() != 0)
+                    .into_iter()
+                    .for_each(&mut *visit),
             }
         }
-        Ok(places)
+        Ok(())
     }
 
-    /// Passes every chunk in quarantine to `visit`. Some of them may be unneeded by now.
+    /// Passes every chunk in quarantine to `visit`, except those that were stored again. Some of them may be unneeded
+    /// by now.
     pub fn for_each_quarantined(&self, visit: &mut dyn FnMut(Quarantined)) -> Result<()> {
         self.for_each_quarantined_batch(PAGE, &mut |batch| {
             batch.iter().for_each(|chunk| visit(*chunk));
@@ -288,6 +398,18 @@ impl Engine {
     /// Does the same in batches of `limit`, in the order of their names. `visit` may change what is in quarantine.
     /// Unreadable objects are skipped, and are an error at the end.
     pub fn for_each_quarantined_batch<E: From<EngineError>>(
+        &self,
+        limit: usize,
+        visit: &mut dyn FnMut(&[Quarantined]) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        self.for_each_entry_batch(limit, &mut |batch| {
+            let lost: Vec<Quarantined> = batch.iter().filter(|chunk| chunk.again.is_none()).copied().collect();
+            visit(&lost)
+        })
+    }
+
+    /// Does the same with those that were stored again.
+    fn for_each_entry_batch<E: From<EngineError>>(
         &self,
         limit: usize,
         visit: &mut dyn FnMut(&[Quarantined]) -> std::result::Result<(), E>,
@@ -321,8 +443,9 @@ impl Engine {
     /// Returns the chunks among these that are nowhere and counted, or may be needed in a store without counts.
     fn needed_of(&self, chunks: &[Quarantined]) -> Result<Vec<Quarantined>> {
         let names: Vec<Fingerprint> = chunks.iter().map(|chunk| chunk.fingerprint).collect();
+        let Some(index) = self.lookup.index() else { return Ok(chunks.to_vec()) };
         let mut entries = Vec::with_capacity(names.len());
-        self.index.lookup(&names, &mut entries)?;
+        index.lookup(&names, &mut entries)?;
         let counts = self.descriptor.profile.counts();
         let is_needed = |entry: &Option<onefold_index::IndexEntry>| match entry {
             Some(entry) => entry.address == 0 && (entry.count > 0 || !counts),
@@ -339,10 +462,11 @@ impl Engine {
         }
         let (mut is_needed, mut failed) = (false, None);
         let expanded = self.expand(recipe, &mut |piece| {
-            match piece.fingerprint().map(|fingerprint| self.quarantine.get(&fingerprint)) {
-                Some(Ok(Some(_))) => is_needed = true,
-                Some(Err(error)) => failed = Some(error),
-                Some(Ok(None)) | None => {}
+            let Piece::Chunk { fingerprint, address, .. } = piece else { return true };
+            match self.quarantined(fingerprint, *address) {
+                Ok(Some(_)) => is_needed = true,
+                Err(error) => failed = Some(error),
+                Ok(None) => {}
             }
             !is_needed && failed.is_none()
         });
@@ -375,14 +499,16 @@ impl Engine {
         let _one = self.reclaiming.alone();
         let counts = self.descriptor.profile.counts();
         let mut left = Names::default();
-        self.for_each_quarantined_batch(self.lost_in_a_batch(), &mut |batch| {
-            let names: Vec<Fingerprint> = batch.iter().map(|chunk| chunk.fingerprint).collect();
+        self.for_each_entry_batch(self.lost_in_a_batch(), &mut |batch| {
             let mut kept: Vec<Fingerprint> = Vec::new();
             let places: Vec<Address> = batch.iter().map(|chunk| chunk.address).collect();
             let unmarked = self.liveness.nobody_needs(&places);
             self.commit_settled(&mut || {
-                let mut entries = Vec::with_capacity(names.len());
-                self.index.lookup(&names, &mut entries)?;
+                let mut entries = vec![None; batch.len()];
+                if let Some(index) = self.lookup.index() {
+                    entries.clear();
+                    index.lookup(&batch.iter().map(|chunk| chunk.fingerprint).collect::<Vec<_>>(), &mut entries)?;
+                }
                 let (settled, others): (Vec<_>, Vec<_>) =
                     batch.iter().zip(&entries).zip(&unmarked).partition(|((chunk, entry), is_unmarked)| match entry {
                         Some(entry) => entry.address != 0,
@@ -391,7 +517,7 @@ impl Engine {
                     });
                 let (settled, others) = (settled.into_iter().map(|(one, _)| one), others.into_iter().map(|(one, _)| one));
                 kept = others.map(|(chunk, _)| chunk.fingerprint).collect();
-                let changes = settled.map(|(chunk, _)| self.quarantine.take(&chunk.fingerprint)).collect();
+                let changes = settled.map(|(chunk, _)| self.quarantine.take(&chunk.fingerprint, chunk.address)).collect();
                 Ok(Settled { changes, ..Settled::default() })
             })?;
             kept.into_iter().for_each(|chunk| left.insert(chunk));
@@ -445,10 +571,10 @@ impl Engine {
 
     /// Notes the kinds of chunks in quarantine that were unknown and that `kind` knows. Durable on return. Returns how
     /// many these were.
-    pub fn note_kinds(&self, kind: &dyn Fn(&Fingerprint) -> Option<ChunkKind>) -> Result<u64> {
+    pub fn note_kinds(&self, kind: &dyn Fn(&Quarantined) -> Option<ChunkKind>) -> Result<u64> {
         let mut count = 0;
         self.note(&mut |chunk| {
-            let found = kind(&chunk.fingerprint).filter(|_| chunk.kind.is_none());
+            let found = kind(chunk).filter(|_| chunk.kind.is_none());
             count += u64::from(found.is_some());
             found.map(|kind| Quarantined { kind: Some(kind), ..*chunk })
         })?;
@@ -464,7 +590,8 @@ impl Engine {
                 let mut changes = Vec::with_capacity(changed.len());
                 for chunk in &changed {
                     // It may have been stored again a moment ago.
-                    changes.extend(self.quarantine.get(&chunk.fingerprint)?.map(|_| self.quarantine.put(chunk)));
+                    let known = self.quarantine.get(&chunk.fingerprint, chunk.address)?.filter(|known| known.again.is_none());
+                    changes.extend(known.map(|_| self.quarantine.put(chunk)));
                 }
                 Ok(Settled { changes, ..Settled::default() })
             })
@@ -506,12 +633,17 @@ mod tests {
                 is_counted: kind.is_none(),
                 is_unreachable: kind == Some(ChunkKind::Data),
                 since_ns: 5,
+                again: None,
             };
-            let value = chunk.encode();
-            assert_eq!(Quarantined::decode(&key, &value).unwrap(), chunk);
-            for length in 0..value.len() {
-                assert!(Quarantined::decode(&key, &value[..length]).is_err());
+            let again = Quarantined { again: kind.map(|_| Address::new(ContainerId::new(0, 8), 9)), ..chunk };
+            let of_copy = [&key[..], &address.bits().to_be_bytes()].concat();
+            for (key, chunk, value) in [(&key, chunk, chunk.encode(false)), (&of_copy, again, again.encode(true))] {
+                assert_eq!(Quarantined::decode(key, &value).unwrap(), chunk);
+                for length in 0..value.len() {
+                    assert!(Quarantined::decode(key, &value[..length]).is_err());
+                }
             }
+            assert!(Quarantined::decode(&key, &again.encode(true)).is_err());
         }
     }
 }

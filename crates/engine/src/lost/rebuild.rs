@@ -7,6 +7,7 @@
 
 use crate::liveness::marked::forget_marks;
 use crate::liveness::recount::Recounted;
+use crate::lookup::sampled::forget_hooks;
 use crate::{Engine, EngineError, Mode, Result, Settings};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Ground, parent, replace_file};
@@ -66,6 +67,7 @@ impl Rebuild {
                     let alive = slots.iter().enumerate().filter(|(number, _)| !dead.contains(*number));
                     let alive = alive.filter(|(_, (address, _))| counting.contains(&address.origin()));
                     let inserts: Vec<_> = alive.map(|(_, (address, slot))| (slot.fingerprint, address.bits())).collect();
+                    rebuild.found.chunks += inserts.len() as u64;
                     rebuild.apply(&inserts, &[])?;
                 }
                 Err(error) if error.is_damage() => damaged(error.to_string()),
@@ -89,7 +91,8 @@ impl Rebuild {
     pub fn lose(&mut self, chunks: &[Fingerprint]) -> Result<()> {
         let places: Vec<_> = chunks.iter().map(|fingerprint| (*fingerprint, 0)).collect();
         self.step += 1;
-        Ok(self.engine.index.apply_batch(Position(self.step), ChunkBatch { places: &places, ..ChunkBatch::default() })?)
+        let Some(index) = self.engine.index() else { return Ok(()) };
+        Ok(index.apply_batch(Position(self.step), ChunkBatch { places: &places, ..ChunkBatch::default() })?)
     }
 
     /// Makes the new index durable, at the end of the log. Call when all references were counted.
@@ -100,9 +103,15 @@ impl Rebuild {
                 why: "the log is too short for the stored data; the chunk index was not rebuilt".into(),
             });
         }
-        engine.index.apply(engine.log.end(), &[], &[])?;
-        engine.index.sweep_all()?;
-        engine.index.close()?;
+        match engine.index() {
+            Some(index) => {
+                index.apply(engine.log.end(), &[], &[])?;
+                index.sweep_all()?;
+                index.close()?;
+            }
+            // The next opening makes them from catalogs.
+            None => forget_hooks(&*engine.ground)?,
+        }
         // Before the store opens again: its next owner notes which chunks are counted and nowhere.
         Recounted { end: engine.log.end(), ..self.found }.write(&*engine.ground)?;
         engine.ground.remove(MARKER)?;
@@ -126,9 +135,10 @@ impl Rebuild {
     }
 
     fn apply(&mut self, inserts: &[(Fingerprint, u64)], deltas: &[(Fingerprint, i64)]) -> Result<()> {
+        let Some(index) = self.engine.index() else { return Ok(()) };
         self.step += 1;
-        self.engine.index.apply(Position(self.step), inserts, deltas)?;
-        while self.engine.index.wants_sweep() && self.engine.index.sweep()? {}
+        index.apply(Position(self.step), inserts, deltas)?;
+        while index.wants_sweep() && index.sweep()? {}
         Ok(())
     }
 }
@@ -140,10 +150,15 @@ impl Engine {
     }
 }
 
-/// Replaces the index by an empty one, whatever is there. The marker comes first.
-pub(crate) fn empty_index(ground: &Arc<dyn Ground>, directory: &str, partitions: u32, digest_bytes: usize) -> Result<()> {
+/// Notes that the index is incomplete from now on.
+pub(crate) fn mark_index(ground: &Arc<dyn Ground>, directory: &str) -> Result<()> {
     ground.create_directory(directory)?;
-    replace_file(&**ground, MARKER, b"the chunk index is being rebuilt\n")?;
+    Ok(replace_file(&**ground, MARKER, b"the chunk index is being rebuilt\n")?)
+}
+
+/// Replaces the chunk index by an empty one, whatever is there. The marker comes first.
+pub(crate) fn empty_index(ground: &Arc<dyn Ground>, directory: &str, partitions: u32, digest_bytes: usize) -> Result<()> {
+    mark_index(ground, directory)?;
     for entry in ground.list(directory)?.into_iter().filter(|entry| entry.is_directory) {
         let partition = format!("{directory}/{}", entry.name);
         for file in ground.list(&partition)? {

@@ -37,6 +37,6 @@ impl Engine {
     /// Takes a batch into the indexes as if it followed the end of the log. The caller holds the commit lock.
     pub(crate) fn rehearse_batch(&self, effects: Effects<'_>) -> Result<()> {
         let end = Position(self.log.end().0 + self.rehearsal.0.fetch_add(1, Ordering::SeqCst));
-        self.indexes().into_iter().try_for_each(|(_, view)| view.apply(end, &effects))
+        self.indexes().try_for_each(|(_, view)| view.apply(end, &effects))
     }
 }

@@ -26,14 +26,14 @@ pub struct Moment<'a> {
 
 impl Engine {
     /// Returns the store as of now: everything durable, nothing that is only submitted. With `prefixes`, it includes
-    /// the entries of the chunk index whose fingerprints have such prefixes.
+    /// the entries of the chunk index, if there is one, whose fingerprints have such prefixes.
     ///
     /// The partitions of these entries are not swept until the entries are read ([`Moment::take_chunks`]). While such a
     /// moment exists, no chunk is removed and no container merged, so everything that was stored then can be read.
     pub fn moment(&self, prefixes: Option<RangeInclusive<u64>>) -> Result<Moment<'_>> {
         let nothing_removed = prefixes.as_ref().map(|_| self.reclaiming.alone());
         // This may wait for a sweep, so it comes before commits are held up.
-        let mut chunks = prefixes.map(|prefixes| self.index.hold(prefixes));
+        let mut chunks = prefixes.and_then(|prefixes| Some(self.lookup.index()?.hold(prefixes)));
         let _committing = self.commits.alone();
         if let Some(why) = self.commits.why_stopped() {
             // The log and the memory differ.

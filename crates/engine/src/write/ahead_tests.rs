@@ -112,7 +112,7 @@ fn m0_13_the_pages_of_several_steps_are_read_at_once_for_one_stream() {
     let engine = open();
     let first = whole(&engine);
     engine.flush().unwrap();
-    engine.index.sweep_all().unwrap();
+    engine.index().unwrap().sweep_all().unwrap();
     engine.close().unwrap();
     drop(engine);
     for again in [&whole as &dyn Fn(&Arc<Engine>) -> Vec<Piece>, &runs] {
@@ -123,7 +123,7 @@ fn m0_13_the_pages_of_several_steps_are_read_at_once_for_one_stream() {
         assert!(first.iter().zip(&pieces).all(|(one, other)| one == other), "they are the chunks that are stored");
         let most = reads.most.load(Ordering::Relaxed);
         assert!(most > STEP_CHUNKS, "{most} reads in flight");
-        assert!(engine.index.statistics().page_reads <= first.len() as u64, "no chunk costs two reads");
+        assert!(engine.index().unwrap().statistics().page_reads <= first.len() as u64, "no chunk costs two reads");
         engine.close().unwrap();
     }
 }

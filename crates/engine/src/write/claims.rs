@@ -40,8 +40,10 @@ pub(crate) enum Search {
     Stored,
     /// A filter said, before the claim, that the chunk is not stored.
     Denied,
-    /// The copy at this address does not count: it is damaged, or about to be removed.
+    /// The copy at this address does not count: it is damaged.
     Not(Address),
+    /// Whether it is stored does not matter: only the claim does.
+    Unasked,
 }
 
 /// A wanted chunk.
@@ -81,7 +83,7 @@ pub(crate) trait Claims: Send + Sync + Debug {
     /// Waits until nobody else holds these claims, or until `until`. Appends an address for each, or `None`: claim it
     /// again.
     fn wait(&self, names: &[Fingerprint], until: Instant, out: &mut Vec<Option<Address>>);
-    /// Reports that the chunk index has these chunks now.
+    /// Reports that look-ups find these chunks now.
     fn durable(&self, names: &[Fingerprint]);
     /// Returns where a placed chunk is, durable or not.
     fn address(&self, name: &Fingerprint) -> Option<Address>;

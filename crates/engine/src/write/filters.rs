@@ -7,7 +7,6 @@ use crate::write::chain::{
 use crate::{EngineError, Result, Settings};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Profile;
-use onefold_index::ObjectIndex;
 use onefold_storage::{Address, ContainerStore};
 use std::sync::Arc;
 
@@ -25,13 +24,13 @@ impl Filters {
     /// Returns the filters, with the chain for data that the settings name.
     pub(crate) fn new(
         storage: &Arc<ContainerStore>,
-        objects: &Arc<ObjectIndex>,
+        catalogs: &Arc<ContainerCacheFilter>,
         quarantine: &Arc<Quarantine>,
         settings: &Settings,
         profile: &Arc<Profile>,
     ) -> Result<Filters> {
         let bloom = settings.chain.iter().any(|name| name == "bloom").then(|| Arc::new(BloomFilter::new(settings.bloom_bytes)));
-        let all = Chain::new(all_filters(storage, objects, quarantine, &bloom, settings), profile.clone());
+        let all = Chain::new(all_filters(storage, catalogs, quarantine, &bloom, settings), profile.clone());
         let data = checked_chain(&all, &settings.chain)?;
         // A metadata chunk that is stored twice would count its references twice. So metadata always asks the index,
         // whatever the chain for data is.
@@ -96,7 +95,7 @@ impl Drop for Merging<'_> {
 /// Returns all filters of a store, each once.
 fn all_filters(
     storage: &Arc<ContainerStore>,
-    objects: &Arc<ObjectIndex>,
+    catalogs: &Arc<ContainerCacheFilter>,
     quarantine: &Arc<Quarantine>,
     bloom: &Option<Arc<BloomFilter>>,
     settings: &Settings,
@@ -104,7 +103,7 @@ fn all_filters(
     let mut filters = vec![
         Stage::filter(ZeroChunkFilter),
         Stage::filter(BlockIndexFilter::new(quarantine.clone())),
-        Stage::filter(ContainerCacheFilter::new(storage.clone(), objects.clone(), settings.container_cache_entries)),
+        Stage::Filter(catalogs.clone()),
         Stage::ChunkIndex,
     ];
     // Comparing needs the bytes.
@@ -122,7 +121,7 @@ fn checked_chain(filters: &Chain, names: &[String]) -> Result<Chain> {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let invalid = |why: String| EngineError::Invalid { what: format!("filter chain `{}`", names.join(",")), why };
     if !names.contains(&"chunk-index") {
-        return Err(invalid("it must contain `chunk-index`: profile `exact` needs it to find every duplicate".into()));
+        return Err(invalid("it must contain `chunk-index`: without it chunks would be stored again and again".into()));
     }
     for (at, name) in names.iter().enumerate() {
         if names[..at].contains(name) {

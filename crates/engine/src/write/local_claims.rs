@@ -1,40 +1,44 @@
-//! Claims of one process: its reservations in front of its chunk index. `claims.rs` says why caches may answer first.
+//! Claims of one process: its reservations in front of its index. `claims.rs` says why caches may answer first.
 
 use crate::Result;
+use crate::lookup::Lookup;
 use crate::write::chain::BloomFilter;
 #[cfg(test)]
 use crate::write::claims::Anything;
 use crate::write::claims::{Claim, Claims, Search, Wanted};
 use crate::write::reservation::{Reservation, Reservations};
 use onefold_fingerprint::Fingerprint;
-use onefold_index::ChunkIndex;
 use onefold_storage::Address;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Claims of one process: its reservations in front of its chunk index.
+/// Claims of one process: its reservations in front of its index.
 #[derive(Debug)]
 pub(crate) struct LocalClaims {
     reservations: Reservations,
-    index: Arc<ChunkIndex>,
+    lookup: Lookup,
     bloom: Option<Arc<BloomFilter>>,
 }
 
 impl LocalClaims {
-    /// Returns claims that look chunks up in `index`. `bloom` is asked again if a filter denied a chunk.
-    pub(crate) fn new(index: Arc<ChunkIndex>, bloom: Option<Arc<BloomFilter>>) -> LocalClaims {
-        LocalClaims { reservations: Reservations::default(), index, bloom }
+    /// Returns claims that look chunks up in `lookup`. `bloom` is asked again if a filter denied a chunk.
+    pub(crate) fn new(lookup: Lookup, bloom: Option<Arc<BloomFilter>>) -> LocalClaims {
+        LocalClaims { reservations: Reservations::default(), lookup, bloom }
     }
 
     /// Returns whether the index must be asked for a chunk whose claim is held.
     fn is_asked_for(&self, wanted: &Wanted) -> bool {
-        wanted.search != Search::Denied || self.bloom.as_ref().is_none_or(|bloom| bloom.is_doubted(&wanted.fingerprint))
+        match wanted.search {
+            Search::Unasked => false,
+            Search::Denied => self.bloom.as_ref().is_none_or(|bloom| bloom.is_doubted(&wanted.fingerprint)),
+            Search::Stored | Search::Not(_) => true,
+        }
     }
 }
 
 impl Claims for LocalClaims {
     fn expect(&self, names: &[Fingerprint]) -> usize {
-        self.index.expect(names)
+        self.lookup.expect(names)
     }
 
     fn claim(&self, wanted: &[Wanted], out: &mut Vec<Claim>) -> Result<usize> {
@@ -55,18 +59,16 @@ impl Claims for LocalClaims {
                 Reservation::Taken => Claim::Theirs,
             });
         }
-        let mut entries = Vec::with_capacity(names.len());
-        let waited = match self.index.lookup(&names, &mut entries) {
+        let mut places = Vec::with_capacity(names.len());
+        let waited = match self.lookup.find(&names, &mut places) {
             Ok(waited) => waited,
             Err(error) => {
                 let ours = out.drain(begin..).zip(wanted).filter(|(claim, _)| *claim == Claim::Mine);
                 ours.for_each(|(_, chunk)| self.reservations.release(&chunk.fingerprint));
-                return Err(error.into());
+                return Err(error);
             }
         };
-        for (at, entry) in asked.into_iter().zip(entries) {
-            // An entry without an address is a count whose chunk is not stored (any more): the chunk is new.
-            let stored = entry.filter(|entry| entry.address != 0).map(|entry| Address::from_bits(entry.address));
+        for (at, stored) in asked.into_iter().zip(places) {
             if let Some(address) = stored
                 && wanted[at].search != Search::Not(address)
             {

@@ -71,7 +71,7 @@ fn m0_5_a_chunk_leaves_the_reservations_only_when_the_index_has_it() {
     let chunk = written(&engine, &[7; 1000]);
     let is_indexed = || {
         let mut entries = Vec::new();
-        engine.index.lookup(&[chunk], &mut entries).unwrap();
+        engine.index().unwrap().lookup(&[chunk], &mut entries).unwrap();
         entries[0].is_some()
     };
     assert!(!is_indexed());

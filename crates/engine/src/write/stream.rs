@@ -504,9 +504,9 @@ impl WriteStream {
             .map(|(at, _)| NewChunk { fingerprint: batch.fingerprints[*at], kind: batch.kind, data: batch.chunks[*at] })
             .collect();
         for (chunk, (_, search)) in new.iter().zip(chunks) {
-            if let Search::Not(_) = search {
+            if let Search::Not(bad) = search {
                 // Before the new copy can become durable.
-                self.engine.superseded.note(chunk.fingerprint);
+                self.engine.superseded.note(chunk.fingerprint, *bad);
             }
         }
         let bytes: u64 = new.iter().map(|chunk| chunk.data.len() as u64).sum();

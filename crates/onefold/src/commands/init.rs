@@ -173,6 +173,7 @@ fn descriptor(options: &Init) -> Result<Descriptor> {
         profile: match options.profile {
             ProfileName::Exact => StoreProfile::Exact,
             ProfileName::Marked => StoreProfile::Marked,
+            ProfileName::Sampled => StoreProfile::Sampled,
         },
         fingerprint: algorithm(options.fingerprint),
         chunker: match options.chunker {

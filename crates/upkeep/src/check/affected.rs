@@ -1,10 +1,10 @@
 //! Step 4 of `check`: names every path of every backup, and every range of every volume, that needs a lost chunk.
 
-use super::{Check, Lost, ProblemKind};
+use super::{Check, Lost, Needed, ProblemKind};
 use crate::Result;
 use crate::references::{Kind, mapping, mapping_key, objects};
 use onefold_catalog::{Backup, Content, TreeWalk};
-use onefold_engine::{Moment, Piece, Recipe};
+use onefold_engine::{Engine, Moment, Piece, Recipe};
 use onefold_storage::ChunkKind;
 use onefold_volume::{VolumeInfo, VolumeKind};
 
@@ -29,6 +29,7 @@ pub(crate) fn name(check: &mut Check<'_>) -> Result<()> {
 
 fn volumes(check: &mut Check<'_>, moment: &Moment<'_>) {
     let volumes = crate::references::volumes(moment, &mut |_| {});
+    let engine = check.engine;
     let (report, lost, kinds) = (&mut check.report, &check.lost, &mut check.kinds);
     let digest_bytes = moment.digest_bytes();
     let visit = &mut |key: &[u8], value: &[u8]| {
@@ -38,8 +39,8 @@ fn volumes(check: &mut Check<'_>, moment: &Moment<'_>) {
         let mut ranges = Vec::new();
         for piece in &recipe.pieces {
             let end = at.saturating_add(piece.length());
-            if is_lost(piece, lost) {
-                kinds.learn(piece, ChunkKind::Data);
+            if let Some(chunk) = needs(engine, piece, lost) {
+                kinds.learn(&chunk, ChunkKind::Data);
                 match ranges.last_mut() {
                     Some(std::ops::Range { end: before, .. }) if *before == at => *before = end,
                     _ => ranges.push(at..end),
@@ -65,8 +66,9 @@ fn kind(info: &VolumeInfo) -> &'static str {
     if info.kind == VolumeKind::Snapshot { "snapshot" } else { "volume" }
 }
 
-fn is_lost(piece: &Piece, lost: &Lost) -> bool {
-    piece.fingerprint().is_some_and(|fingerprint| lost.contains(&fingerprint))
+/// Returns the lost chunk that a piece needs.
+fn needs(engine: &Engine, piece: &Piece, lost: &Lost) -> Option<Needed> {
+    Needed::by_piece(engine, piece).filter(|chunk| lost.contains(chunk))
 }
 
 fn paths(check: &mut Check<'_>, backup: &Backup) {
@@ -115,8 +117,8 @@ fn pieces_need_lost(check: &mut Check<'_>, pieces: &[Piece], level: u8, of: Chun
     let kind = if level > 0 { ChunkKind::Recipe } else { of };
     let mut is_any = false;
     for piece in pieces {
-        if is_lost(piece, &check.lost) {
-            check.kinds.learn(piece, kind);
+        if let Some(chunk) = needs(check.engine, piece, &check.lost) {
+            check.kinds.learn(&chunk, kind);
             check.meets_lost_metadata |= kind != ChunkKind::Data;
             is_any = true;
         }

@@ -1,6 +1,7 @@
 //! Step 2 of a check: forwards of merged containers, containers, and the chunks that are lost with damaged ones.
 
 use super::Check;
+use super::Needed;
 use super::report::ProblemKind;
 use crate::Result;
 use crate::reading::{Looked, look_into, look_into_all};
@@ -125,7 +126,7 @@ impl Check<'_> {
             if !is_dead {
                 self.report
                     .add(ProblemKind::Container, format!("the bytes of chunk {fingerprint} at {address} do not match its fingerprint"));
-                self.lost.insert(fingerprint);
+                self.lost.insert(Needed::stored(self.engine, &fingerprint, address));
             }
         }
         let is_damaged = found.as_ref().map_or_else(StorageError::is_damage, |found| !found.damage.is_empty());
@@ -161,7 +162,7 @@ impl Check<'_> {
     fn lose_dead_ends(&mut self, container: ContainerId) {
         let slots = self.engine.storage().slots(container).unwrap_or_default();
         let lost = slots.iter().filter(|(address, _)| self.dead_ends.contains(&address.origin()));
-        lost.for_each(|(_, slot)| self.lost.insert(slot.fingerprint));
+        lost.for_each(|(address, slot)| self.lost.insert(Needed::stored(self.engine, &slot.fingerprint, *address)));
     }
 
     /// Marks the chunks that a container's damage affects as lost. Without a catalog it is unknown what the container
@@ -179,7 +180,7 @@ impl Check<'_> {
             for (slot, found) in (of.first_slot as usize..).zip(catalog.slots_of(of)) {
                 if !dead.contains(slot) {
                     is_felt = true;
-                    self.lost.insert(found.fingerprint);
+                    self.lost.insert(Needed::stored(self.engine, &found.fingerprint, catalog.address(slot)));
                 }
             }
         }

@@ -12,13 +12,16 @@
 //! * *Objects*: the durable ones. Submitted objects are ignored, because their counts come with their commit.
 //! * *Stored metadata chunks*: slots never change once they are durable, so it is enough to know how many each
 //!   container had. Whether the index named a copy at the moment is derived from what it names later ([`metadata_of`]).
+//!
+//! Where each copy of a chunk counts for itself, there are no entries, and the table has a line for each copy: the
+//! reference to an address must lead to a slot there that is alive, or to where the copy was stored again.
 //! * *Where chunks are*: again the durable slots. The list of containers is read after the moment; newer containers
 //!   have no such slots.
 
-use super::{Check, ProblemKind};
+use super::{Check, Needed, ProblemKind};
 use crate::Result;
 use crate::references::{Counts, MetadataChunk, StoreRoots, metadata_of, pieces_of_objects};
-use onefold_engine::{Address, ContainerId, Moment, Piece};
+use onefold_engine::{Address, ContainerId, Engine, Moment, Piece};
 use onefold_fingerprint::Fingerprint;
 use onefold_index::IndexEntry;
 use onefold_storage::Origin;
@@ -26,7 +29,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::RangeInclusive;
 
 /// Memory of one chunk in the table of counts. A hash map that has just grown is less than half full.
-const CHUNK_BYTES: usize = 192;
+const CHUNK_BYTES: usize = 208;
 /// The most passes. Each pass reads all metadata.
 const PASSES: usize = 1 << 12;
 
@@ -54,7 +57,7 @@ struct Known {
 
 /// Runs step 3.
 pub(crate) fn compare(check: &mut Check<'_>, containers: usize) -> Result<()> {
-    let statistics = check.engine.index().statistics();
+    let statistics = check.engine.index().map(|index| index.statistics()).unwrap_or_default();
     let chunks = (statistics.entries + statistics.auxiliary_entries).max(check.report.chunks) as usize;
     let wanted = chunks.saturating_mul(CHUNK_BYTES).div_ceil(check.options.memory_bytes.max(1));
     let passes = wanted.clamp(1, PASSES).next_power_of_two();
@@ -91,7 +94,7 @@ fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTr
         let mut moment = engine.moment(Some(range.clone()))?;
         let mut table = Table::default();
         read_index(check, &mut table, &mut moment);
-        pieces_of_objects(&moment, &mut |piece| table.count(piece, 1, is_mine));
+        pieces_of_objects(&moment, &mut |piece| table.count(engine, piece, 1, is_mine));
         attempts += 1;
         if !moment.has_moved() || attempts == ATTEMPTS {
             break (table, moment);
@@ -141,7 +144,7 @@ fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTr
         let alive = slots.iter().enumerate().take(durable).filter(|(number, _)| !dead.contains(*number)).map(|(_, slot)| slot);
         let alive = alive.filter(|(address, _)| counting.contains(&address.origin()));
         for (address, slot) in alive.filter(|(_, slot)| is_mine(&slot.fingerprint)) {
-            let chunk = table.known.entry(slot.fingerprint).or_default();
+            let chunk = table.known.entry(Needed::stored(engine, &slot.fingerprint, *address)).or_default();
             chunk.is_stored = true;
             chunk.length_bytes = slot.length_bytes;
             chunk.is_stored_there |= chunk.is_indexed && chunk.address == address.bits();
@@ -149,8 +152,8 @@ fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTr
         let metadata = metadata_of(engine, moment.containers(), &counting, container, &slots).into_iter();
         for (chunk, counts) in metadata.filter(|(chunk, _)| reached.as_ref().is_none_or(|reached| reached.contains(chunk.address))) {
             match (chunk.read_references(engine)?, counts) {
-                (Some(pieces), Counts::Yes) => pieces.iter().for_each(|piece| table.count(piece, 1, is_mine)),
-                (Some(pieces), Counts::Perhaps) => pieces.iter().for_each(|piece| table.count(piece, 0, is_mine)),
+                (Some(pieces), Counts::Yes) => pieces.iter().for_each(|piece| table.count(engine, piece, 1, is_mine)),
+                (Some(pieces), Counts::Perhaps) => pieces.iter().for_each(|piece| table.count(engine, piece, 0, is_mine)),
                 (None, _) => {
                     knows_all = false;
                     if is_first {
@@ -171,7 +174,7 @@ fn read_index(check: &mut Check<'_>, table: &mut Table, moment: &mut Moment<'_>)
     let mut failed = Vec::new();
     let visit = &mut |fingerprint: &Fingerprint, entry: IndexEntry| {
         let known = Known { address: entry.address, count: entry.count, is_indexed: true, ..Known::default() };
-        table.known.insert(*fingerprint, known);
+        table.known.insert(Needed { fingerprint: *fingerprint, copy: Address::from_bits(0) }, known);
     };
     chunks.for_each(visit, &mut |error| failed.push(error));
     for error in failed {
@@ -187,12 +190,12 @@ fn read_index(check: &mut Check<'_>, table: &mut Table, moment: &mut Moment<'_>)
 fn unreadable(check: &mut Check<'_>, chunk: &MetadataChunk) {
     let what = format!("metadata chunk {} at {} cannot be read", chunk.fingerprint, chunk.address);
     check.report.add(ProblemKind::Container, what);
-    check.lost.insert(chunk.fingerprint);
+    check.lost.insert(Needed::stored(check.engine, &chunk.fingerprint, chunk.address));
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    known: HashMap<Fingerprint, Known>,
+    known: HashMap<Needed, Known>,
     references: u64,
 }
 
@@ -207,8 +210,10 @@ impl Table {
     ) {
         let present: HashSet<Origin> = containers.iter().chain(forwards).copied().map(Origin::from).collect();
         check.report.index_entries += self.known.values().filter(|chunk| chunk.is_indexed).count() as u64;
-        for chunk in self.known.values().filter(|chunk| chunk.address != 0) {
-            let origin = Address::from_bits(chunk.address).origin();
+        let indexed = self.known.values().map(|chunk| Address::from_bits(chunk.address));
+        let needed = self.known.iter().filter(|(_, chunk)| chunk.references > 0).map(|(needed, _)| needed.copy);
+        for address in indexed.chain(needed).filter(|address| address.bits() != 0) {
+            let origin = address.origin();
             if !present.contains(&origin) && missing.insert(origin) {
                 let found = check.engine.storage().slots_beside(origin);
                 let why = found.map_or_else(|error| error.to_string(), |_| "its file is missing".into());
@@ -218,12 +223,13 @@ impl Table {
     }
 
     /// Adds a reference that counts once (`times` is 1), or may count (0).
-    fn count(&mut self, piece: &Piece, times: u64, is_mine: impl Fn(&Fingerprint) -> bool) {
+    fn count(&mut self, engine: &Engine, piece: &Piece, times: u64, is_mine: impl Fn(&Fingerprint) -> bool) {
         let Piece::Chunk { fingerprint, address, offset, length } = piece else { return };
         if !is_mine(fingerprint) {
             return;
         }
-        let chunk = self.known.entry(*fingerprint).or_default();
+        let needed = Needed::by(engine, fingerprint, *address);
+        let chunk = self.known.entry(needed).or_default();
         if times == 0 {
             chunk.is_uncertain = true;
             return;
@@ -231,7 +237,9 @@ impl Table {
         self.references += times;
         chunk.references += times;
         chunk.wanted_bytes = chunk.wanted_bytes.max(u64::from(*offset) + u64::from(*length));
-        if Address::from_bits(chunk.address).origin() != address.origin() {
+        if needed.copy.bits() != 0 {
+            chunk.other = needed.copy.bits();
+        } else if Address::from_bits(chunk.address).origin() != address.origin() {
             chunk.other = address.bits();
         }
     }
@@ -240,21 +248,23 @@ impl Table {
     /// Without `is_one_moment`, counts and references are of different times, so counts are not compared.
     fn judge(self, check: &mut Check<'_>, knows_all: bool, is_one_moment: bool) -> Result<()> {
         let counts = check.engine.descriptor().profile.counts();
-        for (fingerprint, chunk) in self.known {
+        let is_exact = check.engine.descriptor().profile.is_exact();
+        for (needed, chunk) in self.known {
+            let fingerprint = needed.fingerprint;
             let address = Address::from_bits(chunk.address);
             let mut problem = |kind, what: String| check.report.add(kind, format!("chunk {fingerprint}{what}"));
             // A copy that the index does not name is of no use: reads and writes ask the index.
             let is_nowhere = is_one_moment && chunk.is_indexed && chunk.address == 0;
             let is_missing = chunk.references > 0 && (!chunk.is_stored || is_nowhere);
             if is_missing {
-                missing(check, &fingerprint, &chunk);
+                missing(check, needed, &chunk);
             } else if chunk.references > 0 && chunk.wanted_bytes > u64::from(chunk.length_bytes) {
                 let what = format!(" has {} bytes, but a reference needs the first {}", chunk.length_bytes, chunk.wanted_bytes);
                 problem(ProblemKind::MissingChunk, what);
-                check.lost.insert(fingerprint);
+                check.lost.insert(needed);
             } else if chunk.is_indexed && chunk.address != 0 && !chunk.is_stored_there {
                 problem(ProblemKind::WrongAddress, format!(" is not at {address}, where the index places it"));
-            } else if is_one_moment && !chunk.is_indexed && chunk.references > 0 && check.knows_all_entries {
+            } else if is_exact && is_one_moment && !chunk.is_indexed && chunk.references > 0 && check.knows_all_entries {
                 problem(ProblemKind::WrongCount, format!(" has {} but no entry in the index", referred(chunk.references)));
             }
             // A count that has reached its maximum stays there. The true count is unknown.
@@ -266,7 +276,7 @@ impl Table {
                 check.report.add(ProblemKind::WrongCount, format!("chunk {fingerprint}{what}"));
             }
             // A read looks where the index says if the chunk is not where its recipe says.
-            if chunk.other != 0 && !is_missing && chunk.is_stored && !chunk.is_stored_there {
+            if is_exact && chunk.other != 0 && !is_missing && chunk.is_stored && !chunk.is_stored_there {
                 other_place(check, &fingerprint, Address::from_bits(chunk.other))?;
             }
         }
@@ -280,28 +290,30 @@ fn referred(count: u64) -> String {
 }
 
 /// Reports a chunk that has references and cannot be read.
-fn missing(check: &mut Check<'_>, fingerprint: &Fingerprint, chunk: &Known) {
+fn missing(check: &mut Check<'_>, needed: Needed, chunk: &Known) {
+    let fingerprint = needed.fingerprint;
     let references = referred(chunk.references);
-    match check.engine.quarantined(fingerprint) {
+    match check.engine.quarantined(&fingerprint, needed.copy) {
         Ok(Some(known)) => {
             let length = if known.length_bytes > 0 { format!(" ({} bytes)", known.length_bytes) } else { String::new() };
             let what =
                 format!("chunk {fingerprint}{length} has {references} and is lost: it stays in quarantine until it is written again");
             check.report.quarantined_chunks += 1;
             if known.kind.is_none() {
-                check.kinds.want(*fingerprint);
+                check.kinds.want(needed);
             }
             check.report.add(ProblemKind::Quarantined, what);
         }
         Ok(None) | Err(_) => {
             let where_not = if chunk.is_stored { "the index does not say where it is" } else { "is in no readable container" };
-            let what = format!("chunk {fingerprint} has {references} but {where_not}");
+            let at = if needed.copy.bits() != 0 { format!(" at {}", needed.copy) } else { String::new() };
+            let what = format!("chunk {fingerprint}{at} has {references} but {where_not}");
             check.report.add(ProblemKind::MissingChunk, what);
-            check.missing.insert_at(*fingerprint, if chunk.address == 0 { chunk.other } else { chunk.address });
-            check.kinds.want(*fingerprint);
+            check.missing.insert_at(needed, if chunk.address == 0 { chunk.other } else { chunk.address });
+            check.kinds.want(needed);
         }
     }
-    check.lost.insert(*fingerprint);
+    check.lost.insert(needed);
 }
 
 /// Checks a reference to another container than the index names. That is correct if this container has the chunk too.
@@ -321,7 +333,7 @@ fn other_place(check: &mut Check<'_>, fingerprint: &Fingerprint, address: Addres
     if !slots.iter().any(|(_, slot)| slot.fingerprint == *fingerprint) {
         let what = format!("chunk {fingerprint} is not at {address}, where a reference places it");
         check.report.add(ProblemKind::WrongAddress, what);
-        check.lost.insert(*fingerprint);
+        check.lost.insert(Needed::stored(check.engine, fingerprint, address));
     }
     Ok(())
 }

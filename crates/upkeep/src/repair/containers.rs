@@ -3,6 +3,7 @@
 use super::Repair;
 use super::suspects::{self, Suspects};
 use crate::Result;
+use crate::check::Check;
 use crate::reading::look_into_all;
 use onefold_engine::{Address, ContainerId, Engine, LostChunk, Repair as Repaired};
 use onefold_storage::Origin;
@@ -147,8 +148,11 @@ impl Repair<'_> {
             }
             ask(origin).inspect(|why| drop(asked.insert(origin, why.clone())))
         };
-        self.monitor.step("places of chunks", engine.index().partitions().len() as u64);
-        for partition in engine.index().partitions() {
+        self.monitor.step("places of chunks", engine.index_partitions());
+        if engine.index().is_none() {
+            self.lost_copies(engine, &mut why_not)?;
+        }
+        for partition in 0..engine.index_partitions() as u32 {
             let mut next = Some(0);
             while let Some(from) = next {
                 if !self.go_on() {
@@ -175,6 +179,32 @@ impl Repair<'_> {
         self.give_up_dead_ends(engine)
     }
 
+    /// Puts copies in quarantine that are needed and whose container cannot be read. Without a chunk index, only
+    /// references know of them.
+    fn lost_copies(&mut self, engine: &Arc<Engine>, why_not: &mut WhyNot<'_>) -> Result<()> {
+        loop {
+            let check = Check::new(engine, self.check_options(), self.monitor).run()?;
+            if let Some(error) = check.unread {
+                return Err(error);
+            }
+            let mut lost = LostByOrigin::new();
+            for (needed, _) in check.missing.iter() {
+                let origin = needed.copy.origin();
+                if let Some(why) = why_not(origin)? {
+                    let chunk = LostChunk { fingerprint: needed.fingerprint, address: needed.copy, slot: None, is_needed: true };
+                    lost.entry(origin).or_insert_with(|| (why, Vec::new())).1.push(chunk);
+                }
+            }
+            let is_all = lost.is_empty() || check.missing.is_complete();
+            for (origin, (why, lost)) in lost {
+                self.lose(engine, &lost, &format!("container {origin} cannot be read: {why}"))?;
+            }
+            if is_all || self.is_cut || !self.go_on() {
+                return Ok(());
+            }
+        }
+    }
+
     /// Returns some chunks of a partition whose place in the index cannot be read, from a prefix on, and where to
     /// continue.
     fn lost_places(
@@ -186,7 +216,8 @@ impl Repair<'_> {
     ) -> Result<(LostByOrigin, Option<u64>)> {
         let mut lost = LostByOrigin::new();
         let (mut count, mut last, mut next, mut failed) = (0, 0, None, None);
-        engine.index().for_each_from(partition, from, &mut |fingerprint, entry| {
+        let Some(index) = engine.index() else { return Ok((lost, next)) };
+        index.for_each_from(partition, from, &mut |fingerprint, entry| {
             if entry.address == 0 {
                 return true;
             }

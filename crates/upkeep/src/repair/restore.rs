@@ -69,15 +69,16 @@ impl Repair<'_> {
     /// Returns every copy, in any container, of chunks that were not found, including copies that the index never knew.
     fn other_places(&self, engine: &Arc<Engine>, chunks: &[Quarantined], is_found: &[bool]) -> Result<Vec<Place>> {
         let wanted = chunks.iter().enumerate().filter(|(number, _)| !is_found[*number]);
-        let wanted: HashMap<Fingerprint, usize> = wanted.map(|(number, chunk)| (chunk.fingerprint, number)).collect();
+        let mut by_name: HashMap<Fingerprint, Vec<usize>> = HashMap::new();
+        wanted.for_each(|(number, chunk)| by_name.entry(chunk.fingerprint).or_default().push(number));
         let mut places = Vec::new();
         for container in engine.storage().containers()? {
             if !self.go_on() {
                 break;
             }
             for (address, slot) in engine.storage().slots(container).unwrap_or_default() {
-                let number = wanted.get(&slot.fingerprint).filter(|number| chunks[**number].address != address);
-                places.extend(number.map(|number| (container, address, *number)));
+                let numbers = by_name.get(&slot.fingerprint).into_iter().flatten().filter(|number| chunks[**number].address != address);
+                places.extend(numbers.map(|number| (container, address, *number)));
             }
         }
         Ok(places)
@@ -99,7 +100,7 @@ impl Repair<'_> {
                 let Some(kind) = kinds.get(&(address, fingerprint)).filter(|_| !is_found[number]) else { continue };
                 let Some(found) = references_of(engine, address, &fingerprint, *kind)? else { continue };
                 references += found.len();
-                readable.push(Readable { fingerprint, address, references: found });
+                readable.push(Readable { fingerprint, address, lost: chunks[number].address, references: found });
                 is_found[number] = true;
                 if readable.len() >= TOGETHER || references >= REFERENCES_TOGETHER {
                     self.restored(engine, &readable)?;
@@ -129,10 +130,12 @@ impl Repair<'_> {
         needed.sort_unstable();
         needed.dedup();
         let mut entries = Vec::with_capacity(needed.len());
-        engine.index().lookup(&needed, &mut entries)?;
+        // Without an index, the next check finds them.
+        let Some(index) = engine.index() else { return Ok(()) };
+        index.lookup(&needed, &mut entries)?;
         let mut lost = Vec::new();
         for (fingerprint, entry) in needed.iter().zip(entries) {
-            if entry.is_some_and(|entry| entry.address == 0) && engine.quarantined(fingerprint)?.is_none() {
+            if entry.is_some_and(|entry| entry.address == 0) && engine.quarantined(fingerprint, Address::from_bits(0))?.is_none() {
                 lost.push(LostChunk { fingerprint: *fingerprint, address: Address::from_bits(0), slot: None, is_needed: true });
             }
         }

@@ -135,8 +135,9 @@ impl Scrub<'_> {
     pub(super) fn chunk_index(&self, mut step: Step, pace: &mut Pace<'_>, go_on: &GoOn<'_>) -> Step {
         let (partition, mut place) = ((step.position.unit >> u32::BITS) as u32, step.position.unit as u32);
         let (mut named, mut others) = (0, None);
+        let Some(index) = self.engine.index() else { return step };
         while step.read_bytes < STEP_BYTES && pace.wait(&|| go_on.asks()) {
-            let run = self.engine.index().verify_run(partition, place);
+            let run = index.verify_run(partition, place);
             pace.charge(run.read_bytes);
             step.read_bytes += run.read_bytes;
             for (place, page) in run.damaged {

@@ -260,7 +260,7 @@ fn scrubs_that_end_early_get_past_a_partition_of_the_index_that_none_of_them_can
         engine.flush().unwrap();
     }
     engine.maintain(true).unwrap();
-    assert!(engine.index().verify_run(0, 0).next.is_some(), "a partition has one run of pages only");
+    assert!(engine.index().unwrap().verify_run(0, 0).next.is_some(), "a partition has one run of pages only");
     let (mut scrubs, mut inside) = (0, 0);
     loop {
         // Each is asked four times at most: a step is begun and one run of pages read.

@@ -199,7 +199,10 @@ fn stored(world: &World) -> Result<Stored, Fault> {
         let slots = storage.slots(container)?;
         let mut entries = Vec::new();
         let names: Vec<Fingerprint> = slots.iter().map(|(_, slot)| slot.fingerprint).collect();
-        world.engine.index().lookup(&names, &mut entries)?;
+        match world.engine.index() {
+            Some(index) => drop(index.lookup(&names, &mut entries)?),
+            None => entries.resize(names.len(), None),
+        }
         let is_sealed = storage.is_sealed(container);
         for (number, ((address, slot), entry)) in slots.iter().zip(entries).enumerate() {
             let length = u64::from(slot.length_bytes);

@@ -23,7 +23,7 @@ pub fn merge(ground: &SimulatedGround, skip: usize) -> Position {
             indexed.insert(*fingerprint, entry.address);
             Ok(())
         };
-        engine.index().for_each(partition, visit).unwrap();
+        engine.index().unwrap().for_each(partition, visit).unwrap();
     }
     drop(engine);
     let owner = onefold_ground::read_file(ground, "owner", 16).unwrap();

@@ -66,7 +66,7 @@ fn needed_kinds(engine: &Engine) -> Vec<Option<ChunkKind>> {
     engine.for_each_quarantined(&mut |chunk| all.push(chunk)).unwrap();
     let names: Vec<_> = all.iter().map(|chunk| chunk.fingerprint).collect();
     let mut entries = Vec::new();
-    engine.index().lookup(&names, &mut entries).unwrap();
+    engine.index().unwrap().lookup(&names, &mut entries).unwrap();
     let is_nowhere = |entry: &Option<IndexEntry>| entry.map_or(!PROFILE.counts(), |entry| entry.address == 0);
     let is_counted = |entry: &Option<IndexEntry>| !PROFILE.counts() || entry.is_some_and(|entry| entry.count > 0);
     let needed = all.iter().zip(entries).filter(|(_, entry)| is_nowhere(entry) && is_counted(entry));

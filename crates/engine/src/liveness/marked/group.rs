@@ -23,7 +23,7 @@ pub(crate) struct GroupMarks<'a> {
     engine: &'a Engine,
     chunks: Chunks,
     /// Chunks that the index was not asked for yet.
-    names: Vec<Fingerprint>,
+    names: Vec<(Fingerprint, Address)>,
     /// The marks from before.
     old: Option<MarkFile>,
     /// Whether these name the places where chunks are now.
@@ -101,7 +101,7 @@ impl<'a> GroupMarks<'a> {
     fn enter(&mut self, address: Address, fingerprint: Fingerprint) -> bool {
         let is_new = self.chunks.insert(address);
         if is_new {
-            self.names.push(fingerprint);
+            self.names.push((fingerprint, address));
             if self.names.len() == RESOLVED_TOGETHER {
                 self.resolve();
             }
@@ -112,13 +112,13 @@ impl<'a> GroupMarks<'a> {
     /// Marks where the index has the latest chunks: not at the address, if the copy there was found damaged. Marks lost
     /// chunks where they were.
     fn resolve(&mut self) {
-        match self.engine.places_or_lost(&self.names) {
-            Ok(places) => places.into_iter().flatten().for_each(|place| {
-                self.chunks.insert(place);
-            }),
-            Err(error) => self.lacks(error.to_string()),
+        let names = std::mem::take(&mut self.names);
+        let asked = self.engine.further_places(&names, &mut |place| {
+            self.chunks.insert(place);
+        });
+        if let Err(error) = asked {
+            self.lacks(error.to_string());
         }
-        self.names.clear();
     }
 
     /// Returns the marks without writing them.

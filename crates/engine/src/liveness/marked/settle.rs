@@ -96,9 +96,10 @@ impl Marked {
     fn resolve_added(&self, engine: &Engine) -> Result<()> {
         let names = self.state.lock().run.as_mut().map(|run| std::mem::take(&mut run.names)).unwrap_or_default();
         for names in names.chunks(RESOLVED_TOGETHER) {
-            let places = engine.places_or_lost(names)?;
+            let mut places = Vec::with_capacity(names.len());
+            engine.further_places(names, &mut |place| places.push(place))?;
             if let Some(run) = &mut self.state.lock().run {
-                places.into_iter().flatten().for_each(|place| {
+                places.into_iter().for_each(|place| {
                     run.added.insert(place);
                 });
             }

@@ -35,7 +35,7 @@ pub(super) struct Run {
     /// References that were added since the floor, and what they lead to.
     pub(super) added: Chunks,
     /// The names of the latest of these: the index was not asked for them yet.
-    pub(super) names: Vec<Fingerprint>,
+    pub(super) names: Vec<(Fingerprint, Address)>,
     /// Of these: what was followed.
     pub(super) followed: Chunks,
     /// Whether its marks and its plan are durable.
@@ -105,13 +105,13 @@ impl Marked {
 impl Run {
     pub(super) fn add(&mut self, address: Address, fingerprint: Fingerprint) {
         if self.added.insert(address) {
-            self.names.push(fingerprint);
+            self.names.push((fingerprint, address));
         }
     }
 
     /// Ends the run if what was added takes too much memory.
     pub(super) fn end_if_too_much(&mut self) {
-        if self.added.bytes() + self.followed.bytes() + self.names.len() * size_of::<Fingerprint>() > ADDED_BYTES {
+        if self.added.bytes() + self.followed.bytes() + self.names.len() * size_of::<(Fingerprint, Address)>() > ADDED_BYTES {
             self.ended.get_or_insert_with(|| "much was written meanwhile; the next run goes on".to_owned());
         }
     }

@@ -96,21 +96,17 @@ impl Marked {
             out.extend(candidates.iter().map(|_| false));
             return Ok(());
         }
-        let names: Vec<_> = candidates.iter().map(|candidate| candidate.fingerprint).collect();
-        let places = match engine.places(&names) {
-            Ok(places) => places,
-            Err(error) => {
-                damaged.push(error.to_string());
-                vec![None; names.len()]
-            }
-        };
+        let are_current = engine.are_current(candidates).unwrap_or_else(|why| {
+            damaged.push(why);
+            vec![false; candidates.len()]
+        });
         let state = self.state.lock();
         let run = state.run.as_ref().filter(|run| run.ended.is_none());
         out.extend(
             candidates
                 .iter()
-                .zip(places)
-                .map(|(candidate, place)| place == Some(candidate.address) && run.is_some_and(|run| run.is_unneeded(candidate.address))),
+                .zip(are_current)
+                .map(|(candidate, is_current)| is_current && run.is_some_and(|run| run.is_unneeded(candidate.address))),
         );
         Ok(())
     }

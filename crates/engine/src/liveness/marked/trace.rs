@@ -115,7 +115,7 @@ impl Tracer<'_> {
     ) -> Result<(), String> {
         let kind = match kinds.of(self.engine, step) {
             Ok(kind) => kind,
-            // Then it is followed where the index has it.
+            // Then it is followed where it is.
             Err(_) if self.is_elsewhere(step) => return Ok(()),
             Err(why) => return Err(why),
         };
@@ -127,7 +127,9 @@ impl Tracer<'_> {
     }
 
     fn is_elsewhere(&self, step: &Step) -> bool {
-        self.engine.places(&[step.fingerprint]).is_ok_and(|places| places[0].is_some_and(|place| place != step.address))
+        let mut is_elsewhere = false;
+        let asked = self.engine.further_places(&[(step.fingerprint, step.address)], &mut |place| is_elsewhere |= place != step.address);
+        asked.is_ok() && is_elsewhere
     }
 
     /// Pushes what a chunk refers to.

@@ -68,12 +68,11 @@ impl Marked {
                 let open = of_origin.filter(|(address, _)| is_open(address.slot().into()));
                 unmarked.extend(open.map(|(address, slot)| Candidate { address: *address, fingerprint: slot.fingerprint }));
             }
-            let names: Vec<_> = unmarked.iter().map(|chunk| chunk.fingerprint).collect();
-            match engine.places(&names) {
-                Ok(places) => found.extend(
-                    unmarked.into_iter().zip(places).filter(|(chunk, place)| *place == Some(chunk.address)).map(|(chunk, _)| chunk),
-                ),
-                Err(error) => damaged.push(error.to_string()),
+            match engine.are_current(&unmarked) {
+                Ok(current) => {
+                    found.extend(unmarked.into_iter().zip(current).filter(|(_, is_current)| *is_current).map(|(chunk, _)| chunk));
+                }
+                Err(why) => damaged.push(why),
             }
         }
         Ok(found)

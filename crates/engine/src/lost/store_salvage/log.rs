@@ -159,6 +159,7 @@ impl Work<'_> {
             consumers.push(("the object index", objects.position(), objects.furthest_position()));
         }
         if !self.done.needs_index
+            && self.descriptor.profile.is_exact()
             && let Ok(index) = self.index()
         {
             consumers.push(("the chunk index", index.position(), index.required_end()));

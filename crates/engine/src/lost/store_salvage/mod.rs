@@ -311,6 +311,9 @@ impl Work<'_> {
             self.say("an interrupted rebuild of the chunk index starts again");
             return Ok(());
         }
+        if !self.descriptor.profile.is_exact() {
+            return Ok(());
+        }
         let why = match self.index() {
             Ok(index) => {
                 let damaged = index.verify()?;

@@ -6,6 +6,7 @@ use crate::write::reservation::FingerprintMap;
 use crate::{Piece, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
+use onefold_storage::Address;
 use std::sync::Arc;
 
 static COMPONENT: Component = Component::new("filter_block_index");
@@ -22,8 +23,8 @@ impl BlockIndexFilter {
         BlockIndexFilter { quarantine: Some(quarantine) }
     }
 
-    fn is_good(&self, chunk: &Fingerprint) -> bool {
-        self.quarantine.as_ref().is_none_or(|quarantine| matches!(quarantine.get(chunk), Ok(None)))
+    fn is_good(&self, chunk: &Fingerprint, address: Address) -> bool {
+        self.quarantine.as_ref().is_none_or(|quarantine| matches!(quarantine.get(chunk, address), Ok(None)))
     }
 }
 
@@ -54,7 +55,7 @@ impl Filter for BlockIndexFilter {
             .collect();
         for at in active {
             if let Some(address) = present.get(&lookups[*at].fingerprint)
-                && self.is_good(&lookups[*at].fingerprint)
+                && self.is_good(&lookups[*at].fingerprint, *address)
             {
                 lookups[*at].found(Verdict::StrongMaybe, *address);
             }

@@ -42,9 +42,22 @@ struct Cache {
     /// The commit of a merge is under way: it forgets the dead slots of its victims before their catalogs are replaced.
     /// A catalog loaded meanwhile may show a dead chunk as stored.
     is_merging: bool,
-    /// Chunks that were stored again because their copy in some container was damaged or another chunk: the chunk index
-    /// knows where they are.
-    replaced: FingerprintMap<()>,
+    /// Chunks that were stored again because their copy in some container was damaged or another chunk, and where they
+    /// are since: older copies of them are left out.
+    replaced: FingerprintMap<Address>,
+}
+
+/// What became of loading a catalog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CatalogState {
+    /// It was here already.
+    Here,
+    /// It was read.
+    Read,
+    /// There is no container any more with chunks of this origin.
+    Gone,
+    /// It cannot be read, or is changing just now, or is still being filled.
+    Unknown,
 }
 
 #[derive(Debug)]
@@ -89,8 +102,9 @@ impl Cache {
         }
         self.clock += 1;
         for (number, slot) in catalog.slots.iter().enumerate() {
-            if !dead.contains(number) && !self.replaced.contains_key(&slot.fingerprint) {
-                self.chunks.insert(slot.fingerprint, catalog.address(number));
+            let address = catalog.address(number);
+            if !dead.contains(number) && self.replaced.get(&slot.fingerprint).is_none_or(|now| *now == address) {
+                self.chunks.insert(slot.fingerprint, address);
             }
         }
         self.ages.insert(self.clock, catalog.container);
@@ -119,8 +133,45 @@ impl Cache {
             if self.replaced.len() >= limit_entries {
                 self.replaced.clear();
             }
-            self.replaced.insert(*fingerprint, ());
+            self.replaced.insert(*fingerprint, address);
         }
+    }
+}
+
+impl ContainerCacheFilter {
+    /// Passes each of these chunks that a catalog here has to `found`, with its place among `names`.
+    pub(crate) fn find<'a>(&self, names: impl Iterator<Item = &'a Fingerprint>, found: &mut dyn FnMut(usize, Address)) {
+        let cache = self.cache.lock();
+        for (at, name) in names.enumerate() {
+            if let Some(address) = cache.chunks.get(name) {
+                found(at, *address);
+            }
+        }
+    }
+
+    /// Loads the catalog that has the chunk at an address, if it is not here.
+    pub(crate) fn load(&self, address: Address) -> CatalogState {
+        let removals = {
+            let mut cache = self.cache.lock();
+            if cache.touch(address.origin()) {
+                return CatalogState::Here;
+            }
+            cache.removals
+        };
+        // The cache is optional: a container with a damaged catalog is left to other look-ups, and to `check`.
+        let catalog = match self.storage.sealed_catalog_of(address) {
+            Ok(Some(catalog)) => catalog,
+            Ok(None) => return CatalogState::Unknown,
+            Err(_) if matches!(self.storage.has_file(address.origin()), Ok(false)) => return CatalogState::Gone,
+            Err(_) => return CatalogState::Unknown,
+        };
+        let Ok(dead) = DeadSlots::read(&self.blocks, catalog.container) else { return CatalogState::Unknown };
+        let mut cache = self.cache.lock();
+        if cache.removals != removals || cache.is_merging {
+            return CatalogState::Unknown;
+        }
+        cache.insert(&catalog, &dead, self.limit_entries);
+        CatalogState::Read
     }
 }
 
@@ -172,23 +223,9 @@ impl Filter for ContainerCacheFilter {
         let mut last = None;
         for address in found {
             let origin = address.origin();
-            if last == Some(origin) {
-                continue;
-            }
-            last = Some(origin);
-            let removals = {
-                let mut cache = self.cache.lock();
-                if cache.touch(origin) {
-                    continue;
-                }
-                cache.removals
-            };
-            // The cache is optional: a container with a damaged catalog is left to the other filters, and to `check`.
-            let Ok(Some(catalog)) = self.storage.sealed_catalog_of(*address) else { continue };
-            let Ok(dead) = DeadSlots::read(&self.blocks, catalog.container) else { continue };
-            let mut cache = self.cache.lock();
-            if cache.removals == removals && !cache.is_merging {
-                cache.insert(&catalog, &dead, self.limit_entries);
+            if last != Some(origin) {
+                last = Some(origin);
+                self.load(*address);
             }
         }
         Ok(())

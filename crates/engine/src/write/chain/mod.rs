@@ -19,6 +19,7 @@ mod zero;
 pub use block_index::BlockIndexFilter;
 pub use bloom::BloomFilter;
 pub use byte_compare::ByteCompareFilter;
+pub(crate) use container_cache::CatalogState;
 pub use container_cache::ContainerCacheFilter;
 pub use zero::{ZeroChunkFilter, is_zero};
 
@@ -149,8 +150,8 @@ pub(crate) const CHUNK_INDEX: &str = "chunk-index";
 pub enum Stage {
     /// A filter.
     Filter(Arc<dyn Filter>),
-    /// Claims the chunks that earlier filters could not answer. It says STRONG-MAYBE to chunks in the chunk index and
-    /// NON-EXISTING to all others.
+    /// Claims the chunks that earlier filters could not answer. It says STRONG-MAYBE to chunks that the store's index
+    /// finds and NON-EXISTING to all others.
     ChunkIndex,
 }
 
