@@ -169,9 +169,7 @@ impl Engine {
         if has_noted {
             self.has_noted();
         }
-        if self.lookup.sampled().is_some_and(|sampled| sampled.is_snapshot_due()) {
-            self.save_hooks(&|| !self.background.is_closed());
-        }
+        self.save_hooks(&|| !self.background.is_closed());
         self.maintain(false)
     }
 
@@ -185,6 +183,9 @@ impl Engine {
         }
         self.check_lock()?;
         let done = done.and(self.catch_up(all || self.is_reserve_in_use()));
+        if all && !self.settings.background {
+            self.save_hooks(&|| true);
+        }
         // Finished merges and a shorter log have freed space.
         let _guard = self.background.maintaining.lock();
         self.keep_reserve();
@@ -335,7 +336,7 @@ impl Engine {
         self.writable()
     }
 
-    /// Writes a snapshot of the hooks. Without one, the next opening reads more catalogs.
+    /// Writes a snapshot of the hooks, if one is due. Without one, the next opening reads more catalogs.
     fn save_hooks(&self, go_on: &dyn Fn() -> bool) {
         if let Some(sampled) = self.lookup.sampled()
             && let Err(error) = sampled.save(go_on)

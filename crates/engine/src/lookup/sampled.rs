@@ -31,8 +31,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Directory of the snapshots.
 const HOOKS: &str = "hooks";
-/// Containers that are sealed before a snapshot is due.
-const SEALED_BEFORE_SNAPSHOT: u64 = 4096;
+/// A snapshot has all the memory of the hooks. It is worth its while once it saves one catalog for each so many bytes.
+const SNAPSHOT_BYTES_FOR_CATALOG: u64 = 64 << 10;
 
 /// The durable chunks of containers that are still being filled.
 #[derive(Debug, Default)]
@@ -278,19 +278,20 @@ impl Sampled {
         Ok(self.ground.list(HOOKS)?.iter().filter_map(|entry| u64::from_str_radix(&entry.name, 16).ok()).collect())
     }
 
-    /// Returns whether so many containers got hooks that a snapshot should be written.
+    /// Returns whether so many containers got hooks since the last snapshot that another one is worth its while.
     pub(crate) fn is_snapshot_due(&self) -> bool {
-        self.is_filled.load(Ordering::Acquire) && self.unsaved.load(Ordering::Relaxed) >= SEALED_BEFORE_SNAPSHOT
+        let least = (self.hooks.statistics().memory_bytes / SNAPSHOT_BYTES_FOR_CATALOG).max(1);
+        self.is_filled.load(Ordering::Acquire) && self.unsaved.load(Ordering::Relaxed) >= least
     }
 
-    /// Writes a snapshot, if hooks were added since the last one. Durable on return. Does nothing until the hooks of
-    /// earlier openings are read. `go_on` ends it early, without a snapshot.
+    /// Writes a snapshot, if it [is due](Self::is_snapshot_due). Durable on return. `go_on` ends it early, without a
+    /// snapshot.
     pub(crate) fn save(&self, go_on: &dyn Fn() -> bool) -> Result<()> {
         let _one = self.saving.lock();
-        let unsaved = self.unsaved.load(Ordering::Relaxed);
-        if !self.is_filled.load(Ordering::Acquire) || unsaved == 0 {
+        if !self.is_snapshot_due() {
             return Ok(());
         }
+        let unsaved = self.unsaved.load(Ordering::Relaxed);
         let covered = self.covered();
         let before = self.serials()?;
         let serial = before.last().map_or(1, |last| last + 1);

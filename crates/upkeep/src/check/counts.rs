@@ -211,7 +211,10 @@ impl Table {
         let present: HashSet<Origin> = containers.iter().chain(forwards).copied().map(Origin::from).collect();
         check.report.index_entries += self.known.values().filter(|chunk| chunk.is_indexed).count() as u64;
         let indexed = self.known.values().map(|chunk| Address::from_bits(chunk.address));
-        let needed = self.known.iter().filter(|(_, chunk)| chunk.references > 0).map(|(needed, _)| needed.copy);
+        let engine = check.engine;
+        let is_new = |needed: &Needed| !matches!(engine.quarantined(&needed.fingerprint, needed.copy), Ok(Some(_)));
+        let needed = self.known.iter().filter(|(_, chunk)| chunk.references > 0 && !chunk.is_indexed).map(|(needed, _)| needed);
+        let needed = needed.filter(|needed| !present.contains(&needed.copy.origin()) && is_new(needed)).map(|needed| needed.copy);
         for address in indexed.chain(needed).filter(|address| address.bits() != 0) {
             let origin = address.origin();
             if !present.contains(&origin) && missing.insert(origin) {

@@ -78,6 +78,11 @@ impl Lost {
         self.chunks.iter().map(|(chunk, address)| (*chunk, *address))
     }
 
+    /// Returns how many chunks there was no memory for.
+    pub(crate) fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
     pub(crate) fn is_complete(&self) -> bool {
         self.left_out == 0
     }

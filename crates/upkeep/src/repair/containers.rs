@@ -199,6 +199,11 @@ impl Repair<'_> {
             for (origin, (why, lost)) in lost {
                 self.lose(engine, &lost, &format!("container {origin} cannot be read: {why}"))?;
             }
+            if self.is_cut && !is_all {
+                // A dry run has no memory for them.
+                self.report.quarantined_chunks += check.missing.left_out();
+                self.did(self.say(check.missing.left_out(), "more chunk", "more chunks", "put in quarantine"));
+            }
             if is_all || self.is_cut || !self.go_on() {
                 return Ok(());
             }

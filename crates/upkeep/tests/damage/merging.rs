@@ -7,7 +7,7 @@ use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, SimulatedGround};
 use onefold_oplog::{Log, LogOptions, Opening, Ownership, PartitionClass, Position};
 use onefold_storage::{Address, ContainerId, ContainerStore, StorageOptions};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -15,10 +15,15 @@ use std::sync::Arc;
 pub fn merge(ground: &SimulatedGround, skip: usize) -> Position {
     let shared: Arc<dyn Ground> = Arc::new(ground.clone());
     let descriptor = Descriptor::read(&*shared).unwrap();
-    // All chunks that the index has stay: what is stored twice goes.
+    // All chunks that the index has stay: what is stored twice goes. Without an index, all that are alive stay.
     let mut indexed: HashMap<Fingerprint, u64> = HashMap::new();
+    let mut alive: HashSet<Address> = HashSet::new();
     let engine = open(ground, Mode::ReadOnly).unwrap();
-    for partition in 0..descriptor.index_partitions {
+    for container in engine.storage().containers().unwrap() {
+        let (Ok(slots), dead) = (engine.storage().slots(container), engine.dead_slots(container).unwrap()) else { continue };
+        alive.extend(slots.iter().enumerate().filter(|(number, _)| !dead.contains(*number)).map(|(_, (address, _))| *address));
+    }
+    for partition in 0..engine.index_partitions() as u32 {
         let visit = &mut |fingerprint: &Fingerprint, entry: onefold_index::IndexEntry| {
             indexed.insert(*fingerprint, entry.address);
             Ok(())
@@ -54,7 +59,10 @@ pub fn merge(ground: &SimulatedGround, skip: usize) -> Position {
     assert_eq!(victims.len(), 2);
     let slots = victims.iter().flat_map(|victim| store.slots(*victim).unwrap());
     let live: Vec<(Address, Fingerprint)> = slots
-        .filter(|(address, slot)| indexed.get(&slot.fingerprint) == Some(&address.bits()))
+        .filter(|(address, slot)| match descriptor.profile.is_exact() {
+            true => indexed.get(&slot.fingerprint) == Some(&address.bits()),
+            false => alive.contains(address),
+        })
         .map(|(address, slot)| (address, slot.fingerprint))
         .collect();
     let merge = store.merge(&victims, &live).unwrap();

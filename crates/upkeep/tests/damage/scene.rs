@@ -58,6 +58,7 @@ pub fn settings() -> Settings {
         log_segment_bytes: 64 << 10,
         log_limit_bytes: 1 << 20,
         auxiliary_index_bytes: 64 << 10,
+        sampled_index_bytes: 64 << 10,
         object_index_cache_bytes: 64 << 10,
         frame_cache_bytes: 1 << 20,
         workers: 1,

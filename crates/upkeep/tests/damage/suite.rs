@@ -223,6 +223,14 @@ fn damage_of_an_open_container_is_found() {
 #[test]
 fn damage_of_index_pages_is_found_and_containers_are_still_checked() {
     let scene = Scene::new();
+    if !PROFILE.is_exact() {
+        // Hooks are advice.
+        for path in files(&scene, |path| path.starts_with("hooks/")) {
+            let length = scene.length(&path);
+            all_harmless(&scene, &path, actions(length, &[0, 9, 20, 40, 65_536, 70_000, length - 100]));
+        }
+        return;
+    }
     for path in files(&scene, |path| path.contains("/pages-")) {
         let length = scene.length(&path);
         all_found(&scene, &path, actions(length, &[0, 20, 40, 4096, length - 4096, length - 100]));
@@ -240,6 +248,9 @@ fn damage_of_index_pages_is_found_and_containers_are_still_checked() {
 #[test]
 fn one_slot_of_an_index_header_may_go_and_without_both_the_store_is_refused() {
     let scene = Scene::new();
+    if !PROFILE.is_exact() {
+        return;
+    }
     for path in files(&scene, |path| path.starts_with("index/") && path.ends_with("/header")) {
         for action in [Action::Flip(10), Action::Flip(4096 + 10), Action::Zero(0, 4096), Action::Zero(4096, 4096)] {
             try_it(&scene, &path, action);
@@ -251,6 +262,9 @@ fn one_slot_of_an_index_header_may_go_and_without_both_the_store_is_refused() {
 #[test]
 fn what_only_helps_may_be_damaged() {
     let scene = Scene::new();
+    if !PROFILE.is_exact() {
+        return;
+    }
     for path in files(&scene, |path| path.ends_with("/journal") || path.ends_with("/filter") || path.ends_with(".spare") || path == "lock")
     {
         let length = scene.length(&path);
