@@ -2,6 +2,7 @@
 
 use crate::lifecycle::reserve::RESERVE;
 use crate::liveness::dead::{self, DeadSlots};
+use crate::lookup::figures::{self, Figures};
 use crate::{Activity, Engine, EngineError, Mode, Moment, Result};
 use onefold_ground::wire::{Reader, put_varint};
 use onefold_ground::{Access, Ground, Space};
@@ -62,6 +63,14 @@ pub struct Statistics {
     pub index_cache_misses: u64,
     /// Entries of the chunk index: in its pages, and in the auxiliary index. An entry that is being changed is in both.
     pub index_entries: u64,
+    /// Hooks of a sampled index. A store that is open for reading shows what was noted last.
+    pub sampled_hooks: u64,
+    /// One of so many fingerprints is in the sample; 0: there is no sample, or containers alone have hooks.
+    pub sampled_rate: u64,
+    /// Memory of the hooks when it is full.
+    pub sampled_index_bytes: u64,
+    /// Bytes, before compression, of chunks that were probably stored although they were stored already.
+    pub missed_duplicates_estimate: u64,
     /// Time and bytes by component (M0.22) and verdicts of the filters, over all openings.
     pub activity: Activity,
 }
@@ -102,6 +111,15 @@ impl Engine {
         Ok(self.ground.space()?)
     }
 
+    /// Returns the figures of the hooks: those of now, or, if this opening has none, those that were noted last.
+    fn hook_figures(&self) -> Result<Figures> {
+        match self.lookup.sampled() {
+            Some(sampled) if self.mode == Mode::ReadWrite => Ok(sampled.figures()),
+            Some(_) => self.objects.get(figures::PARTITION, figures::KEY)?.map_or(Ok(Figures::default()), |value| Figures::decode(&value)),
+            None => Ok(Figures::default()),
+        }
+    }
+
     /// Returns the current figures.
     pub fn statistics(&self) -> Result<Statistics> {
         let storage = self.storage.statistics();
@@ -113,6 +131,8 @@ impl Engine {
         let parity = self.storage.parity_statistics()?;
         let totals = *self.totals.lock();
         let index = index.map(|index| index.statistics()).unwrap_or_default();
+        let is_sampled = self.lookup.sampled().is_some();
+        let Figures { hooks, tally } = self.hook_figures()?;
         let reserve_bytes = self.ground.open(RESERVE, Access::Read).and_then(|file| file.len()).unwrap_or(0);
         let (quarantined_chunks, quarantined_bytes) = self.needed_quarantined()?;
         Ok(Statistics {
@@ -141,6 +161,14 @@ impl Engine {
             index_cache_hits: index.page_cache_hits,
             index_cache_misses: index.page_cache_misses,
             index_entries: index.entries + index.auxiliary_entries,
+            sampled_hooks: hooks.hooks,
+            sampled_rate: hooks.rate_log2.filter(|_| is_sampled).map_or(0, |rate| 1 << rate),
+            sampled_index_bytes: hooks.memory_bytes,
+            missed_duplicates_estimate: if totals.chunks == 0 {
+                0
+            } else {
+                (u128::from(tally.missed()) * u128::from(totals.raw_bytes) / u128::from(totals.chunks)) as u64
+            },
             activity: self.activity(),
         })
     }

@@ -133,7 +133,9 @@ impl Engine {
             earlier.written_repairs = repairs;
         }
         let activity = (PARTITION, KEY.to_vec(), Some(self.activity().encode()));
-        self.submit(Transaction { changes: vec![activity, self.note_of_clock()], references: Vec::new() })?;
+        let hooks = self.lookup.sampled().map(|sampled| sampled.figures().change());
+        let changes = [activity, self.note_of_clock()].into_iter().chain(hooks).collect();
+        self.submit(Transaction { changes, references: Vec::new() })?;
         Ok(true)
     }
 

@@ -18,6 +18,7 @@ use crate::liveness::marked::Marked;
 use crate::liveness::recount::RECOUNTED;
 use crate::liveness::{Liveness, Reclaiming};
 use crate::lookup::Lookup;
+use crate::lookup::figures::{self, Figures};
 use crate::lookup::sampled::Sampled;
 use crate::lost::quarantine::Quarantine;
 use crate::lost::rebuild::{MARKER, empty_index, mark_index};
@@ -169,6 +170,8 @@ impl Engine {
                 // Whoever stores nothing needs no hooks.
                 let memory_bytes = if mode == Mode::ReadWrite { settings.sampled_index_bytes } else { 0 };
                 let partitions = descriptor.container_partitions;
+                let figures = objects.get(figures::PARTITION, figures::KEY)?;
+                let figures = figures.map_or(Ok(Figures::default()), |value| Figures::decode(&value))?;
                 Lookup::Sampled(Arc::new(Sampled::new(
                     ground.clone(),
                     storage.clone(),
@@ -176,6 +179,7 @@ impl Engine {
                     catalogs,
                     memory_bytes,
                     partitions,
+                    figures.tally,
                 )))
             }
         };

@@ -17,12 +17,13 @@
 
 use crate::Result;
 use crate::liveness::dead::DeadSlots;
+use crate::lookup::figures::{Figures, Tally};
 use crate::write::chain::{CatalogState, ContainerCacheFilter};
 use crate::write::reservation::FingerprintMap;
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, Ground, GroundError};
 use onefold_index::ObjectIndex;
-use onefold_index::sampled::{Hooks, HooksStatistics};
+use onefold_index::sampled::Hooks;
 use onefold_storage::{Address, CommittedSlots, ContainerId, ContainerStore, Origin};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -71,10 +72,12 @@ pub(crate) struct Sampled {
     unsaved: AtomicU64,
     /// Held while a snapshot is written.
     saving: Mutex<()>,
+    /// What writers found, over all openings.
+    tally: Mutex<Tally>,
 }
 
 impl Sampled {
-    /// Begins without hooks. The containers have been recovered.
+    /// Begins without hooks. The containers have been recovered. `tally`: that of earlier openings.
     pub(crate) fn new(
         ground: Arc<dyn Ground>,
         storage: Arc<ContainerStore>,
@@ -82,6 +85,7 @@ impl Sampled {
         catalogs: Arc<ContainerCacheFilter>,
         memory_bytes: usize,
         partitions: u16,
+        tally: Tally,
     ) -> Sampled {
         let mut recent = Recent::default();
         for origin in storage.committed_slots().growing() {
@@ -102,6 +106,7 @@ impl Sampled {
             is_filled: AtomicBool::new(false),
             unsaved: AtomicU64::new(0),
             saving: Mutex::default(),
+            tally: Mutex::new(tally),
         }
     }
 
@@ -124,12 +129,17 @@ impl Sampled {
             out.extend(names.iter().map(|name| recent.chunks.get(name).copied()));
         }
         let found = &mut out[begin..];
-        let mut missing = self.ask_catalogs(names, found);
-        if missing.is_empty() {
-            return 0;
-        }
-        let asked: Vec<Fingerprint> = missing.iter().map(|at| names[*at]).collect();
-        let places = missing.clone();
+        let mut missing: Vec<usize> = (0..names.len()).filter(|at| found[*at].is_none()).collect();
+        let mut ask = |chunks: &FingerprintMap<Address>, found: &mut [Option<Address>]| {
+            missing.retain(|at| {
+                found[*at] = chunks.get(&names[*at]).copied();
+                found[*at].is_none()
+            });
+            missing.is_empty()
+        };
+        self.catalogs.ask(&mut |chunks| drop(ask(chunks, found)));
+        let places: Vec<usize> = (0..names.len()).filter(|at| found[*at].is_none()).collect();
+        let asked: Vec<Fingerprint> = places.iter().map(|at| names[*at]).collect();
         let mut hooks = Vec::new();
         self.hooks.find(&asked, &mut hooks);
         let (mut seen, mut read) = (BTreeSet::new(), 0);
@@ -138,26 +148,18 @@ impl Sampled {
             if found[at].is_some() || !seen.insert(hook.container) {
                 continue;
             }
-            let state = self.catalogs.load(self.origin(hook.container).address(0));
+            let mut is_done = false;
+            let state = self.catalogs.load(self.origin(hook.container).address(0), &mut |chunks| is_done = ask(chunks, found));
             read += usize::from(state == CatalogState::Read);
-            match state {
-                CatalogState::Read | CatalogState::Here => missing = self.ask_catalogs(names, found),
+            if state == CatalogState::Gone {
                 // All its chunks were removed.
-                CatalogState::Gone => self.hooks.remove(hook.container, &names[at..=at]),
-                CatalogState::Unknown => {}
+                self.hooks.remove(hook.container, &names[at..=at]);
             }
-            if missing.is_empty() {
+            if is_done {
                 break;
             }
         }
         read
-    }
-
-    /// Asks the catalogs in memory for what was not found yet. Returns what is still missing.
-    fn ask_catalogs(&self, names: &[Fingerprint], found: &mut [Option<Address>]) -> Vec<usize> {
-        let open: Vec<usize> = (0..names.len()).filter(|at| found[*at].is_none()).collect();
-        self.catalogs.find(open.iter().map(|at| &names[*at]), &mut |number, address| found[open[number]] = Some(address));
-        open.into_iter().filter(|at| found[*at].is_none()).collect()
     }
 
     /// Takes in chunks that have become durable, and gives containers that are sealed their hooks. Call before their
@@ -202,9 +204,15 @@ impl Sampled {
         }
     }
 
-    /// Returns the figures of the hooks.
-    pub(crate) fn statistics(&self) -> HooksStatistics {
-        self.hooks.statistics()
+    /// Notes chunks that a writer found.
+    pub(crate) fn tally(&self, known: &[Fingerprint]) {
+        let (sampled, rate_log2) = self.hooks.count_sampled(known);
+        self.tally.lock().add(known.len() as u64, sampled, rate_log2);
+    }
+
+    /// Returns the present figures.
+    pub(crate) fn figures(&self) -> Figures {
+        Figures { hooks: self.hooks.statistics(), tally: *self.tally.lock() }
     }
 
     /// Reads the hooks of earlier openings: the newest snapshot, then the catalogs of containers that it does not

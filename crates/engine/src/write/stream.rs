@@ -486,6 +486,11 @@ impl WriteStream {
                 (false, _, None) => {}
             }
         }
+        if let (Some(sampled), ChunkKind::Data) = (engine.lookup.sampled(), batch.kind) {
+            // Zeros have no address.
+            let known = lookups.iter().filter(|lookup| lookup.is_known() && lookup.address.is_some()).map(|lookup| lookup.fingerprint);
+            sampled.tally(&known.collect::<Vec<_>>());
+        }
         let new: Vec<_> = mine.iter().map(|(number, search)| (chunks[*number].0, *search)).collect();
         self.add(batch, &new, places)?;
         // All of them are placed, and after the next commit others may claim them.

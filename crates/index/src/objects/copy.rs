@@ -20,7 +20,7 @@ const HEADER_BYTES: u64 = 48;
 /// Bytes per read or write.
 const PART_BYTES: usize = 1 << 20;
 /// First bytes of the keys that are not copied, sorted: block mappings, dead slots, figures, and how far scrubbing is.
-const LEFT_OUT: [u8; 8] = [b'd', b'f', b'm', b'p', b's', b't', b'u', b'w'];
+const LEFT_OUT: [u8; 9] = [b'd', b'f', b'h', b'm', b'p', b's', b't', b'u', b'w'];
 
 /// Takes an object's key and value.
 type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;

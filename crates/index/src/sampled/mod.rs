@@ -131,6 +131,13 @@ impl Hooks {
         }
     }
 
+    /// Returns how many of these fingerprints are in the sample, and its rate: one of 2 to this power is.
+    pub fn count_sampled(&self, names: &[Fingerprint]) -> (u64, Option<u32>) {
+        let table = self.table.read();
+        let sampled = names.iter().filter(|name| table.has_in_sample(Key::of(name, table.buckets())));
+        (sampled.count() as u64, table.statistics().rate_log2)
+    }
+
     /// Returns the present figures, from counters.
     pub fn statistics(&self) -> HooksStatistics {
         self.table.read().statistics()

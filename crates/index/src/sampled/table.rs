@@ -177,6 +177,11 @@ impl Table {
         hook.is_forced() || self.is_sampled(hook.tag)
     }
 
+    /// Returns whether a fingerprint is in the sample.
+    pub(super) fn has_in_sample(&self, key: Key) -> bool {
+        self.is_sampled(key.tag)
+    }
+
     fn is_sampled(&self, tag: u16) -> bool {
         self.rate <= MAX_RATE_LOG2 && tag & ((1 << self.rate) - 1) == 0
     }

@@ -8,7 +8,7 @@ use crate::session::{Session, StoreCommand};
 use crate::store::Store;
 use crate::units::{counted, duration, number, rate, size, times_less};
 use onefold_catalog::Catalog;
-use onefold_engine::{Mode, Statistics};
+use onefold_engine::{Mode, Statistics, StoreProfile};
 use onefold_upkeep::{Monitor, ScrubStatus, scrub_status};
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -70,13 +70,19 @@ fn run(options: &Stats, session: &Session<'_>) -> Result<Exit> {
     let statistics = session.store.engine.statistics()?;
     let scrubbed = scrub_status(&session.store.engine)?;
     let debt = merge_debt(session.store)?;
+    let profile = session.store.engine.descriptor().profile;
     let mut output = session.output();
     if options.format.json {
         let mut value = to_json(&contents, &statistics, &scrubbed, debt);
         value["iscsi_sessions"] = iscsi_sessions(session).into();
+        value["store_profile"] = profile.name().into();
+        value["sampled_hooks"] = statistics.sampled_hooks.into();
+        value["sampled_rate"] = statistics.sampled_rate.into();
+        value["sampled_index_bytes"] = statistics.sampled_index_bytes.into();
+        value["missed_duplicates_estimate"] = statistics.missed_duplicates_estimate.into();
         output.json(&value)?;
     } else {
-        print(&mut output, &contents, &statistics, &scrubbed, debt)?;
+        print(&mut output, &contents, &statistics, profile, &scrubbed, debt)?;
         if let Some(sessions) = iscsi_sessions(session) {
             output.line(format_args!("\n{} over iSCSI; `onefold session list` shows them", counted(sessions, "session", "sessions")))?;
         }
@@ -219,11 +225,46 @@ fn damaged(scrubbed: &ScrubStatus) -> String {
     }
 }
 
-fn print(output: &mut Output<'_>, contents: &Contents, statistics: &Statistics, scrubbed: &ScrubStatus, debt: MergeDebt) -> Result<()> {
+/// Returns what is said of the index.
+fn index(statistics: &Statistics, profile: StoreProfile) -> Vec<(&'static str, String)> {
+    if !profile.is_exact() {
+        let sample = match statistics.sampled_rate {
+            0 => "one for each container".to_owned(),
+            rate => format!("one of {} chunks is in the sample", number(rate)),
+        };
+        let hooks = counted(statistics.sampled_hooks, "hook", "hooks");
+        return vec![
+            ("index", format!("{hooks} in at most {} of memory; {sample}", size(statistics.sampled_index_bytes))),
+            ("missed", format!("about {} of duplicates were not found", size(statistics.missed_duplicates_estimate))),
+        ];
+    }
+    vec![
+        ("index", format!("{}, {} of memory", counted(statistics.index_entries, "entry", "entries"), size(statistics.index_memory_bytes))),
+        ("", index_cache(statistics)),
+        (
+            "filter",
+            format!(
+                "{} of at most {}; about {:.2} % of new chunks read a page of the index",
+                size(statistics.index_filter_bytes),
+                size(statistics.index_filter_limit_bytes),
+                statistics.index_filter_false_maybes * 100.0
+            ),
+        ),
+    ]
+}
+
+fn print(
+    output: &mut Output<'_>,
+    contents: &Contents,
+    statistics: &Statistics,
+    profile: StoreProfile,
+    scrubbed: &ScrubStatus,
+    debt: MergeDebt,
+) -> Result<()> {
     let logical = contents.backup_bytes + contents.volume_bytes;
     let times = |whole, part| times_less(whole, part).map_or_else(String::new, |times| format!("  ({times})"));
     let (unique, stored) = (statistics.unique_bytes, statistics.stored_bytes);
-    for (name, value) in [
+    let beginning = [
         (
             "logical",
             format!(
@@ -248,20 +289,9 @@ fn print(output: &mut Output<'_>, contents: &Contents, statistics: &Statistics, 
         ("on disk", format!("{}, of it log {}", size(statistics.disk_bytes), size(statistics.log_bytes))),
         ("reserve", reserve(statistics)),
         ("chunks", format!("{} in {}", number(statistics.chunks), counted(statistics.containers, "container", "containers"))),
-        ("index", format!("{}, {} of memory", counted(statistics.index_entries, "entry", "entries"), size(statistics.index_memory_bytes))),
-        ("", index_cache(statistics)),
-        (
-            "filter",
-            format!(
-                "{} of at most {}; about {:.2} % of new chunks read a page of the index",
-                size(statistics.index_filter_bytes),
-                size(statistics.index_filter_limit_bytes),
-                statistics.index_filter_false_maybes * 100.0
-            ),
-        ),
-        ("parity", parity(statistics)),
-        ("scrub", format!("{}{}", scrub::coverage(scrubbed), damaged(scrubbed))),
-    ] {
+    ];
+    let end = [("parity", parity(statistics)), ("scrub", format!("{}{}", scrub::coverage(scrubbed), damaged(scrubbed)))];
+    for (name, value) in beginning.into_iter().chain(index(statistics, profile)).chain(end) {
         output.line(format_args!("{name:<9} {value}"))?;
     }
     if statistics.quarantined_chunks > 0 {

@@ -139,21 +139,18 @@ impl Cache {
 }
 
 impl ContainerCacheFilter {
-    /// Passes each of these chunks that a catalog here has to `found`, with its place among `names`.
-    pub(crate) fn find<'a>(&self, names: impl Iterator<Item = &'a Fingerprint>, found: &mut dyn FnMut(usize, Address)) {
-        let cache = self.cache.lock();
-        for (at, name) in names.enumerate() {
-            if let Some(address) = cache.chunks.get(name) {
-                found(at, *address);
-            }
-        }
+    /// Passes all chunks of the catalogs that are here to `ask`.
+    pub(crate) fn ask(&self, ask: &mut dyn FnMut(&FingerprintMap<Address>)) {
+        ask(&self.cache.lock().chunks);
     }
 
-    /// Loads the catalog that has the chunk at an address, if it is not here.
-    pub(crate) fn load(&self, address: Address) -> CatalogState {
+    /// Loads the catalog that has the chunk at an address, if it is not here. Then asks as [`ask`](Self::ask), before
+    /// the catalog has to make room for another.
+    pub(crate) fn load(&self, address: Address, ask: &mut dyn FnMut(&FingerprintMap<Address>)) -> CatalogState {
         let removals = {
             let mut cache = self.cache.lock();
             if cache.touch(address.origin()) {
+                ask(&cache.chunks);
                 return CatalogState::Here;
             }
             cache.removals
@@ -171,6 +168,7 @@ impl ContainerCacheFilter {
             return CatalogState::Unknown;
         }
         cache.insert(&catalog, &dead, self.limit_entries);
+        ask(&cache.chunks);
         CatalogState::Read
     }
 }
@@ -225,7 +223,7 @@ impl Filter for ContainerCacheFilter {
             let origin = address.origin();
             if last != Some(origin) {
                 last = Some(origin);
-                self.load(*address);
+                self.load(*address, &mut |_| {});
             }
         }
         Ok(())

@@ -1,0 +1,318 @@
+//! Stores without a chunk index (M3.4 to M3.7): what hooks find, and chunks that are stored more than once.
+
+use onefold_engine::{ContainerId, Descriptor, Engine, Mode, Settings, StoreProfile};
+use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
+use onefold_upkeep::{CheckOptions, NoMonitor, PruneOptions, RepairOptions, RepairReport, check, prune, repair};
+use onefold_volume::{Volumes, VolumesOptions};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+const VOLUME_BYTES: u64 = 8 << 20;
+const BLOCK_BYTES: u32 = 64 << 10;
+/// More than hooks in the least memory can find: some is stored twice if it is written twice.
+const MUCH: usize = 7 << 20;
+
+/// With so little memory that most containers have no hook, and that no catalog stays.
+fn forgetful() -> Settings {
+    Settings { sampled_index_bytes: 0, container_cache_entries: 1, ..roomy() }
+}
+
+fn roomy() -> Settings {
+    Settings { background: false, workers: 1, sampled_index_bytes: 1 << 20, ..Settings::default() }
+}
+
+fn store() -> SimulatedGround {
+    let ground = SimulatedGround::new(1);
+    let shared: Arc<dyn Ground> = Arc::new(ground.clone());
+    let descriptor = Descriptor {
+        profile: StoreProfile::Sampled,
+        container_bytes: 128 << 10,
+        frame_bytes: 16 << 10,
+        sequential_frame_bytes: 16 << 10,
+        ..Descriptor::new().unwrap()
+    };
+    Engine::create(&shared, &descriptor).unwrap();
+    ground
+}
+
+fn open(ground: &SimulatedGround, settings: Settings) -> (Arc<Engine>, Volumes) {
+    let engine = Engine::open(Arc::new(ground.clone()), settings, Mode::ReadWrite, "test").unwrap();
+    let volumes = Volumes::open(engine.clone(), VolumesOptions::default()).unwrap();
+    (engine, volumes)
+}
+
+/// Does something with an open store, and closes it.
+fn with<T>(ground: &SimulatedGround, settings: Settings, act: impl FnOnce(&Arc<Engine>, &Volumes) -> T) -> T {
+    let (engine, volumes) = open(ground, settings);
+    let done = act(&engine, &volumes);
+    drop(volumes);
+    engine.close().unwrap();
+    done
+}
+
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for byte in &mut bytes {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        *byte = state as u8;
+    }
+    bytes
+}
+
+fn write(volumes: &Volumes, name: &str, data: &[u8]) {
+    let volume = volumes.get(name).unwrap_or_else(|_| volumes.create(name, VOLUME_BYTES, BLOCK_BYTES, None).unwrap());
+    volume.write(0, data).unwrap();
+    volume.flush().unwrap();
+}
+
+fn has(volumes: &Volumes, name: &str, data: &[u8]) -> bool {
+    let mut read = vec![0; data.len()];
+    volumes.get(name).unwrap().read(0, &mut read).unwrap();
+    read == data
+}
+
+fn delete(engine: &Engine, volumes: &Volumes, name: &str) {
+    volumes.delete(name).unwrap();
+    volumes.resume_deletions(&|| true).unwrap();
+    engine.flush().unwrap();
+}
+
+/// Removes what is not needed, and merges. Returns the removed chunks.
+fn pruned(engine: &Arc<Engine>) -> u64 {
+    let report = prune(engine, PruneOptions { max_unused: 0.0, ..PruneOptions::default() }, &NoMonitor, &|| true).unwrap();
+    assert!(report.is_complete && report.problems.is_empty(), "{report:?}");
+    report.chunks
+}
+
+fn must_be_clean(engine: &Arc<Engine>) {
+    let report = check(engine, CheckOptions { read_data: true, ..CheckOptions::default() }, &NoMonitor).unwrap();
+    assert!(report.is_clean(), "{:?}", report.problems);
+}
+
+fn repaired(ground: &SimulatedGround, settings: Settings) -> RepairReport {
+    let options = RepairOptions { dry_run: false, may_lose: true, memory_bytes: 16 << 20 };
+    repair(Arc::new(ground.clone()), settings, options, "test", &NoMonitor).unwrap()
+}
+
+/// The live copies of each chunk: where they are.
+fn copies(engine: &Engine) -> BTreeMap<Vec<u8>, BTreeSet<ContainerId>> {
+    let mut found: BTreeMap<Vec<u8>, BTreeSet<ContainerId>> = BTreeMap::new();
+    for container in engine.storage().containers().unwrap() {
+        let dead = engine.dead_slots(container).unwrap();
+        for (number, (_, slot)) in engine.storage().slots(container).unwrap().iter().enumerate() {
+            if !dead.contains(number) {
+                found.entry(slot.fingerprint.as_bytes().to_vec()).or_default().insert(container);
+            }
+        }
+    }
+    found
+}
+
+/// The containers whose chunks are all stored twice, and have their first copies there.
+fn first_of_twice(engine: &Engine) -> BTreeSet<ContainerId> {
+    let copies: Vec<_> = copies(engine).into_values().collect();
+    let mut first: BTreeSet<ContainerId> = copies.iter().filter_map(|copies| copies.first().copied()).collect();
+    for others in copies {
+        let is_twice = others.len() > 1;
+        others.into_iter().enumerate().filter(|(number, _)| *number > 0 || !is_twice).for_each(|(_, other)| drop(first.remove(&other)));
+    }
+    first
+}
+
+fn file(container: ContainerId) -> String {
+    format!("containers/{:04x}/{:05x}/{:08x}", container.partition(), container.number() >> 12, container.number())
+}
+
+/// Writes the same data to two volumes, and has some of it stored twice.
+fn twice(ground: &SimulatedGround) -> Vec<u8> {
+    let data = noise(1, MUCH);
+    with(ground, forgetful(), |_, volumes| write(volumes, "one", &data));
+    with(ground, forgetful(), |engine, volumes| {
+        write(volumes, "two", &data);
+        assert!(first_of_twice(engine).len() > 5);
+        must_be_clean(engine);
+    });
+    data
+}
+
+#[test]
+fn m3_4_with_enough_memory_every_duplicate_is_found_after_any_end_of_the_last_opening() {
+    let data = noise(1, MUCH);
+    let no_cache = Settings { container_cache_entries: 1, ..roomy() };
+    for (settings, has_snapshot) in [(no_cache.clone(), true), (Settings { sampled_index_bytes: 16 << 20, ..no_cache }, false)] {
+        let ground = store();
+        with(&ground, settings.clone(), |_, volumes| write(volumes, "one", &data));
+        assert_eq!(ground.exists("hooks").unwrap() && !ground.list("hooks").unwrap().is_empty(), has_snapshot);
+        let after_a_crash = {
+            let (engine, volumes) = open(&ground, settings.clone());
+            write(&volumes, "two", &data);
+            assert!(copies(&engine).values().all(|copies| copies.len() == 1));
+            engine.flush().unwrap();
+            ground.snapshot(CrashPolicy::DropAll)
+        };
+        with(&after_a_crash, settings, |engine, volumes| {
+            write(volumes, "three", &data);
+            assert!(copies(engine).values().all(|copies| copies.len() == 1));
+            let statistics = engine.statistics().unwrap();
+            assert_eq!((statistics.sampled_rate, statistics.missed_duplicates_estimate), (1, 0));
+            assert!(statistics.sampled_hooks > statistics.chunks * 9 / 10, "all but those of open containers: {statistics:?}");
+        });
+    }
+}
+
+#[test]
+fn m3_5_what_is_missed_is_estimated() {
+    let (ground, data) = (store(), noise(1, MUCH));
+    // Room for every fourth chunk. Blocks are written in another order, so that catalogs help little.
+    let some = || Settings { sampled_index_bytes: 1024, container_cache_entries: 1, ..roomy() };
+    with(&ground, some(), |_, volumes| write(volumes, "one", &data));
+    with(&ground, some(), |engine, volumes| {
+        let volume = volumes.create("two", VOLUME_BYTES, BLOCK_BYTES, None).unwrap();
+        for block in 0..MUCH / BLOCK_BYTES as usize {
+            let at = block * 37 % (MUCH / BLOCK_BYTES as usize) * BLOCK_BYTES as usize;
+            volume.write(at as u64, &data[at..at + BLOCK_BYTES as usize]).unwrap();
+            volume.flush().unwrap();
+        }
+        let statistics = engine.statistics().unwrap();
+        let missed = statistics.unique_bytes - data.len() as u64;
+        let estimate = statistics.missed_duplicates_estimate;
+        println!("missed {missed}, estimated {estimate}: {statistics:?}");
+        assert!(
+            missed > 500_000 && estimate > missed / 5 && estimate < missed * 3,
+            "missed {missed}, estimated {estimate}: {statistics:?}"
+        );
+    });
+    // Those who only read see what was noted last.
+    let engine = Engine::open(Arc::new(ground), some(), Mode::ReadOnly, "test").unwrap();
+    let statistics = engine.statistics().unwrap();
+    assert!(statistics.missed_duplicates_estimate > 0 && statistics.sampled_rate > 1 && statistics.sampled_hooks > 100, "{statistics:?}");
+}
+
+#[test]
+fn m3_7_of_two_copies_the_one_goes_that_nobody_needs() {
+    let ground = store();
+    let data = twice(&ground);
+    with(&ground, forgetful(), |engine, volumes| {
+        assert_eq!(pruned(engine), 0);
+        let before = engine.statistics().unwrap().chunks;
+        delete(engine, volumes, "one");
+        let gone = pruned(engine);
+        assert!(gone > 100, "{gone}");
+        assert_eq!(engine.statistics().unwrap().chunks, before - gone);
+        assert!(has(volumes, "two", &data) && copies(engine).values().all(|copies| copies.len() == 1));
+        must_be_clean(engine);
+    });
+    with(&ground, forgetful(), |engine, volumes| {
+        assert!(has(volumes, "two", &data));
+        delete(engine, volumes, "two");
+        pruned(engine);
+        assert!(copies(engine).is_empty());
+        must_be_clean(engine);
+    });
+}
+
+#[test]
+fn m3_7_a_lost_copy_is_read_from_another_one_which_stays_for_it() {
+    let ground = store();
+    let data = twice(&ground);
+    let lost = with(&ground, forgetful(), |engine, _| *first_of_twice(engine).iter().nth(3).unwrap());
+    ground.remove(&file(lost)).unwrap();
+    let report = repaired(&ground, forgetful());
+    assert!(report.quarantined_chunks > 0 && report.restored_chunks == report.quarantined_chunks, "{:?}", report.actions);
+    assert!(report.check.is_clean(), "{:?} {:?}", report.actions, report.check.problems);
+    assert_eq!(repaired(&ground, forgetful()).actions, Vec::<String>::new());
+    with(&ground, forgetful(), |engine, volumes| {
+        assert!(has(volumes, "one", &data) && has(volumes, "two", &data));
+        delete(engine, volumes, "two");
+        pruned(engine);
+        assert!(has(volumes, "one", &data), "copies went that were needed for lost ones");
+        must_be_clean(engine);
+    });
+    with(&ground, forgetful(), |engine, volumes| {
+        assert!(has(volumes, "one", &data));
+        delete(engine, volumes, "one");
+        pruned(engine);
+        assert!(copies(engine).is_empty(), "nobody needs a lost copy any more");
+        must_be_clean(engine);
+        // Where it was stored again is forgotten.
+        assert_eq!(engine.range(0, b"q", b"r", 10).unwrap(), []);
+    });
+}
+
+#[test]
+fn m3_7_copies_that_are_lost_one_after_the_other_lead_to_the_last() {
+    let ground = store();
+    let data = noise(1, 1 << 20);
+    with(&ground, roomy(), |_, volumes| write(volumes, "one", &data));
+    for name in ["two", "three", "four"] {
+        // All of it is lost, and written again.
+        let files = with(&ground, roomy(), |engine, _| engine.storage().containers().unwrap());
+        for container in files.into_iter().filter(|container| ground.exists(&file(*container)).unwrap()) {
+            ground.remove(&file(container)).unwrap();
+        }
+        let report = repaired(&ground, roomy());
+        assert!(report.quarantined_chunks > 100, "{name}: {:?}", report.actions);
+        with(&ground, roomy(), |engine, volumes| {
+            write(volumes, name, &data);
+            engine.settle_quarantine().unwrap();
+            must_be_clean(engine);
+            pruned(engine);
+            assert!(has(volumes, "one", &data) && has(volumes, name, &data), "{name}");
+            must_be_clean(engine);
+        });
+    }
+    with(&ground, roomy(), |engine, volumes| {
+        for name in ["two", "three", "four"] {
+            delete(engine, volumes, name);
+        }
+        pruned(engine);
+        assert!(has(volumes, "one", &data));
+        must_be_clean(engine);
+        delete(engine, volumes, "one");
+        pruned(engine);
+        must_be_clean(engine);
+        assert!(copies(engine).is_empty() && engine.range(0, b"q", b"r", 10).unwrap().is_empty());
+    });
+}
+
+#[test]
+fn m0_20_a_copy_that_a_write_found_damaged_is_left_behind_and_its_readers_find_the_new_one() {
+    let ground = store();
+    let data = noise(1, 1 << 20);
+    let compare = || Settings { chain: ["chunk-index", "byte-compare"].map(String::from).to_vec(), ..roomy() };
+    with(&ground, compare(), |_, volumes| write(volumes, "one", &data));
+    let damaged = with(&ground, compare(), |engine, _| {
+        engine.storage().containers().unwrap().into_iter().find(|container| engine.storage().is_sealed(*container)).unwrap()
+    });
+    ground.corrupt(&file(damaged), 40_000, 1).unwrap();
+    with(&ground, compare(), |engine, volumes| {
+        write(volumes, "two", &data);
+        assert!(has(volumes, "one", &data) && has(volumes, "two", &data));
+        // The damaged copies are dead: the container is merged without them.
+        pruned(engine);
+        must_be_clean(engine);
+        assert!(has(volumes, "one", &data) && has(volumes, "two", &data));
+        delete(engine, volumes, "two");
+        pruned(engine);
+        assert!(has(volumes, "one", &data), "what a write stored again is needed by all who needed the damaged copy");
+        must_be_clean(engine);
+    });
+    with(&ground, roomy(), |engine, volumes| {
+        assert!(has(volumes, "one", &data));
+        delete(engine, volumes, "one");
+        pruned(engine);
+        assert!(copies(engine).is_empty() && engine.range(0, b"q", b"r", 10).unwrap().is_empty());
+        must_be_clean(engine);
+    });
+}
+
+#[test]
+fn a_bloom_filter_is_refused_as_nothing_could_fill_it() {
+    let ground = store();
+    let settings = Settings { chain: ["bloom", "chunk-index"].map(String::from).to_vec(), ..roomy() };
+    let error = Engine::open(Arc::new(ground), settings, Mode::ReadWrite, "test").unwrap_err();
+    assert!(error.to_string().contains("`bloom`"), "{error}");
+}
