@@ -98,8 +98,8 @@ impl Witness {
     }
 }
 
-/// Checks that no chunk is stored a second time while it is stored, if the profile promises that. Call only when nothing
-/// crashed or failed.
+/// Checks that no chunk is stored a second time while it is stored, if the profile promises that. Call only when
+/// nothing crashed or failed.
 pub fn nothing_twice(world: &World) -> Result<(), String> {
     if !world.engine.descriptor().profile.is_exact() {
         return Ok(());

@@ -150,7 +150,9 @@ impl Engine {
             self.commit(Scope::Everything, write)?;
             *served = reached;
             Ok(())
-        })
+        })?;
+        self.hook_sealed();
+        Ok(())
     }
 
     /// Empties a log that is near its limit before a commit. If that fails, the commit still gets as much log as is
@@ -203,7 +205,16 @@ impl Engine {
         self.with_room_in_the_log(|write| {
             let _guard = self.commits.alone();
             self.commit(Scope::FullFrames, write)
-        })
+        })?;
+        self.hook_sealed();
+        Ok(())
+    }
+
+    /// Gives containers that are sealed their hooks. Not under the lock of commits, as nobody has to wait for it.
+    fn hook_sealed(&self) {
+        if let Some(sampled) = self.lookup.sampled() {
+            sampled.hook_sealed();
+        }
     }
 
     /// Commits. The caller holds [`Commits::alone`].
@@ -404,9 +415,6 @@ impl Engine {
         }
         self.claims.durable(&known);
         self.storage.committed(prepared, start, end);
-        if let Some(sampled) = self.lookup.sampled() {
-            sampled.hook_sealed();
-        }
         Ok((start, end))
     }
 

@@ -320,8 +320,9 @@ pub(crate) enum Counts {
 }
 
 /// Passes the metadata chunks of a container whose references count as of a moment. Of several copies of a chunk, only
-/// the one that the index names counts, or each if there is none. If the index cannot be read, every copy counts. If several files have a chunk
-/// under the same address, it counts in the file for which its origin is `counting`.
+/// the one that the index names counts, or each that is alive if there is no index. If the index cannot be read, every
+/// copy counts. If several files have a chunk under the same address, it counts in the file for which its origin is
+/// `counting`.
 ///
 /// The index is asked later than the moment. But addresses are never reused, and nothing is removed while the moment is
 /// kept. So if the index names

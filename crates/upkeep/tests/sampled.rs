@@ -185,7 +185,7 @@ fn m3_5_what_is_missed_is_estimated() {
             "missed {missed}, estimated {estimate}: {statistics:?}"
         );
     });
-    // Those who only read see what was noted last.
+    // Readers see what was noted last.
     let engine = Engine::open(Arc::new(ground), some(), Mode::ReadOnly, "test").unwrap();
     let statistics = engine.statistics().unwrap();
     assert!(statistics.missed_duplicates_estimate > 0 && statistics.sampled_rate > 1 && statistics.sampled_hooks > 100, "{statistics:?}");

@@ -1,9 +1,9 @@
 //! What hooks hold, and an estimate of the duplicates that they miss.
 //!
 //! # The estimate
-//! Every duplicate whose fingerprint is in the sample is found. Whether a fingerprint is in the sample is chance. So each
-//! duplicate that was found in a sample of one in T stands for T duplicates, and what was found less than that was
-//! missed. The sum over all times is right however T changed.
+//! Every duplicate whose fingerprint is in the sample is found. Whether a fingerprint is in the sample is chance. So
+//! each duplicate that was found in a sample of one in T stands for T duplicates, and what was found less than that
+//! was missed. The sum over all times is right however T changed.
 
 use crate::{Change, EngineError, Result};
 use onefold_ground::wire::{Reader, put_varint};
@@ -24,8 +24,8 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Adds chunks that were found. `rate_log2`: one of 2 to this power is in the sample; of those that were found these
-    /// are. `None`: there is no sample, and nothing can be said.
+    /// Adds chunks that were found, and how many of them are in the sample. `rate_log2`: one of 2 to this power is.
+    /// `None`: there is no sample, and nothing can be said.
     pub(crate) fn add(&mut self, known: u64, sampled: u64, rate_log2: Option<u32>) {
         self.known += known;
         self.expected += rate_log2.map_or(known, |rate| sampled << rate);

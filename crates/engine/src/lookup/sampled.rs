@@ -137,7 +137,9 @@ impl Sampled {
             });
             missing.is_empty()
         };
-        self.catalogs.ask(&mut |chunks| drop(ask(chunks, found)));
+        self.catalogs.ask(&mut |chunks| {
+            ask(chunks, found);
+        });
         let places: Vec<usize> = (0..names.len()).filter(|at| found[*at].is_none()).collect();
         let asked: Vec<Fingerprint> = places.iter().map(|at| names[*at]).collect();
         let mut hooks = Vec::new();
@@ -262,7 +264,7 @@ impl Sampled {
             let mut read = match self.hooks.read_snapshot(file, self.partitions.into()) {
                 Ok(read) => read,
                 Err(why) => {
-                    tracing::warn!(path = self.ground.describe(&path), why, "the hooks are made anew from catalogs");
+                    tracing::warn!(path = self.ground.describe(&path), why, "the hooks are made again from catalogs");
                     continue;
                 }
             };
@@ -270,7 +272,7 @@ impl Sampled {
                 match read.step() {
                     Ok(true) if go_on() => {}
                     Ok(_) => break,
-                    // Some duplicates are not found. A rebuild makes all hooks anew.
+                    // Some duplicates are not found. A rebuild makes all hooks again.
                     Err(why) => tracing::warn!(path = self.ground.describe(&path), why, "some hooks are lost"),
                 }
             }
@@ -336,7 +338,7 @@ impl Sampled {
     }
 }
 
-/// Removes all snapshots, so that the next opening makes the hooks anew from catalogs.
+/// Removes all snapshots, so that the next opening makes the hooks from catalogs.
 pub(crate) fn forget_hooks(ground: &dyn Ground) -> onefold_ground::Result<()> {
     if ground.exists(HOOKS)? {
         for entry in ground.list(HOOKS)? {

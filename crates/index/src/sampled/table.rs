@@ -104,11 +104,29 @@ impl std::fmt::Debug for Table {
     }
 }
 
+/// Asks the system to give this memory, if there is much of it, in huge pages. Hooks are everywhere in it from the
+/// beginning, and the first use of each page of 4 KiB costs microseconds. The system may refuse.
+fn ask_for_huge_pages(words: &mut [u64]) {
+    const PAGE_BYTES: usize = 4096;
+    const LEAST_BYTES: usize = 4 << 20;
+    let bytes = std::mem::size_of_val(words);
+    let start = words.as_mut_ptr().cast::<u8>();
+    let skipped = start.align_offset(PAGE_BYTES);
+    if bytes < LEAST_BYTES || skipped >= bytes {
+        return;
+    }
+    let length = (bytes - skipped) / PAGE_BYTES * PAGE_BYTES;
+    // SAFETY: the range is whole pages inside of `words`, which is borrowed. The advice changes how memory is given,
+    // not what is in it.
+    let _ = unsafe { rustix::mm::madvise(start.add(skipped).cast(), length, rustix::mm::Advice::LinuxHugepage) };
+}
+
 impl Table {
     pub(super) fn new(memory_bytes: usize) -> Table {
         let buckets = (memory_bytes / BUCKET_BYTES).max(2);
         // Zeros from the allocator: pages that nobody wrote to take no memory.
-        let words = vec![0u64; (buckets + 1) * WORDS];
+        let mut words = vec![0u64; (buckets + 1) * WORDS];
+        ask_for_huge_pages(&mut words);
         let first = words.as_ptr().align_offset(BUCKET_BYTES).min(WORDS);
         Table { words, first, buckets, rate: 0, hooks: 0, forced: 0 }
     }

@@ -233,7 +233,7 @@ fn a_damaged_chunk_index_is_made_anew_and_nothing_is_lost() {
     let scene = Scene::new();
     let pages = of_index(&scene);
     if !PROFILE.is_exact() {
-        // Hooks are made anew at the next opening, and nothing has to be repaired.
+        // The next opening makes new hooks, and nothing has to be repaired.
         for damage in [Damage::Flip(50), Damage::Flip(66_000), Damage::Zero(0, 8192), Damage::Delete] {
             let ground = scene.copy();
             damage.apply(&ground, &pages[0]);
@@ -343,7 +343,7 @@ fn what_can_be_read_again_is_restored() {
         for container in engine.storage().containers().unwrap() {
             let dead = engine.dead_slots(container).unwrap();
             for (number, (address, slot)) in engine.storage().slots(container).unwrap().iter().enumerate() {
-                // Hooks are advice, and who only reads has none.
+                // Hooks are advice, and readers have none.
                 let is_known = !PROFILE.is_exact() || engine.locate(&slot.fingerprint).unwrap().is_some();
                 assert!(dead.contains(number) || is_known, "{path}: {address} is nowhere");
             }
