@@ -307,6 +307,10 @@ impl Engine {
             *self.totals.lock() = totals;
         }
         self.superseded.settled(&superseded);
+        if !self.descriptor.profile.is_exact() && !superseded.chunks.is_empty() {
+            // A catalog that was loaded meanwhile has the dead copies. From now on nobody is led to them.
+            self.filters.removed(&superseded.chunks);
+        }
         Ok(())
     }
 

@@ -169,6 +169,11 @@ impl Reclaiming {
         self.guards.enter()
     }
 
+    /// Returns whether nobody is in flight who was before the call.
+    pub(crate) fn is_nobody_in_flight(&self) -> bool {
+        self.guards.all_gone_before(self.guards.now())
+    }
+
     /// Returns the watch list of chunks that a removal would take.
     pub(crate) fn watch(&self) -> &Watch {
         &self.watch

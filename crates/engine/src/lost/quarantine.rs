@@ -492,9 +492,20 @@ impl Engine {
 
     /// Releases chunks in quarantine that are stored again or that nobody needs. For metadata chunks whose references
     /// are counted, it keeps that fact.
+    ///
+    /// Where each copy counts for itself, somebody in flight may have got the address of a copy before it was lost or
+    /// found damaged, and not have submitted it yet. Nobody gets it since. So nothing is released while somebody is in
+    /// flight; a later call does it.
     pub fn settle_quarantine(&self) -> Result<()> {
         if !self.quarantine.is_used() {
             return Ok(());
+        }
+        if !self.descriptor.profile.is_exact() {
+            if !self.reclaiming.is_nobody_in_flight() {
+                return Ok(());
+            }
+            // What they submitted counts as added.
+            self.flush_before_repair()?;
         }
         let _one = self.reclaiming.alone();
         let counts = self.descriptor.profile.counts();
