@@ -115,7 +115,7 @@ impl Engine {
     fn hook_figures(&self) -> Result<Figures> {
         match self.lookup.sampled() {
             Some(sampled) if self.mode == Mode::ReadWrite => Ok(sampled.figures()),
-            Some(_) => self.objects.get(figures::PARTITION, figures::KEY)?.map_or(Ok(Figures::default()), |value| Figures::decode(&value)),
+            Some(_) => Ok(Figures::read(self.objects.get(figures::PARTITION, figures::KEY)?)),
             None => Ok(Figures::default()),
         }
     }

@@ -1,8 +1,10 @@
 //! Stores without a chunk index (M3.4 to M3.7): what hooks find, and chunks that are stored more than once.
 
-use onefold_engine::{ContainerId, Descriptor, Engine, Mode, Settings, StoreProfile};
+use onefold_engine::{ContainerId, Descriptor, Engine, Mode, Settings, StoreProfile, Transaction};
 use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
-use onefold_upkeep::{CheckOptions, NoMonitor, PruneOptions, RepairOptions, RepairReport, StoreRoots, check, prune, repair};
+use onefold_upkeep::{
+    CheckOptions, NoMonitor, PruneOptions, RepairOptions, RepairReport, StoreRoots, check, prune, rebuild_chunk_index, repair,
+};
 use onefold_volume::{Volumes, VolumesOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -316,6 +318,31 @@ fn m0_20_a_copy_that_a_write_found_damaged_is_left_behind_and_its_readers_find_t
         pruned(engine);
         assert!(copies(engine).is_empty() && engine.range(0, b"q", b"r", 10).unwrap().is_empty());
         must_be_clean(engine);
+    });
+}
+
+#[test]
+fn m3_5_a_rebuild_makes_hooks_and_figures_again() {
+    let ground = store();
+    let data = twice(&ground);
+    let before = with(&ground, roomy(), |engine, volumes| {
+        delete(engine, volumes, "one");
+        pruned(engine);
+        let key = (0, b"h".to_vec(), Some(b"no figures".to_vec()));
+        engine.submit(Transaction { changes: vec![key], references: Vec::new() }).unwrap();
+        engine.flush().unwrap();
+        engine.statistics().unwrap()
+    });
+    ground.list("hooks").unwrap().iter().for_each(|entry| ground.corrupt(&format!("hooks/{}", entry.name), 100, 1).unwrap());
+    let problems = rebuild_chunk_index(Arc::new(ground.clone()), roomy(), "test", &NoMonitor).unwrap();
+    assert_eq!(problems, Vec::<String>::new());
+    assert!(ground.list("hooks").unwrap().is_empty());
+    with(&ground, Settings { container_cache_entries: 1, ..roomy() }, |engine, volumes| {
+        let now = engine.statistics().unwrap();
+        assert_eq!((now.chunks, now.unique_bytes, now.dead_bytes), (before.chunks, before.unique_bytes, before.dead_bytes));
+        must_be_clean(engine);
+        write(volumes, "three", &data);
+        assert!(has(volumes, "two", &data) && copies(engine).values().all(|copies| copies.len() == 1));
     });
 }
 

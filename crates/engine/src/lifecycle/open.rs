@@ -170,8 +170,7 @@ impl Engine {
                 // Whoever stores nothing needs no hooks.
                 let memory_bytes = if mode == Mode::ReadWrite { settings.sampled_index_bytes } else { 0 };
                 let partitions = descriptor.container_partitions;
-                let figures = objects.get(figures::PARTITION, figures::KEY)?;
-                let figures = figures.map_or(Ok(Figures::default()), |value| Figures::decode(&value))?;
+                let figures = Figures::read(objects.get(figures::PARTITION, figures::KEY)?);
                 Lookup::Sampled(Arc::new(Sampled::new(
                     ground.clone(),
                     storage.clone(),

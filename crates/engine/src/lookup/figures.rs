@@ -55,7 +55,16 @@ impl Figures {
         (PARTITION, KEY.to_vec(), Some(out))
     }
 
-    pub(crate) fn decode(value: &[u8]) -> Result<Figures> {
+    /// Returns the figures that an object has. They mean nothing to the data: what cannot be read counts as nothing.
+    pub(crate) fn read(value: Option<Vec<u8>>) -> Figures {
+        let read = value.map_or(Ok(Figures::default()), |value| Figures::decode(&value));
+        read.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the figures of the hooks begin again");
+            Figures::default()
+        })
+    }
+
+    fn decode(value: &[u8]) -> Result<Figures> {
         let read = || {
             let mut reader = Reader::new(value);
             let _version = reader.u8()?;
