@@ -219,8 +219,9 @@ impl Engine {
     }
 
     /// Takes back a container that was [given up](Self::give_up_container), if its catalog can be read again. Durable
-    /// on return. Its slots are then dead as those of others are, and each chunk can be restored. Returns false if it
-    /// was not given up or still cannot be read.
+    /// on return. Its slots are then dead as those of others are, and each chunk can be restored. Without a chunk index
+    /// only what is in quarantine is dead: a lost chunk elsewhere may need any of the others. Returns false if it was
+    /// not given up or still cannot be read.
     pub fn take_up_container(&self, container: ContainerId) -> Result<bool> {
         let _one = self.reclaiming.alone();
         let before = DeadSlots::read(&self.objects, container)?;
@@ -228,16 +229,26 @@ impl Engine {
             return Ok(false);
         }
         let Ok(catalog) = self.storage.catalog(container) else { return Ok(false) };
+        let is_exact = self.descriptor.profile.is_exact();
         let mut dead = DeadSlots::default();
+        let mut alive = 0;
         // If another file has the chunks of this id, there is nothing to note.
         if catalog.container == container {
             let slots = self.storage.slots(container)?;
-            slots.iter().enumerate().for_each(|(number, (_, slot))| dead.insert(number, slot.length_bytes));
-            dead.of_bytes = dead.bytes;
+            dead.of_bytes = bytes_of(&slots);
+            for (number, (address, slot)) in slots.iter().enumerate() {
+                if is_exact || self.quarantine.get(&slot.fingerprint, *address)?.is_some() {
+                    dead.insert(number, slot.length_bytes);
+                } else {
+                    alive += 1;
+                }
+            }
         }
         let dead_bytes = dead.bytes as i64 - before.bytes as i64;
         let change = (dead::PARTITION, dead::key(container), (dead.count() > 0).then(|| dead.encode()));
-        self.commit_settled(&mut || Ok(Settled { changes: vec![change.clone()], dead_bytes, ..Settled::default() }))?;
+        self.commit_settled(&mut || {
+            Ok(Settled { changes: vec![change.clone()], chunks: alive, dead_bytes, has_moved: alive > 0, ..Settled::default() })
+        })?;
         Ok(true)
     }
 

@@ -347,6 +347,23 @@ fn m3_5_a_rebuild_makes_hooks_and_figures_again() {
 }
 
 #[test]
+fn m3_5_what_a_damaged_snapshot_lacks_is_read_from_catalogs() {
+    let data = noise(1, MUCH);
+    let settings = Settings { container_cache_entries: 1, ..roomy() };
+    for damaged in [20, 70_000, 140_000, 700_000] {
+        let ground = store();
+        with(&ground, settings.clone(), |_, volumes| write(volumes, "one", &data));
+        for entry in ground.list("hooks").unwrap() {
+            ground.corrupt(&format!("hooks/{}", entry.name), damaged, 1).unwrap();
+        }
+        with(&ground, settings.clone(), |engine, volumes| {
+            write(volumes, "two", &data);
+            assert!(copies(engine).values().all(|copies| copies.len() == 1), "damaged at {damaged}");
+        });
+    }
+}
+
+#[test]
 fn a_bloom_filter_is_refused_as_nothing_could_fill_it() {
     let ground = store();
     let settings = Settings { chain: ["bloom", "chunk-index"].map(String::from).to_vec(), ..roomy() };

@@ -268,13 +268,18 @@ impl Sampled {
                     continue;
                 }
             };
+            let mut lost = None;
             loop {
                 match read.step() {
                     Ok(true) if go_on() => {}
                     Ok(_) => break,
-                    // Some duplicates are not found. A rebuild makes all hooks again.
-                    Err(why) => tracing::warn!(path = self.ground.describe(&path), why, "some hooks are lost"),
+                    Err(why) => lost = lost.or(Some(why)),
                 }
+            }
+            // What could be read stays: a hook is a hint.
+            if let Some(why) = lost {
+                tracing::warn!(path = self.ground.describe(&path), why, "the hooks are made again from catalogs");
+                continue;
             }
             return read.covered().iter().enumerate().map(|(partition, end)| (partition as u16, *end)).collect();
         }
