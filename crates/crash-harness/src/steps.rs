@@ -11,7 +11,7 @@ use crate::world::{Fault, Random, Step, World};
 use onefold_catalog::{Attributes, Backup, BackupId, Content, DirectoryWriter, Entry, Statistics};
 use onefold_engine::{Cursor, Hints, Recipe, RecipeWriter, Repair};
 use onefold_ground::Ground;
-use onefold_upkeep::{NoMonitor, PruneOptions};
+use onefold_upkeep::{DedupOptions, NoMonitor, PruneOptions, dedup};
 use onefold_volume::{Volume, VolumeError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -101,7 +101,7 @@ fn drop_layers(world: &mut World, _: &mut Model, random: &mut Random, _: usize) 
     Ok(())
 }
 
-/// Merges containers, sometimes cut short in the middle.
+/// Merges containers, sometimes cut short in the middle. Where chunks may be stored twice, sometimes joins them before.
 fn prune(world: &mut World, _: &mut Model, random: &mut Random, _: usize) -> Result<(), Fault> {
     world.doing = "prune";
     let max_unused = [0.0, 0.0, 0.2][random.below(3) as usize];
@@ -111,6 +111,17 @@ fn prune(world: &mut World, _: &mut Model, random: &mut Random, _: usize) -> Res
         looks.get() > 0
     };
     let is_alone = Arc::strong_count(&world.volumes) == 1;
+    if !world.engine.descriptor().profile.is_exact() && random.one_in(2) {
+        world.doing = "dedup";
+        let memory_bytes = [1, 1 << 20][random.below(2) as usize];
+        let report = dedup(&world.engine, DedupOptions { memory_bytes, dry_run: false }, &NoMonitor, &go_on)?;
+        nothing_is_damaged(world, &report.problems)?;
+        if is_alone && report.is_complete {
+            let left = dedup(&world.engine, DedupOptions { memory_bytes, dry_run: true }, &NoMonitor, &|| true)?;
+            assert_eq!(left.duplicate_chunks, 0, "duplicates were left");
+        }
+        world.doing = "prune";
+    }
     let options = PruneOptions { max_unused, ..PruneOptions::default() };
     if is_alone && max_unused == 0.0 {
         let would = onefold_upkeep::prune(&world.engine, PruneOptions { dry_run: true, ..options }, &NoMonitor, &|| true)?;

@@ -264,7 +264,7 @@ impl Engine {
     }
 
     fn commit_prepared(&self, prepared: Prepared, transactions: &[Transaction], sequence: u64, write: Write) -> Result<()> {
-        let StoredAgain { changes: stored_again, counted, may_have_moved } = self.quarantine.stored(&prepared);
+        let StoredAgain { changes: stored_again, mut redirects, counted, may_have_moved } = self.quarantine.stored(&prepared);
         let references: Vec<&[Reference]> = transactions.iter().map(|transaction| &transaction.references[..]).collect();
         let stored = self.stored_metadata(&prepared, &counted);
         let mut superseded = self.superseded_by(&prepared);
@@ -279,13 +279,14 @@ impl Engine {
             Err(error) if error.is_damage() => {
                 tracing::warn!(%error, "cannot mark older copies of chunks that were stored again as dead");
                 superseded.chunks.clear();
-                superseded.changes.clear();
+                superseded.redirects.clear();
                 <_>::default()
             }
             changes => changes?,
         };
         changes.extend(dead);
-        changes.append(&mut superseded.changes);
+        redirects.append(std::mem::take(&mut superseded.redirects));
+        changes.extend(redirects.changes(&self.redirects)?);
         let totals = self.totals_with(&prepared).map(|totals| Totals {
             chunks: totals.chunks.saturating_sub(superseded.chunks.len() as u64),
             dead_bytes: totals.dead_bytes.saturating_add_signed(dead_bytes),

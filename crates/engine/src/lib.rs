@@ -43,6 +43,7 @@ pub use lifecycle::mode::Mode;
 pub use lifecycle::profile::StoreProfile;
 pub use lifecycle::settings::Settings;
 pub use liveness::dead::DeadSlots;
+pub use liveness::joining::{Copies, Joined};
 pub use liveness::marked::{Marked, Marking, Reached, Roots, Tree, decode_marks};
 pub use liveness::reference::{Facts, Group, Reference, Stored};
 pub use liveness::removal::{MAX_CANDIDATES, Removed};
@@ -53,7 +54,7 @@ pub use lost::scrubbing::ScrubListing;
 pub use lost::store_salvage::{Meaning, SalvageOptions, Salvaged, salvage};
 pub use lost::{LostChunk, Readable};
 pub use onefold_index::Change;
-pub use onefold_storage::{Address, ContainerId, MergeStatistics, ParityStatistics, Repair};
+pub use onefold_storage::{Address, ContainerId, MergeStatistics, Origin, ParityStatistics, Repair};
 pub use read::moment::Moment;
 pub use read::recipe::{MAX_LEVEL, Piece, Recipe, decode_pieces, encode_pieces};
 pub use read::snapshot::Place;
@@ -98,6 +99,7 @@ pub struct Engine {
     superseded: commit::superseded::Superseded,
     /// Chunks that cannot be read.
     quarantine: Arc<lost::quarantine::Quarantine>,
+    redirects: lookup::redirects::Redirects,
     filters: write::filters::Filters,
     liveness: Box<dyn Liveness>,
     reclaiming: liveness::Reclaiming,

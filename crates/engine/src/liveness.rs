@@ -17,6 +17,7 @@ use std::time::Duration;
 
 pub(crate) mod counted;
 pub(crate) mod dead;
+pub(crate) mod joining;
 pub(crate) mod marked;
 pub(crate) mod merge;
 pub(crate) mod recount;

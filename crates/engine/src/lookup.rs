@@ -5,6 +5,7 @@
 //! else goes by address.
 
 pub(crate) mod figures;
+pub(crate) mod redirects;
 pub(crate) mod sampled;
 
 use crate::Result;

@@ -12,6 +12,7 @@ use crate::commit::Write;
 use crate::commit::records::{encode_objects, encode_places};
 use crate::liveness::dead::{self, DeadChanges, DeadSlots};
 use crate::liveness::reference::{Facts, Stored};
+use crate::lookup::redirects::RedirectChanges;
 use crate::lost::quarantine::{Quarantined, now_ns};
 use crate::{Candidate, Change, Engine, Result};
 use onefold_fingerprint::Fingerprint;
@@ -51,8 +52,12 @@ pub(crate) struct Settled {
     /// Changes of the number of chunks, and of the dead bytes beside those of `dead`.
     pub(crate) chunks: i64,
     pub(crate) dead_bytes: i64,
-    /// Whether a copy that counts for itself is somewhere else now.
+    /// Where copies that count for themselves are now.
+    pub(crate) redirects: RedirectChanges,
+    /// Whether such a copy is somewhere else now.
     pub(crate) has_moved: bool,
+    /// Why a survey that was made before must not be judged by any more, if so.
+    pub(crate) outdates: Option<&'static str>,
 }
 
 /// A chunk in quarantine that can be read.
@@ -123,7 +128,6 @@ impl Engine {
                     is_counted: known.map_or(entry.address != 0, |known| known.is_counted),
                     is_unreachable: known.is_some_and(|known| known.is_unreachable),
                     since_ns: known.map_or(since_ns, |known| known.since_ns),
-                    again: None,
                 };
                 if entry.address != 0 {
                     settled.places.push((chunk.fingerprint, 0));
@@ -158,6 +162,9 @@ impl Engine {
                     continue;
                 }
                 settled.chunks -= i64::from(is_alive);
+                if self.redirects.of(chunk.address)?.is_some() {
+                    continue; // whoever has the address finds the chunk elsewhere
+                }
                 let now = Quarantined {
                     fingerprint: chunk.fingerprint,
                     address: chunk.address,
@@ -166,7 +173,6 @@ impl Engine {
                     is_counted: true,
                     is_unreachable: false,
                     since_ns,
-                    again: None,
                 };
                 settled.changes.push(self.quarantine.put(&now));
                 found.push(now);
@@ -293,14 +299,14 @@ impl Engine {
             let mut seen = HashSet::new();
             for (chunk, stored_at) in chunks.iter().zip(stored_at) {
                 let Some((container, of_bytes, slot, length_bytes)) = places.get(&(chunk.address, chunk.fingerprint)) else { continue };
-                let known = self.quarantine.get(&chunk.fingerprint, chunk.lost)?.filter(|known| known.again.is_none());
+                let known = self.quarantine.get(&chunk.fingerprint, chunk.lost)?;
                 let mark = if is_exact { Address::from_bits(0) } else { chunk.lost };
                 let Some(known) = known.filter(|_| seen.insert((chunk.fingerprint, mark))) else { continue };
-                if is_exact || chunk.lost == chunk.address {
-                    settled.changes.push(self.quarantine.take(&chunk.fingerprint, chunk.lost));
-                } else {
-                    settled.changes.push(self.quarantine.put(&Quarantined { again: Some(chunk.address), ..known }));
+                settled.changes.push(self.quarantine.take(&chunk.fingerprint, chunk.lost));
+                if !is_exact && chunk.lost != chunk.address {
+                    settled.redirects.set(chunk.lost, Some(chunk.address));
                     // Otherwise the two could lead to each other.
+                    settled.redirects.set(chunk.address, None);
                     if self.quarantine.get(&chunk.fingerprint, chunk.address)?.is_some() {
                         settled.changes.push(self.quarantine.take(&chunk.fingerprint, chunk.address));
                     }
@@ -336,9 +342,10 @@ impl Engine {
         let mut commit = |write: Option<Write>| {
             let _guard = self.commits.alone();
             self.repairable()?;
-            let Settled { places, stored, mut changes, dead, chunks, dead_bytes, has_moved } = decide()?;
+            let Settled { places, stored, mut changes, dead, chunks, dead_bytes, redirects, has_moved, outdates } = decide()?;
             let (marked, marked_bytes) = dead.changes(&self.objects)?;
             changes.extend(marked);
+            changes.extend(redirects.changes(&self.redirects)?);
             if places.is_empty() && changes.is_empty() {
                 return Ok(());
             }
@@ -352,7 +359,7 @@ impl Engine {
             }
             // Chunks that are lost keep their marks where they were.
             let has_moved = has_moved || places.iter().any(|(_, place)| *place != 0);
-            let noted = self.liveness.note(&Facts { stored: &stored, has_moved, end: self.log.end(), ..Facts::default() })?;
+            let noted = self.liveness.note(&Facts { stored: &stored, has_moved, outdates, end: self.log.end(), ..Facts::default() })?;
             changes.extend(noted.changes);
             records.extend(noted.records);
             records.extend(encode_objects(&changes));

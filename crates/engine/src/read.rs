@@ -92,17 +92,30 @@ impl Engine {
 
     /// Loads chunks. If a chunk cannot be read where its recipe says, asks the chunk index for another copy.
     fn load_chunks(&self, wanted: &[(Address, Fingerprint)], kind: ChunkKind, verify: bool) -> Result<Vec<Slice>> {
-        let mut slices = Vec::with_capacity(wanted.len());
-        let loaded = if verify {
-            self.storage.load(wanted, &mut slices).map_err(EngineError::from).and_then(|()| self.verify(wanted, &slices, kind))
-        } else {
-            self.storage.load_short(wanted, &mut slices).map_err(EngineError::from)
+        let load = |wanted: &[(Address, Fingerprint)]| {
+            let mut slices = Vec::with_capacity(wanted.len());
+            if verify {
+                self.storage.load(wanted, &mut slices).map_err(EngineError::from).and_then(|()| self.verify(wanted, &slices, kind))?;
+            } else {
+                self.storage.load_short(wanted, &mut slices)?;
+            }
+            Ok(slices)
         };
-        match loaded {
-            Ok(()) => Ok(slices),
-            Err(error) if can_be_elsewhere(&error) => wanted.iter().map(|one| self.load_or_other_copy(*one, kind, verify)).collect(),
-            Err(error) => Err(error),
+        match load(wanted) {
+            Err(error) if can_be_elsewhere(&error) => {}
+            loaded => return loaded,
         }
+        // Neighbours are often joined with other copies together.
+        if self.redirects.is_used() {
+            let end = |address: Address| self.redirects.follow(address, &mut |_| {}).unwrap_or(address);
+            let elsewhere: Vec<(Address, Fingerprint)> = wanted.iter().map(|(address, chunk)| (end(*address), *chunk)).collect();
+            if elsewhere != wanted
+                && let Ok(slices) = load(&elsewhere)
+            {
+                return Ok(slices);
+            }
+        }
+        wanted.iter().map(|one| self.load_or_other_copy(*one, kind, verify)).collect()
     }
 
     fn load_or_other_copy(&self, wanted: (Address, Fingerprint), kind: ChunkKind, verify: bool) -> Result<Slice> {
@@ -126,10 +139,8 @@ impl Engine {
             return Ok(slice);
         }
         let mut others = Vec::new();
-        if !self.descriptor.profile.is_exact()
-            && let Err(error) = self.quarantine.follow(&wanted.1, wanted.0, &mut |again| others.push(again))
-        {
-            tracing::warn!(%error, "cannot look up where a chunk was stored again");
+        if let Err(error) = self.redirects.follow(wanted.0, &mut |next| others.push(next)) {
+            tracing::warn!(%error, "cannot look up where a copy is now");
         }
         others.reverse();
         others.extend(self.locate(&wanted.1).ok().flatten());

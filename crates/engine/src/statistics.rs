@@ -92,6 +92,18 @@ impl Engine {
         self.totals.lock().stored_bytes + open
     }
 
+    /// Returns the number of stored chunks, as of the last flush.
+    pub fn chunks(&self) -> u64 {
+        self.totals.lock().chunks
+    }
+
+    /// Notes that no chunk is stored twice just now: the estimate of what look-ups missed begins again.
+    pub fn note_no_duplicates(&self) {
+        if let Some(sampled) = self.lookup.sampled() {
+            sampled.forget_tally();
+        }
+    }
+
     /// Returns the bytes, before compression, of unneeded chunks that are still in containers.
     pub fn dead_bytes(&self) -> u64 {
         self.totals.lock().dead_bytes

@@ -1,10 +1,13 @@
-//! Frees space: removes unused chunks, and merges containers of which little is needed.
+//! Frees space: removes unused chunks, joins copies of chunks that are stored twice, and merges containers of which
+//! little is needed.
 
+mod dedup;
 mod order;
 mod prune;
 mod rest;
 mod unused;
 
+pub use dedup::{DedupOptions, DedupReport, dedup};
 pub use prune::{PruneOptions, PruneReport, prune};
 pub use rest::Rests;
 pub use unused::{RemovalReport, remove_unused};

@@ -1,9 +1,11 @@
 //! Stores without a chunk index (M3.4 to M3.7): what hooks find, and chunks that are stored more than once.
 
-use onefold_engine::{ContainerId, Descriptor, Engine, Mode, Settings, StoreProfile, Transaction};
+use onefold_engine::{ContainerId, Cursor, Descriptor, Engine, Mode, Recipe, Settings, StoreProfile, Transaction};
+use onefold_ground::wire::Reader;
 use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
 use onefold_upkeep::{
-    CheckOptions, NoMonitor, PruneOptions, RepairOptions, RepairReport, StoreRoots, check, prune, rebuild_chunk_index, repair,
+    CheckOptions, DedupOptions, DedupReport, NoMonitor, PruneOptions, RepairOptions, RepairReport, StoreRoots, check, dedup, prune,
+    rebuild_chunk_index, references_of, repair,
 };
 use onefold_volume::{Volumes, VolumesOptions};
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,6 +99,21 @@ fn must_be_clean(engine: &Arc<Engine>) {
 fn repaired(ground: &SimulatedGround, settings: Settings) -> RepairReport {
     let options = RepairOptions { dry_run: false, may_lose: true, memory_bytes: 16 << 20 };
     repair(Arc::new(ground.clone()), settings, options, "test", &NoMonitor).unwrap()
+}
+
+fn is_free_of_redirects(engine: &Engine) -> bool {
+    [b"o", b"q"].iter().all(|from| engine.range(0, &from[..], &[from[0] + 1], 10).unwrap().is_empty())
+}
+
+/// Joins all copies.
+fn joined(engine: &Arc<Engine>) -> DedupReport {
+    // Several parts in files, read in several passes.
+    let options = DedupOptions { memory_bytes: 1, dry_run: false };
+    let would = dedup(engine, DedupOptions { dry_run: true, ..options }, &NoMonitor, &|| true).unwrap();
+    let report = dedup(engine, options, &NoMonitor, &|| true).unwrap();
+    assert!(report.is_complete && report.problems.is_empty(), "{report:?}");
+    assert_eq!(would, report);
+    report
 }
 
 /// The live copies of each chunk: where they are.
@@ -240,7 +257,7 @@ fn m3_7_a_lost_copy_is_read_from_another_one_which_stays_for_it() {
         delete(engine, volumes, "one");
         let survey = engine.survey(&mut StoreRoots::new(engine.digest_bytes()), &|| true, &mut Vec::new()).unwrap();
         assert_eq!(survey.held, None);
-        let is_known = || !engine.range(0, b"q", b"r", 10).unwrap().is_empty();
+        let is_known = || !engine.range(0, b"o", b"p", 10).unwrap().is_empty();
         // Somebody may have the address of the lost copy, and not have submitted it.
         let in_flight = engine.in_flight();
         engine.settle_quarantine().unwrap();
@@ -286,7 +303,7 @@ fn m3_7_copies_that_are_lost_one_after_the_other_lead_to_the_last() {
         delete(engine, volumes, "one");
         pruned(engine);
         must_be_clean(engine);
-        assert!(copies(engine).is_empty() && engine.range(0, b"q", b"r", 10).unwrap().is_empty());
+        assert!(copies(engine).is_empty() && is_free_of_redirects(engine));
     });
 }
 
@@ -316,7 +333,7 @@ fn m0_20_a_copy_that_a_write_found_damaged_is_left_behind_and_its_readers_find_t
         assert!(has(volumes, "one", &data));
         delete(engine, volumes, "one");
         pruned(engine);
-        assert!(copies(engine).is_empty() && engine.range(0, b"q", b"r", 10).unwrap().is_empty());
+        assert!(copies(engine).is_empty() && is_free_of_redirects(engine));
         must_be_clean(engine);
     });
 }
@@ -343,6 +360,147 @@ fn m3_5_a_rebuild_makes_hooks_and_figures_again() {
         must_be_clean(engine);
         write(volumes, "three", &data);
         assert!(has(volumes, "two", &data) && copies(engine).values().all(|copies| copies.len() == 1));
+    });
+}
+
+#[test]
+fn m3_4_after_dedup_the_store_is_as_small_as_an_exact_one() {
+    let (ground, exact) = (store(), SimulatedGround::new(1));
+    let shared: Arc<dyn Ground> = Arc::new(exact.clone());
+    let descriptor = Engine::open(Arc::new(ground.clone()), roomy(), Mode::ReadOnly, "test").unwrap().descriptor().clone();
+    Engine::create(&shared, &Descriptor { profile: StoreProfile::Exact, ..descriptor }).unwrap();
+    let data = twice(&ground);
+    for name in ["one", "two"] {
+        with(&exact, roomy(), |_, volumes| write(volumes, name, &data));
+    }
+    let wanted = with(&exact, roomy(), |engine, _| engine.statistics().unwrap());
+    with(&ground, forgetful(), |engine, volumes| {
+        let before = engine.statistics().unwrap();
+        assert!(before.unique_bytes > wanted.unique_bytes * 5 / 4, "{before:?}");
+        let report = joined(engine);
+        assert_eq!(report.chunks, before.chunks);
+        assert_eq!(report.duplicate_chunks, before.chunks - wanted.chunks, "not even metadata is there twice: {report:?}");
+        assert!(has(volumes, "one", &data) && has(volumes, "two", &data));
+        must_be_clean(engine);
+        assert_eq!(pruned(engine), report.duplicate_chunks);
+        let after = engine.statistics().unwrap();
+        assert_eq!((after.chunks, after.unique_bytes - after.dead_bytes), (wanted.chunks, wanted.unique_bytes));
+        assert!(after.dead_bytes < 4 * u64::from(engine.descriptor().container_bytes), "what is in open containers: {after:?}");
+        assert_eq!(joined(engine).duplicate_chunks, 0);
+    });
+    // Nothing but the redirects tells where the copies are.
+    with(&ground, forgetful(), |engine, volumes| {
+        assert!(has(volumes, "one", &data) && has(volumes, "two", &data));
+        assert!(!is_free_of_redirects(engine));
+        must_be_clean(engine);
+        delete(engine, volumes, "one");
+        pruned(engine);
+        assert!(has(volumes, "two", &data));
+        must_be_clean(engine);
+        delete(engine, volumes, "two");
+        pruned(engine);
+        assert!(copies(engine).is_empty() && is_free_of_redirects(engine), "nobody needs the redirects any more");
+        must_be_clean(engine);
+    });
+}
+
+#[test]
+fn m3_4_dedup_ends_a_survey_that_would_take_the_copy_that_stays() {
+    let ground = store();
+    let data = twice(&ground);
+    with(&ground, forgetful(), |engine, volumes| {
+        // Nobody needs the older copies, which stay when copies are joined.
+        delete(engine, volumes, "one");
+        let mut damaged = Vec::new();
+        let survey = engine.survey(&mut StoreRoots::new(engine.digest_bytes()), &|| true, &mut damaged).unwrap();
+        assert!(survey.held.is_none() && damaged.is_empty());
+        let (unneeded, _) = engine.candidates(Cursor::default(), usize::MAX, &mut damaged).unwrap();
+        assert!(unneeded.len() > 100);
+        let report = joined(engine);
+        assert!(report.duplicate_chunks > 100);
+        let references = references_of(engine.digest_bytes());
+        let removed = engine.remove_unused(&unneeded, &references, &|| true).unwrap();
+        assert_eq!(removed.chunks, 0, "they are needed for the others now: {removed:?}");
+        pruned(engine);
+        assert!(has(volumes, "two", &data) && copies(engine).values().all(|copies| copies.len() == 1));
+        must_be_clean(engine);
+    });
+}
+
+#[test]
+fn m3_4_dedup_keeps_the_copy_that_can_be_read() {
+    let ground = store();
+    let data = twice(&ground);
+    let damaged = with(&ground, forgetful(), |engine, _| *first_of_twice(engine).iter().nth(2).unwrap());
+    ground.corrupt(&file(damaged), 40_000, 1).unwrap();
+    with(&ground, forgetful(), |engine, volumes| {
+        let options = DedupOptions::default();
+        let report = dedup(engine, options, &NoMonitor, &|| true).unwrap();
+        assert!(!report.problems.is_empty() && !report.is_complete && report.duplicate_chunks > 100, "{report:?}");
+        pruned(engine);
+        assert!(has(volumes, "two", &data), "the sound copies of what is damaged were kept");
+    });
+    let report = repaired(&ground, forgetful());
+    assert!(report.check.is_clean(), "{:?} {:?}", report.actions, report.check.problems);
+    with(&ground, forgetful(), |engine, volumes| {
+        assert!(has(volumes, "one", &data) && has(volumes, "two", &data));
+        joined(engine);
+        pruned(engine);
+        assert!(has(volumes, "one", &data) && has(volumes, "two", &data));
+        assert!(copies(engine).values().all(|copies| copies.len() == 1));
+        must_be_clean(engine);
+    });
+}
+
+#[test]
+fn m3_4_a_copy_that_waits_for_its_removal_serves_again_when_the_other_is_lost() {
+    let ground = store();
+    let data = twice(&ground);
+    let lost = with(&ground, forgetful(), |engine, _| {
+        joined(engine);
+        *first_of_twice(engine).iter().nth(2).unwrap()
+    });
+    ground.remove(&file(lost)).unwrap();
+    with(&ground, forgetful(), |engine, _| {
+        // The container is not known to be lost. What redirects lead to it stays nevertheless.
+        let report = prune(engine, PruneOptions { max_unused: 0.0, ..PruneOptions::default() }, &NoMonitor, &|| true).unwrap();
+        assert!(report.chunks > 0, "{report:?}");
+    });
+    let report = repaired(&ground, forgetful());
+    assert!(report.check.is_clean(), "{:?} {:?}", report.actions, report.check.problems);
+    with(&ground, forgetful(), |engine, volumes| {
+        assert!(has(volumes, "one", &data) && has(volumes, "two", &data));
+        pruned(engine);
+        assert!(has(volumes, "one", &data) && has(volumes, "two", &data));
+        must_be_clean(engine);
+    });
+}
+
+#[test]
+fn m3_4_while_somebody_reads_what_was_joined_stays() {
+    let ground = store();
+    let data = twice(&ground);
+    with(&ground, forgetful(), |engine, volumes| {
+        let reader = Engine::open(Arc::new(ground.clone()), forgetful(), Mode::Snapshot, "reader").unwrap();
+        let partitions = 0..reader.descriptor().object_partitions;
+        let mappings: Vec<((u16, Vec<u8>), Vec<u8>)> = partitions
+            .flat_map(|partition| {
+                let found = reader.range(partition, b"m", b"n", usize::MAX).unwrap();
+                found.into_iter().map(move |(key, value)| ((partition, key), value))
+            })
+            .collect();
+        assert_eq!(mappings.len(), 2 * MUCH / BLOCK_BYTES as usize);
+        reader.hold(&mappings.iter().map(|(place, _)| place.clone()).collect::<Vec<_>>()).unwrap();
+        let report = joined(engine);
+        let options = PruneOptions { max_unused: 0.0, ..PruneOptions::default() };
+        assert_eq!(prune(engine, options, &NoMonitor, &|| true).unwrap().chunks, 0);
+        for (_, mapping) in &mappings {
+            let recipe = Recipe::decode(&mut Reader::new(&mapping[1..]), reader.digest_bytes()).unwrap();
+            reader.read(&recipe.pieces, 0, &mut vec![0; BLOCK_BYTES as usize], true).unwrap();
+        }
+        drop(reader);
+        assert_eq!(pruned(engine), report.duplicate_chunks);
+        assert!(has(volumes, "one", &data) && has(volumes, "two", &data));
     });
 }
 

@@ -4,9 +4,9 @@
 //! Only a bad copy dies. Bytes that differ but have the same fingerprint are another chunk: a collision that
 //! `byte-compare` detected. Some recipes mean that chunk by its address.
 
+use crate::Engine;
 use crate::liveness::dead::DeadChanges;
-use crate::lost::quarantine::{Quarantined, now_ns};
-use crate::{Change, Engine};
+use crate::lookup::redirects::RedirectChanges;
 use onefold_fingerprint::Fingerprint;
 use onefold_storage::{Address, ChunkKind, Prepared, Slice, StorageError};
 use parking_lot::Mutex;
@@ -27,8 +27,8 @@ pub(crate) struct Superseding {
     pub(crate) noted: Vec<Fingerprint>,
     /// Of these, the chunks that were stored before with a bad copy.
     pub(crate) chunks: Vec<Fingerprint>,
-    /// Where each copy counts for itself: objects that say where the bad copies were stored again.
-    pub(crate) changes: Vec<Change>,
+    /// Where each copy counts for itself: where the bad copies were stored again.
+    pub(crate) redirects: RedirectChanges,
 }
 
 impl Superseded {
@@ -78,7 +78,7 @@ impl Engine {
         };
         for (chunk, new, old) in places {
             for old in old.into_iter().filter(|old| *old != new) {
-                if self.is_no_good(&chunk, old, new) && self.says_where(&chunk, old, new, &mut found.changes) {
+                if self.is_no_good(&chunk, old, new) && self.says_where(&chunk, old, new, &mut found.redirects) {
                     found.chunks.push(chunk);
                     self.mark_dead(&chunk, old, &mut found.dead);
                 }
@@ -88,25 +88,15 @@ impl Engine {
     }
 
     /// Adds what tells readers of the old copy where the new one is, if the chunk index does not. Returns false if the
-    /// old copy is to stay: it is in quarantine, which knows already, or that cannot be told.
-    fn says_where(&self, chunk: &Fingerprint, old: Address, new: Address, changes: &mut Vec<Change>) -> bool {
+    /// old copy is to stay: it is lost or redirected already, or that cannot be told.
+    fn says_where(&self, chunk: &Fingerprint, old: Address, new: Address, redirects: &mut RedirectChanges) -> bool {
         if self.descriptor.profile.is_exact() {
             return true;
         }
-        if !matches!(self.quarantine.get(chunk, old), Ok(None)) {
+        if !matches!((self.quarantine.get(chunk, old), self.redirects.of(old)), (Ok(None), Ok(None))) {
             return false;
         }
-        self.quarantine.set_used();
-        changes.push(self.quarantine.put(&Quarantined {
-            fingerprint: *chunk,
-            address: old,
-            kind: Some(ChunkKind::Data),
-            length_bytes: 0,
-            is_counted: true,
-            is_unreachable: false,
-            since_ns: now_ns(),
-            again: Some(new),
-        }));
+        redirects.set(old, Some(new));
         true
     }
 

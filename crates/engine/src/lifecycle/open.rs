@@ -19,6 +19,7 @@ use crate::liveness::recount::RECOUNTED;
 use crate::liveness::{Liveness, Reclaiming};
 use crate::lookup::Lookup;
 use crate::lookup::figures::{self, Figures};
+use crate::lookup::redirects::Redirects;
 use crate::lookup::sampled::Sampled;
 use crate::lost::quarantine::Quarantine;
 use crate::lost::rebuild::{MARKER, empty_index, mark_index};
@@ -158,6 +159,7 @@ impl Engine {
         };
 
         let quarantine = Arc::new(Quarantine::open(objects.clone(), digest_bytes, ground.exists(RECOUNTED)?, descriptor.profile)?);
+        let redirects = Redirects::open(objects.clone())?;
         let catalogs = Arc::new(ContainerCacheFilter::new(storage.clone(), objects.clone(), settings.container_cache_entries));
         let filters = Filters::new(&storage, &catalogs, &quarantine, &settings, &profile)?;
         let lookup = match index {
@@ -215,6 +217,7 @@ impl Engine {
             claims,
             superseded: Default::default(),
             quarantine,
+            redirects,
             filters,
             liveness,
             reclaiming: Reclaiming::default(),

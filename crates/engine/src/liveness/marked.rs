@@ -55,6 +55,7 @@ mod trace;
 mod trial;
 
 pub use file::decode_marks;
+pub(crate) use origins::Origins;
 pub use run::Marking;
 pub use state::Marked;
 pub(crate) use state::forget_marks;

@@ -153,7 +153,6 @@ fn nothing_known_of(fingerprint: Fingerprint) -> Quarantined {
         is_counted: false,
         is_unreachable: false,
         since_ns: now_ns(),
-        again: None,
     }
 }
 

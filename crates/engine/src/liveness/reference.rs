@@ -107,6 +107,9 @@ pub struct Facts<'a> {
     pub removed: &'a [Stored],
     /// Whether chunks that were known may get other places with this batch.
     pub has_moved: bool,
+    /// Why a survey that was made before must not be judged by any more, if so: what it calls unneeded may be needed
+    /// with this batch.
+    pub outdates: Option<&'static str>,
     /// Origins of which no chunk is left with this batch.
     pub emptied: &'a [Origin],
     /// Where the log ends before this batch.

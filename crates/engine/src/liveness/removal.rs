@@ -9,7 +9,8 @@
 //! 2. *Wait* until everybody in flight who came before step 1 is gone: they may hold pieces that they got unwatched.
 //! 3. *Flush and settle.* Now liveness has everything that was submitted before, also by those who were waited for, and
 //!    what that leads to. Then look for readers in other processes that hold something that is gone (`snapshot.rs`). As
-//!    long as there is one, nothing is removed.
+//!    long as there is one, nothing is removed. As long as there is any reader, nothing is removed that is needed but has
+//!    a redirect (`joining.rs`).
 //! 4. *Look* where the candidates lie, and what those that are metadata chunks refer to. This reads containers, so
 //!    nobody is kept waiting yet. The findings stay true: slots never change, a name stands for one content, and no
 //!    container is merged while `reclaiming` is held.
@@ -210,16 +211,20 @@ impl Engine {
         }
         self.flush()?;
         self.liveness.settle(self, references, go_on)?;
-        match self.kept_for_readers(go_on)? {
-            Ok(None) => {}
-            Ok(Some(whose)) => return Ok(Removed { kept_for: Some(whose), ..Removed::default() }),
-            Err(()) => return Ok(Removed { was_busy: true, ..Removed::default() }),
+        let Ok(readers) = self.readers(go_on)? else { return Ok(Removed { was_busy: true, ..Removed::default() }) };
+        if readers.kept_for.is_some() {
+            return Ok(Removed { kept_for: readers.kept_for, ..Removed::default() });
         }
         // Not earlier: a reader of all containers, one after the other, would then wait for those in flight too.
         let reclaiming = self.reclaiming.alone();
         let mut unused = self.still_unneeded(candidates, &mut removed.damaged)?;
         let count = unused.len();
         unused.retain(|candidate| self.reclaiming.watch().is_watched(&candidate.fingerprint));
+        if readers.are_there {
+            // They may have begun before it had a redirect.
+            let mut superfluous = self.are_superfluous(&unused)?.into_iter();
+            unused.retain(|_| superfluous.next() == Some(false));
+        }
         removed.in_use += (count - unused.len()) as u64;
         let mut doomed = self.look_at(unused, references, &mut removed);
         self.leave_what_a_batch_has_no_room_for(&mut doomed, &mut removed);

@@ -212,6 +212,11 @@ impl Sampled {
         self.tally.lock().add(known.len() as u64, sampled, rate_log2);
     }
 
+    /// Forgets what writers found so far.
+    pub(crate) fn forget_tally(&self) {
+        *self.tally.lock() = Tally::default();
+    }
+
     /// Returns the present figures.
     pub(crate) fn figures(&self) -> Figures {
         Figures { hooks: self.hooks.statistics(), tally: *self.tally.lock() }

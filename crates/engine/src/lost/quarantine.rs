@@ -8,9 +8,8 @@
 //!
 //! # Where each copy counts for itself
 //! Without a chunk index nobody finds the new copy by the chunk's name. So there is an object for each copy (the key
-//! ends with its address), and it stays when the chunk is stored again: it says where
-//! ([`Quarantined::again`]). Reads of the old address go there, and marks of the old address mark the new one. The
-//! object goes when nobody needs the old address any more.
+//! ends with its address). When the chunk is stored again, the batch with the new copy replaces the object by a redirect
+//! ([`crate::lookup::redirects`]).
 //!
 //! # The references of a lost metadata chunk
 //! Nobody can read them any more. So they stay counted, and no chunk goes that it may need:
@@ -22,6 +21,7 @@
 //! ([`crate::liveness::recount`]): that references of chunks in quarantine are not counted, and which chunks are
 //! counted and nowhere.
 
+use crate::lookup::redirects::RedirectChanges;
 use crate::lost::Settled;
 use crate::{Change, Engine, EngineError, Piece, Recipe, Result, StoreProfile};
 use onefold_fingerprint::Fingerprint;
@@ -40,8 +40,6 @@ const PARTITION: u16 = 0;
 const VERSION: u8 = 1;
 /// Version of the objects of single copies.
 const OF_COPY: u8 = 2;
-/// A chunk that was stored again may be lost again, and so on. More steps than this are no chain.
-const MOST_AGAIN: usize = 256;
 /// Encodes an unknown kind.
 const UNKNOWN_KIND: u8 = 255;
 /// State of the references of a metadata chunk. 0: they are not counted.
@@ -65,8 +63,6 @@ pub struct Quarantined {
     pub is_unreachable: bool,
     /// When it was found to be lost, nanoseconds since 1970.
     pub since_ns: i64,
-    /// Where it was stored again, if each copy counts for itself.
-    pub again: Option<Address>,
 }
 
 impl Quarantined {
@@ -82,9 +78,6 @@ impl Quarantined {
         out.extend_from_slice(&self.address.bits().to_le_bytes());
         put_varint(&mut out, u64::from(self.length_bytes));
         put_signed(&mut out, self.since_ns);
-        if is_of_copy {
-            out.extend_from_slice(&self.again.map_or(0, Address::bits).to_le_bytes());
-        }
         out
     }
 
@@ -107,7 +100,7 @@ impl Quarantined {
             if references > UNREACHABLE || (known.is_none() && kind != UNKNOWN_KIND) {
                 return Err(out_of_range("kind of a chunk in quarantine", kind));
             }
-            let mut quarantined = Quarantined {
+            let quarantined = Quarantined {
                 fingerprint: Fingerprint::from_digest(digest),
                 is_counted: references == COUNTED,
                 is_unreachable: references == UNREACHABLE,
@@ -115,14 +108,10 @@ impl Quarantined {
                 address: Address::from_bits(reader.u64()?),
                 length_bytes: reader.varint_to("length of a chunk", u64::from(u32::MAX))? as u32,
                 since_ns: reader.signed()?,
-                again: None,
             };
-            if version == OF_COPY {
-                quarantined.again = Some(reader.u64()?).filter(|bits| *bits != 0).map(Address::from_bits);
-                if key.get(1 + digest.len()..) != Some(&quarantined.address.bits().to_be_bytes()) {
-                    let what = "address of a copy in quarantine";
-                    return Err(WireError::OutOfRange { what, value: quarantined.address.bits(), offset_bytes: 3 });
-                }
+            if version == OF_COPY && key.get(1 + digest.len()..) != Some(&quarantined.address.bits().to_be_bytes()) {
+                let what = "address of a copy in quarantine";
+                return Err(WireError::OutOfRange { what, value: quarantined.address.bits(), offset_bytes: 3 });
             }
             reader.end().map(|()| quarantined)
         };
@@ -132,6 +121,8 @@ impl Quarantined {
 
 /// Most chunk names kept in memory: writers ask for each chunk that they store.
 const NAMES: usize = 1 << 16;
+/// Origins that are looked at under the commit lock together.
+const ORIGINS_TOGETHER: usize = 256;
 /// Objects read at a time.
 const PAGE: usize = 1024;
 
@@ -170,6 +161,8 @@ impl FromIterator<Fingerprint> for Names {
 pub(crate) struct StoredAgain {
     /// These leave the quarantine.
     pub(crate) changes: Vec<Change>,
+    /// Where each copy counts for itself: where they are now.
+    pub(crate) redirects: RedirectChanges,
     /// The chunks whose references are counted already.
     pub(crate) counted: HashSet<Fingerprint>,
     /// Whether some may have been somewhere else.
@@ -245,35 +238,13 @@ impl Quarantine {
         Ok(Quarantined { is_counted: !self.of.counts() || (read.is_counted && !self.is_recounted()), ..read })
     }
 
-    /// Returns a chunk, if it is in quarantine. Where each copy counts for itself: the copy at this address, also if it
-    /// was stored again.
+    /// Returns a chunk, if it is in quarantine. Where each copy counts for itself: the copy at this address.
     pub(crate) fn get(&self, fingerprint: &Fingerprint, address: Address) -> Result<Option<Quarantined>> {
         if !self.is_used() || !self.names.read().may_have(fingerprint) {
             return Ok(None);
         }
         let key = self.key(fingerprint, address);
         self.objects.get(PARTITION, &key)?.map(|value| self.decode(&key, &value)).transpose()
-    }
-
-    /// Passes where a copy was stored again, and again, to `visit`. Returns the end, if it is in quarantine itself.
-    pub(crate) fn follow(
-        &self,
-        fingerprint: &Fingerprint,
-        address: Address,
-        visit: &mut dyn FnMut(Address),
-    ) -> Result<Option<Quarantined>> {
-        let mut at = address;
-        for _ in 0..MOST_AGAIN {
-            match self.get(fingerprint, at)? {
-                None => return Ok(None),
-                Some(lost @ Quarantined { again: None, .. }) => return Ok(Some(lost)),
-                Some(Quarantined { again: Some(again), .. }) => {
-                    visit(again);
-                    at = again;
-                }
-            }
-        }
-        Err(EngineError::Inconsistent { why: format!("copies of chunk {fingerprint} in quarantine lead to each other, from {address} on") })
     }
 
     /// Returns all copies of a chunk that are in quarantine.
@@ -318,11 +289,11 @@ impl Quarantine {
             for (fingerprint, address, _) in &prepared.chunks {
                 match self.copies(fingerprint) {
                     Ok(copies) => {
-                        for lost in copies.into_iter().filter(|copy| copy.again.is_none()) {
-                            again.changes.push(match self.of.is_exact() {
-                                true => self.take(fingerprint, lost.address),
-                                false => self.put(&Quarantined { again: Some(*address), ..lost }),
-                            });
+                        for lost in copies {
+                            again.changes.push(self.take(fingerprint, lost.address));
+                            if !self.of.is_exact() {
+                                again.redirects.set(lost.address, Some(*address));
+                            }
                             again.counted.extend(lost.is_counted.then_some(*fingerprint));
                             again.may_have_moved = true;
                         }
@@ -340,33 +311,36 @@ impl Quarantine {
 }
 
 impl Engine {
-    /// Returns a chunk, if it is in quarantine and was not stored again. Where each copy counts for itself: what a
-    /// reference to this address leads to.
+    /// Returns a chunk, if it is in quarantine. Where each copy counts for itself: what a reference to this address
+    /// leads to.
     pub fn quarantined(&self, fingerprint: &Fingerprint, address: Address) -> Result<Option<Quarantined>> {
-        self.quarantine.follow(fingerprint, address, &mut |_| {})
+        if !self.quarantine.is_used() {
+            return Ok(None);
+        }
+        self.quarantine.get(fingerprint, self.redirects.follow(address, &mut |_| {})?)
     }
 
-    /// Returns which copy of a chunk a reference to this address leads to: the address, or where the copy was stored
-    /// again. 0: whichever the chunk index names.
-    pub fn copy_of(&self, fingerprint: &Fingerprint, address: Address) -> Address {
+    /// Returns which copy of a chunk a reference to this address leads to: the address, or where the copy is now. 0:
+    /// whichever the chunk index names.
+    pub fn copy_of(&self, address: Address) -> Address {
         if self.descriptor.profile.is_exact() {
             return Address::from_bits(0);
         }
         let mut copy = address;
-        if let Err(error) = self.quarantine.follow(fingerprint, address, &mut |again| copy = again) {
-            tracing::warn!(%error, "cannot look up where a chunk was stored again");
+        if let Err(error) = self.redirects.follow(address, &mut |next| copy = next) {
+            tracing::warn!(%error, "cannot look up where a copy is now");
         }
         copy
     }
 
     /// Passes the places besides these addresses that marks of these chunks need: where the chunk index has them, or
-    /// where they were if they are in quarantine. Where each copy counts for itself: where it was stored again.
+    /// where they were if they are in quarantine. Where each copy counts for itself: where it is now.
     pub(crate) fn further_places(&self, chunks: &[(Fingerprint, Address)], visit: &mut dyn FnMut(Address)) -> Result<()> {
         let names: Vec<Fingerprint> = chunks.iter().map(|(chunk, _)| *chunk).collect();
         let Some(places) = self.places(&names)? else {
-            if self.quarantine.is_used() {
-                for (chunk, address) in chunks {
-                    self.quarantine.follow(chunk, *address, visit)?;
+            if self.redirects.is_used() {
+                for (_, address) in chunks {
+                    self.redirects.follow(*address, visit)?;
                 }
             }
             return Ok(());
@@ -386,8 +360,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Passes every chunk in quarantine to `visit`, except those that were stored again. Some of them may be unneeded
-    /// by now.
+    /// Passes every chunk in quarantine to `visit`. Some of them may be stored again or unneeded by now.
     pub fn for_each_quarantined(&self, visit: &mut dyn FnMut(Quarantined)) -> Result<()> {
         self.for_each_quarantined_batch(PAGE, &mut |batch| {
             batch.iter().for_each(|chunk| visit(*chunk));
@@ -398,18 +371,6 @@ impl Engine {
     /// Does the same in batches of `limit`, in the order of their names. `visit` may change what is in quarantine.
     /// Unreadable objects are skipped, and are an error at the end.
     pub fn for_each_quarantined_batch<E: From<EngineError>>(
-        &self,
-        limit: usize,
-        visit: &mut dyn FnMut(&[Quarantined]) -> std::result::Result<(), E>,
-    ) -> std::result::Result<(), E> {
-        self.for_each_entry_batch(limit, &mut |batch| {
-            let lost: Vec<Quarantined> = batch.iter().filter(|chunk| chunk.again.is_none()).copied().collect();
-            visit(&lost)
-        })
-    }
-
-    /// Does the same with those that were stored again.
-    fn for_each_entry_batch<E: From<EngineError>>(
         &self,
         limit: usize,
         visit: &mut dyn FnMut(&[Quarantined]) -> std::result::Result<(), E>,
@@ -493,11 +454,12 @@ impl Engine {
     /// Releases chunks in quarantine that are stored again or that nobody needs. For metadata chunks whose references
     /// are counted, it keeps that fact.
     ///
-    /// Where each copy counts for itself, somebody in flight may have got the address of a copy before it was lost or
-    /// found damaged, and not have submitted it yet. Nobody gets it since. So nothing is released while somebody is in
-    /// flight; a later call does it.
+    /// Where each copy counts for itself, it also removes redirects from addresses that nobody has. Somebody in flight
+    /// may have got the address of a copy before it was lost or found damaged, and not have submitted it yet. Nobody
+    /// gets it since. So nothing is released while somebody is in flight; a later call does it. (An address that is
+    /// redirected because two copies were joined may still be got while its copy is alive. Then it needs no redirect.)
     pub fn settle_quarantine(&self) -> Result<()> {
-        if !self.quarantine.is_used() {
+        if !self.quarantine.is_used() && !self.redirects.is_used() {
             return Ok(());
         }
         if !self.descriptor.profile.is_exact() {
@@ -508,9 +470,10 @@ impl Engine {
             self.flush_before_repair()?;
         }
         let _one = self.reclaiming.alone();
+        self.settle_redirects()?;
         let counts = self.descriptor.profile.counts();
         let mut left = Names::default();
-        self.for_each_entry_batch(self.lost_in_a_batch(), &mut |batch| {
+        self.for_each_quarantined_batch(self.lost_in_a_batch(), &mut |batch| {
             let mut kept: Vec<Fingerprint> = Vec::new();
             let places: Vec<Address> = batch.iter().map(|chunk| chunk.address).collect();
             let unmarked = self.liveness.nobody_needs(&places);
@@ -541,6 +504,42 @@ impl Engine {
             self.quarantine.is_used.store(false, Ordering::SeqCst);
         }
         Ok(())
+    }
+
+    /// Removes redirects from addresses that no group has marked, and shortens chains.
+    fn settle_redirects(&self) -> Result<()> {
+        let (mut seen, mut after, mut damaged) = (Vec::new(), None, None);
+        while let Some(page) = self.redirects.page(after)? {
+            after = page.last().map(|(origin, _)| *origin);
+            let mut known: Vec<(Address, Address)> = Vec::new();
+            for (origin, of_origin) in page {
+                seen.push(origin);
+                match of_origin {
+                    Ok(of_origin) => known.extend(of_origin.into_iter().map(|(slot, is_at)| (origin.address(slot), is_at))),
+                    Err(error) => damaged = Some(error),
+                }
+            }
+            for batch in known.chunks(self.lost_in_a_batch()) {
+                let places: Vec<Address> = batch.iter().map(|(copy, _)| *copy).collect();
+                let unmarked = self.liveness.nobody_needs(&places);
+                self.commit_settled(&mut || {
+                    let mut settled = Settled::default();
+                    for ((copy, next), is_unmarked) in batch.iter().zip(&unmarked) {
+                        let end = if *is_unmarked { None } else { Some(self.redirects.follow(*copy, &mut |_| {})?) };
+                        if end != Some(*next) {
+                            settled.redirects.set(*copy, end);
+                        }
+                    }
+                    Ok(settled)
+                })?;
+            }
+        }
+        // Whoever makes a redirect holds the commit lock, from before its origin is noted until it can be read.
+        for origins in seen.chunks(ORIGINS_TOGETHER) {
+            let _commits = self.commits.alone();
+            self.redirects.forget_unused(origins)?;
+        }
+        damaged.map_or(Ok(()), Err)
     }
 
     /// Passes lost metadata chunks to `visit` that are counted but whose references are not, except those found to be
@@ -601,7 +600,7 @@ impl Engine {
                 let mut changes = Vec::with_capacity(changed.len());
                 for chunk in &changed {
                     // It may have been stored again a moment ago.
-                    let known = self.quarantine.get(&chunk.fingerprint, chunk.address)?.filter(|known| known.again.is_none());
+                    let known = self.quarantine.get(&chunk.fingerprint, chunk.address)?;
                     changes.extend(known.map(|_| self.quarantine.put(chunk)));
                 }
                 Ok(Settled { changes, ..Settled::default() })
@@ -644,17 +643,15 @@ mod tests {
                 is_counted: kind.is_none(),
                 is_unreachable: kind == Some(ChunkKind::Data),
                 since_ns: 5,
-                again: None,
             };
-            let again = Quarantined { again: kind.map(|_| Address::new(ContainerId::new(0, 8), 9)), ..chunk };
             let of_copy = [&key[..], &address.bits().to_be_bytes()].concat();
-            for (key, chunk, value) in [(&key, chunk, chunk.encode(false)), (&of_copy, again, again.encode(true))] {
+            for (key, value) in [(&key, chunk.encode(false)), (&of_copy, chunk.encode(true))] {
                 assert_eq!(Quarantined::decode(key, &value).unwrap(), chunk);
                 for length in 0..value.len() {
                     assert!(Quarantined::decode(key, &value[..length]).is_err());
                 }
             }
-            assert!(Quarantined::decode(&key, &again.encode(true)).is_err());
+            assert!(Quarantined::decode(&key, &chunk.encode(true)).is_err());
         }
     }
 }

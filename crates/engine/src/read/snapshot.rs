@@ -51,6 +51,16 @@ pub type Place = (u16, Vec<u8>);
 const LOOKING: u8 = 1;
 const HOLDING: u8 = 2;
 
+/// Readers in other processes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Readers {
+    /// Whether there is one.
+    pub(crate) are_there: bool,
+    /// The one that reads something which is gone from the store, or does not say what it reads. While there is one, no
+    /// chunk is removed.
+    pub(crate) kept_for: Option<String>,
+}
+
 /// What a snapshot opening blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
@@ -269,28 +279,28 @@ impl Engine {
         if self.reading.is(HOLDING) { Err(EngineError::Held) } else { Ok(()) }
     }
 
-    /// Returns the reader that reads something which is gone from the store, or does not say what it reads. While there
-    /// is one, no chunk is removed. `Err(())` inside: `go_on` said no.
-    pub(crate) fn kept_for_readers(&self, go_on: &dyn Fn() -> bool) -> Result<std::result::Result<Option<String>, ()>> {
+    /// Looks for readers in other processes. `Err(())` inside: `go_on` said no.
+    pub(crate) fn readers(&self, go_on: &dyn Fn() -> bool) -> Result<std::result::Result<Readers, ()>> {
+        let mut readers = Readers::default();
         let _views = match lock_views(&*self.ground, true, &self.holder, go_on) {
             Err(LockError::Held { .. }) => return Ok(Err(())),
             views => views?,
         };
         for lease in live_leases(&*self.ground, &self.holder)? {
+            readers.are_there = true;
             let Some(objects) = &lease.objects else {
-                return Ok(Ok(Some(format!("unused chunks are kept for {}, which has not listed yet what it reads", lease.whose()))));
+                let why = format!("unused chunks are kept for {}, which has not listed yet what it reads", lease.whose());
+                return Ok(Ok(Readers { kept_for: Some(why), ..readers }));
             };
             for ((partition, key), sum) in objects {
                 let is_there = matches!(self.objects.get(*partition, key), Ok(Some(value)) if checksum(&value) == *sum);
                 if !is_there {
-                    return Ok(Ok(Some(format!(
-                        "unused chunks are kept for {}, which is reading something that was deleted since",
-                        lease.whose()
-                    ))));
+                    let why = format!("unused chunks are kept for {}, which is reading something that was deleted since", lease.whose());
+                    return Ok(Ok(Readers { kept_for: Some(why), ..readers }));
                 }
             }
         }
-        Ok(Ok(None))
+        Ok(Ok(readers))
     }
 }
 

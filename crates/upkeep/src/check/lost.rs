@@ -16,7 +16,7 @@ pub(crate) struct Needed {
 impl Needed {
     /// Returns what a reference to this address needs.
     pub(crate) fn by(engine: &Engine, fingerprint: &Fingerprint, address: Address) -> Needed {
-        Needed { fingerprint: *fingerprint, copy: engine.copy_of(fingerprint, address) }
+        Needed { fingerprint: *fingerprint, copy: engine.copy_of(address) }
     }
 
     /// Returns what a piece needs.

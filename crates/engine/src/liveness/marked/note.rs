@@ -24,6 +24,9 @@ impl Marked {
             }
         }
         state.run.iter_mut().for_each(Run::end_if_too_much);
+        if let (Some(why), Some(run)) = (facts.outdates, &mut state.run) {
+            run.ended.get_or_insert_with(|| why.to_owned());
+        }
         state.pending.clear();
         let mut changes = Vec::new();
         for (group, now) in kinds {

@@ -71,11 +71,19 @@ impl Marked {
         };
         let of_origin = slots.iter().filter(|(address, _)| address.origin() == origin);
         let alive = of_origin.filter(|(address, _)| !dead.contains(address.slot().into()));
+        let alive: Vec<Candidate> = alive.map(|(address, slot)| Candidate { address: *address, fingerprint: slot.fingerprint }).collect();
+        let superfluous = match engine.are_superfluous(&alive) {
+            Ok(superfluous) => superfluous,
+            Err(error) => {
+                damaged.push(error.to_string());
+                return Ok(());
+            }
+        };
         let unmarked: Vec<Candidate> = {
             let mut state = self.state.lock();
             let Some(run) = &mut state.run else { return Ok(()) };
-            let unmarked = alive.filter(|(address, _)| !run.is_marked(*address));
-            let unmarked: Vec<_> = unmarked.map(|(address, slot)| Candidate { address: *address, fingerprint: slot.fingerprint }).collect();
+            let open = alive.iter().zip(superfluous).filter(|(copy, is_superfluous)| *is_superfluous || !run.is_marked(copy.address));
+            let unmarked: Vec<_> = open.map(|(copy, _)| *copy).collect();
             // What somebody has added a reference to since the floor has no mark yet, and is looked at again.
             if unmarked.is_empty() {
                 run.done_with(origin);
@@ -100,14 +108,17 @@ impl Marked {
             damaged.push(why);
             vec![false; candidates.len()]
         });
+        let superfluous = engine.are_superfluous(candidates).unwrap_or_else(|error| {
+            damaged.push(error.to_string());
+            vec![false; candidates.len()]
+        });
         let state = self.state.lock();
         let run = state.run.as_ref().filter(|run| run.ended.is_none());
-        out.extend(
-            candidates
-                .iter()
-                .zip(are_current)
-                .map(|(candidate, is_current)| is_current && run.is_some_and(|run| run.is_unneeded(candidate.address))),
-        );
+        let is_unneeded = |copy: &Candidate, is_superfluous| {
+            run.is_some_and(|run| run.is_unneeded(copy.address) || (is_superfluous && run.committed.includes(copy.address)))
+        };
+        let judged = candidates.iter().zip(are_current).zip(superfluous);
+        out.extend(judged.map(|((copy, is_current), is_superfluous)| is_current && is_unneeded(copy, is_superfluous)));
         Ok(())
     }
 

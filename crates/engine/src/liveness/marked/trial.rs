@@ -65,8 +65,14 @@ impl Marked {
                 let Some(dead) = dead_beside(engine, origin) else { continue };
                 let of_origin = slots.iter().take(durable).filter(|(address, _)| address.origin() == origin);
                 let is_open = |slot: usize| !dead.contains(slot) && needed.of(origin).is_none_or(|marks| !marks.contains(slot));
-                let open = of_origin.filter(|(address, _)| is_open(address.slot().into()));
-                unmarked.extend(open.map(|(address, slot)| Candidate { address: *address, fingerprint: slot.fingerprint }));
+                let of_origin: Vec<Candidate> =
+                    of_origin.map(|(address, slot)| Candidate { address: *address, fingerprint: slot.fingerprint }).collect();
+                let superfluous = engine.are_superfluous(&of_origin)?;
+                let copies = of_origin.iter().zip(superfluous);
+                let open = copies.filter(|(copy, is_superfluous)| {
+                    is_open(copy.address.slot().into()) || (*is_superfluous && !dead.contains(copy.address.slot().into()))
+                });
+                unmarked.extend(open.map(|(copy, _)| *copy));
             }
             match engine.are_current(&unmarked) {
                 Ok(current) => {
