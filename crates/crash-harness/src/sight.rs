@@ -25,10 +25,12 @@ pub enum Sight {
     LayerUnderWay,
     /// An old id of a container that was merged.
     Forward,
+    /// A copy of a chunk that is elsewhere.
+    Redirect,
 }
 
 impl Sight {
-    /// Everything.
+    /// Everything in a store with a chunk index.
     pub const ALL: &[Sight] = &[
         Sight::Sweep,
         Sight::Growth,
@@ -43,7 +45,7 @@ impl Sight {
         Sight::Forward,
     ];
 
-    /// Everything but the work of a chunk index.
+    /// Everything in a store without one.
     pub const WITHOUT_INDEX: &[Sight] = &[
         Sight::Seal,
         Sight::Continued,
@@ -54,5 +56,6 @@ impl Sight {
         Sight::Dead,
         Sight::LayerUnderWay,
         Sight::Forward,
+        Sight::Redirect,
     ];
 }
