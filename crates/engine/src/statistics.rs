@@ -97,6 +97,12 @@ impl Engine {
         self.totals.lock().chunks
     }
 
+    /// Returns how many bytes, before compression, are probably stored although they were stored already.
+    pub fn missed_duplicates_estimate(&self) -> u64 {
+        let figures = self.hook_figures().unwrap_or_default();
+        bytes_of(figures.tally.missed(), *self.totals.lock())
+    }
+
     /// Notes that no chunk is stored twice just now: the estimate of what look-ups missed begins again.
     pub fn note_no_duplicates(&self) {
         if let Some(sampled) = self.lookup.sampled() {
@@ -176,14 +182,15 @@ impl Engine {
             sampled_hooks: hooks.hooks,
             sampled_rate: hooks.rate_log2.filter(|_| is_sampled).map_or(0, |rate| 1 << rate),
             sampled_index_bytes: hooks.memory_bytes,
-            missed_duplicates_estimate: if totals.chunks == 0 {
-                0
-            } else {
-                (u128::from(tally.missed()) * u128::from(totals.raw_bytes) / u128::from(totals.chunks)) as u64
-            },
+            missed_duplicates_estimate: bytes_of(tally.missed(), totals),
             activity: self.activity(),
         })
     }
+}
+
+/// Returns the bytes of so many chunks of the mean length.
+fn bytes_of(chunks: u64, totals: Totals) -> u64 {
+    (u128::from(chunks) * u128::from(totals.raw_bytes)).checked_div(u128::from(totals.chunks)).unwrap_or_default() as u64
 }
 
 /// Sums over all chunks and frames ever committed. They are an object of the object index (key `t`), changed in the

@@ -17,7 +17,7 @@ pub use bench::{Bench, BenchReport, BenchRun, ScaleName};
 pub use copy::Copy;
 pub use files::{ArchiveFormat, DamagedBytes, DamagedFile, Diff, Dump, FileType, Find, Ls, OverwriteWhen, Restore};
 pub use place::with_store;
-pub use retention::{AppendOnly, AppendOnlyOff, AppendOnlyOn, AppendOnlyStatus, Forget, Keep, Protect, Prune, Until};
+pub use retention::{AppendOnly, AppendOnlyOff, AppendOnlyOn, AppendOnlyStatus, Dedup, Forget, Keep, Protect, Prune, Until};
 pub use scrub::{Rate, Scrub, Span, Wait};
 pub use target::{
     DigestChoice, Rules, SessionCommand, SessionDrop, SessionList, Target, TargetAllow, TargetAttach, TargetChap, TargetCreate,
@@ -77,6 +77,8 @@ pub enum Command {
     Forget(Forget),
     /// Frees the space of data that nothing refers to
     Prune(Prune),
+    /// Joins chunks that are stored twice, in a store that does not find every duplicate at once
+    Dedup(Dedup),
     /// Protects backups from being forgotten before a date
     Protect(Protect),
     /// Lists the files of a backup

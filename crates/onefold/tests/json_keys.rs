@@ -109,7 +109,7 @@ fn every_key_of_json_is_documented_and_every_documented_key_is_printed() {
     fs::write(scene.path("secret"), "a secret of 14").unwrap();
     fs::set_permissions(scene.path("secret"), fs::Permissions::from_mode(0o600)).unwrap();
     let target = "iqn.2026-11.test:one";
-    let runs: [(&str, &[&str]); 27] = [
+    let runs: [(&str, &[&str]); 28] = [
         ("backup", &["--name", "x", "source", "--json", "--progress"]),
         ("backup", &["--name", "x", "d-is-absent", "source", "--json"]),
         ("backups", &["--json"]),
@@ -137,6 +137,7 @@ fn every_key_of_json_is_documented_and_every_documented_key_is_printed() {
         ("traffic describe", &["--size", "64MiB", "--generation", "3", "--json"]),
         ("forget", &["--keep-last", "1", "--dry-run", "--json"]),
         ("prune", &["--json"]),
+        ("dedup", &["--json"]),
     ];
     for (name, options) in runs {
         let run = scene.run(name.split(' ').chain(options.iter().copied()));

@@ -8,8 +8,8 @@
 //! redirect whose end is alive. That holds for each step of a removal. Beyond that:
 //! 1. *The other copy is right.* Both are read and compared before, byte by byte, and verified by their fingerprint.
 //!    Bytes that differ and have one fingerprint are two chunks: a collision that `byte-compare` detected.
-//! 2. *The other copy is there when the redirect becomes durable.* `reclaiming` is held, so nothing is removed or merged
-//!    meanwhile. A write may find a copy damaged meanwhile. It marks the slot as dead under the commit lock, and
+//! 2. *The other copy is there when the redirect becomes durable.* `reclaiming` is held, so nothing is removed or
+//!    merged meanwhile. A write may find a copy damaged meanwhile. It marks the slot as dead under the commit lock, and
 //!    under the same lock both are looked at again.
 //! 3. *The other copy is not removed for lack of marks.* A survey that was made before the redirect may call it
 //!    unneeded. So the batch ends that survey ([`Facts::outdates`](crate::liveness::Facts)). All groups are marked from

@@ -9,8 +9,8 @@
 //! 2. *Wait* until everybody in flight who came before step 1 is gone: they may hold pieces that they got unwatched.
 //! 3. *Flush and settle.* Now liveness has everything that was submitted before, also by those who were waited for, and
 //!    what that leads to. Then look for readers in other processes that hold something that is gone (`snapshot.rs`). As
-//!    long as there is one, nothing is removed. As long as there is any reader, nothing is removed that is needed but has
-//!    a redirect (`joining.rs`).
+//!    long as there is one, nothing is removed. As long as there is any reader, nothing is removed that is needed but
+//!    has a redirect (`joining.rs`).
 //! 4. *Look* where the candidates lie, and what those that are metadata chunks refer to. This reads containers, so
 //!    nobody is kept waiting yet. The findings stay true: slots never change, a name stands for one content, and no
 //!    container is merged while `reclaiming` is held.

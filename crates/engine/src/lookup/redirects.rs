@@ -1,8 +1,8 @@
 //! Redirects: copies of chunks that are elsewhere now (`docs/format.md` section 7.14). Only where each copy counts for
 //! itself: elsewhere the chunk index says where a chunk is.
 //!
-//! Recipes keep their addresses for ever. When a copy is lost or found damaged and its chunk is stored again, or when it
-//! is joined with another copy, its address gets a redirect to the other copy. Readers of the address go there, and
+//! Recipes keep their addresses for ever. When a copy is lost or found damaged and its chunk is stored again, or when
+//! it is joined with another copy, its address gets a redirect to the other copy. Readers of the address go there, and
 //! marks of the address mark the other copy too, so that it stays. The redirect goes when nobody has the address any
 //! more ([`Engine::settle_quarantine`]).
 //!
@@ -51,8 +51,8 @@ impl Redirects {
         Ok(redirects)
     }
 
-    /// Returns the origins behind `after` and their redirects, some at a time. `None`: there are no more. Redirects that
-    /// cannot be read are errors inside.
+    /// Returns the origins behind `after` and their redirects, some at a time. `None`: there are no more. Redirects
+    /// that cannot be read are errors inside.
     pub(crate) fn page(&self, after: Option<Origin>) -> Result<Option<Vec<(Origin, Result<OfOrigin>)>>> {
         let from = after.map_or_else(|| vec![PREFIX], |origin| [&key(origin)[..], &[0]].concat());
         let page = self.objects.range(PARTITION, &from, &[PREFIX + 1], PAGE)?;

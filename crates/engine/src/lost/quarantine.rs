@@ -8,8 +8,8 @@
 //!
 //! # Where each copy counts for itself
 //! Without a chunk index nobody finds the new copy by the chunk's name. So there is an object for each copy (the key
-//! ends with its address). When the chunk is stored again, the batch with the new copy replaces the object by a redirect
-//! ([`crate::lookup::redirects`]).
+//! ends with its address). When the chunk is stored again, the batch with the new copy replaces the object by a
+//! redirect ([`crate::lookup::redirects`]).
 //!
 //! # The references of a lost metadata chunk
 //! Nobody can read them any more. So they stay counted, and no chunk goes that it may need:

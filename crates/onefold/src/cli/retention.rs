@@ -87,6 +87,34 @@ pub struct Prune {
     pub format: Format,
 }
 
+/// `onefold dedup`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+#[command(after_help = "\
+Only a store of profile `sampled` may have chunks twice: its look-ups miss some duplicates. This reads the catalogs of all containers, \
+compares what seems to be the same byte by byte, and keeps one copy. Then it prunes. Nothing is locked: clients of a daemon continue to \
+read and write, and a daemon does this by itself now and then.
+
+You can stop it at any time; the next one continues.
+
+Examples:
+  onefold dedup --dry-run
+  onefold dedup --max-unused 0")]
+pub struct Dedup {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: StoreToOneself,
+    /// Share of all bytes that may stay unused; 0 frees as much as possible
+    #[arg(long, value_name = "SHARE", default_value = "5%")]
+    pub max_unused: Share,
+    /// Shows how much is stored twice, and changes nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
 /// A share, 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Share(pub f64);

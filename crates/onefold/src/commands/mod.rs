@@ -9,6 +9,7 @@ mod bench;
 mod check;
 mod chosen;
 mod copy;
+mod dedup;
 mod diff;
 mod dump;
 mod find;
@@ -55,6 +56,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Backups(options) => on_store(Request::Backups(options), talk),
         Command::Forget(options) => on_store(Request::Forget(options), talk),
         Command::Prune(options) => on_store(Request::Prune(options), talk),
+        Command::Dedup(options) => on_store(Request::Dedup(options), talk),
         Command::Protect(options) => on_store(Request::Protect(options), talk),
         Command::Ls(options) => on_store(Request::Ls(options), talk),
         Command::Find(options) => on_store(Request::Find(options), talk),
@@ -168,6 +170,7 @@ requests! {
     Backups(cli::Backups): "backups",
     Forget(cli::Forget): "forget",
     Prune(cli::Prune): "prune",
+    Dedup(cli::Dedup): "dedup",
     Protect(cli::Protect): "protect",
     Ls(cli::Ls): "ls",
     Find(cli::Find): "find",

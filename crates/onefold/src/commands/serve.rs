@@ -9,16 +9,16 @@ use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::iscsi::{self, Iscsi as Targets, ShownUnit};
 use crate::output::{Output, note};
-use crate::settings::{Iscsi, Nbd, Settings, parse_portal};
+use crate::settings::{Iscsi, Nbd, Reclamation, Settings, parse_portal};
 use crate::store::{SETTINGS_FILE, Store, ground, read_settings};
 use crate::talk::Talk;
 use crate::units::{counted, printable, size};
 use crate::waiting::Waiting;
-use onefold_engine::{EngineError, Mode};
+use onefold_engine::{Engine, EngineError, Mode};
 use onefold_ground::Permissions;
 use onefold_iscsi::PortalConfig;
 use onefold_nbd::{Config, Limits, Listen, LocalAddress, Server, Tls, TlsFiles};
-use onefold_upkeep::{NoMonitor, PruneOptions, Rests, SystemClock, UpkeepError, prune};
+use onefold_upkeep::{DedupOptions, NoMonitor, PruneOptions, Rests, SystemClock, UpkeepError, dedup, prune};
 use onefold_volume::{VolumeInfo, Volumes};
 use serde_json::json;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -336,6 +336,7 @@ fn reclaim(store: &Store, stopping: &Arc<AtomicBool>) -> Result<Option<JoinHandl
     let work = move || {
         let clock = SystemClock::start();
         let mut looked = Instant::now();
+        let mut joined_at = 0;
         while !stopping.load(Ordering::Relaxed) {
             if looked.elapsed() < Duration::from_secs(settings.interval_seconds) {
                 std::thread::sleep(STOP_INTERVAL);
@@ -344,6 +345,7 @@ fn reclaim(store: &Store, stopping: &Arc<AtomicBool>) -> Result<Option<JoinHandl
             let is_stopping = || stopping.load(Ordering::Relaxed);
             let rests = Rests::new(&engine, &clock, &is_stopping);
             let go_on = || rests.rest();
+            join_copies(&engine, settings, &mut joined_at, &go_on);
             match prune(&engine, options, &NoMonitor, &go_on) {
                 Ok(report) if report.chunks > 0 || report.containers_before > 0 => tracing::info!(
                     "freed {}: {} removed, {} merged into {}",
@@ -363,6 +365,31 @@ fn reclaim(store: &Store, stopping: &Arc<AtomicBool>) -> Result<Option<JoinHandl
     };
     let thread = std::thread::Builder::new().name("reclamation".to_owned());
     thread.spawn(work).map(Some).map_err(|error| Failure::cannot_run(format!("cannot start a thread: {error}")))
+}
+
+/// Joins copies of chunks if look-ups have probably missed many. `joined_at`: how many bytes these were the last time.
+fn join_copies(engine: &Arc<Engine>, settings: Reclamation, joined_at: &mut u64, go_on: &dyn Fn() -> bool) {
+    let missed = engine.missed_duplicates_estimate();
+    let limit = engine.unique_bytes() / 100 * settings.max_missed_percent;
+    if settings.max_missed_percent == 100 || missed <= limit.saturating_add(*joined_at) {
+        return;
+    }
+    let options = DedupOptions { memory_bytes: settings.dedup_memory_bytes, dry_run: false };
+    match dedup(engine, options, &NoMonitor, go_on) {
+        Ok(report) => {
+            if report.duplicate_chunks > 0 {
+                let chunks = counted(report.duplicate_chunks, "chunk that was", "chunks that were");
+                tracing::info!("joined {chunks} stored twice, {}", size(report.duplicate_bytes));
+            }
+            for problem in report.problems {
+                tracing::warn!("a chunk that may be stored twice stays so: {problem}");
+            }
+        }
+        Err(UpkeepError::Engine(EngineError::AppendOnly { .. })) => {}
+        Err(error) => tracing::warn!("cannot join chunks that are stored twice; will retry: {error}"),
+    }
+    // What could not be joined counts only once.
+    *joined_at = engine.missed_duplicates_estimate();
 }
 
 /// Ends when SIGINT or SIGTERM comes. It watches from the call on, so that no signal gets lost between binding and

@@ -412,6 +412,22 @@ pub const KEYS: &[Key] = &[
         set: |settings, value| settings.reclamation.max_fill_percent = value.number(),
     },
     Key {
+        section: "reclamation",
+        name: "max_missed_percent",
+        default: "1",
+        kind: Kind::Count { least: 0, most: 100 },
+        about: "Profile `sampled`: the percentage of all bytes that may be stored twice, as `stats` estimates, before the daemon joins copies as `onefold dedup` does; 100: never.",
+        set: |settings, value| settings.reclamation.max_missed_percent = value.number(),
+    },
+    Key {
+        section: "reclamation",
+        name: "dedup_memory",
+        default: "\"256MiB\"",
+        kind: Kind::Size { least: MIB, most: TIB },
+        about: "Memory of `onefold dedup` and of the daemon when it does the same.",
+        set: |settings, value| settings.reclamation.dedup_memory_bytes = value.units(),
+    },
+    Key {
         section: "reserve",
         name: "size",
         default: "\"64MiB\"",

@@ -57,6 +57,11 @@ pub struct Reclamation {
     pub max_unused_percent: u64,
     /// Containers with a larger percentage of needed data are left alone.
     pub max_fill_percent: u64,
+    /// Percent of all bytes that may probably be stored twice before copies are joined; 100: only `onefold dedup` does
+    /// it.
+    pub max_missed_percent: u64,
+    /// Memory of the search for them.
+    pub dedup_memory_bytes: usize,
 }
 
 /// How the daemon scrubs.
@@ -118,7 +123,13 @@ impl Default for Settings {
             engine: onefold_engine::Settings { reserve_bytes: 64 << 20, ..onefold_engine::Settings::default() },
             volume_dirty_bytes: 64 << 20,
             volume_mapping_cache_bytes: 16 << 20,
-            reclamation: Reclamation { interval_seconds: 600, max_unused_percent: 20, max_fill_percent: 50 },
+            reclamation: Reclamation {
+                interval_seconds: 600,
+                max_unused_percent: 20,
+                max_fill_percent: 50,
+                max_missed_percent: 1,
+                dedup_memory_bytes: 256 << 20,
+            },
             scrub: Scrub { interval_days: 30, bytes_per_second: None },
             nbd: Nbd {
                 listen: None,

@@ -1,5 +1,5 @@
-//! Finds the duplicates that sampling missed, and joins them: after that, and a prune, the store is as small as one with
-//! an exact index.
+//! Finds the duplicates that sampling missed, and joins them: after that, and a prune, the store is as small as one
+//! with an exact index.
 //!
 //! # How duplicates are found in bounded memory
 //! Every live chunk gives an entry of 16 bytes: the first 8 bytes of its name, and its address. Entries are put into
