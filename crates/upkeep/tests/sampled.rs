@@ -1,6 +1,6 @@
 //! Stores without a chunk index (M3.4 to M3.7): what hooks find, and chunks that are stored more than once.
 
-use onefold_engine::{ContainerId, Cursor, Descriptor, Engine, Mode, Recipe, Settings, StoreProfile, Transaction};
+use onefold_engine::{ContainerId, Cursor, Descriptor, Engine, Mode, Place, Recipe, Settings, StoreProfile, Transaction};
 use onefold_ground::wire::Reader;
 use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
 use onefold_upkeep::{
@@ -483,7 +483,7 @@ fn m3_4_while_somebody_reads_what_was_joined_stays() {
     with(&ground, forgetful(), |engine, volumes| {
         let reader = Engine::open(Arc::new(ground.clone()), forgetful(), Mode::Snapshot, "reader").unwrap();
         let partitions = 0..reader.descriptor().object_partitions;
-        let mappings: Vec<((u16, Vec<u8>), Vec<u8>)> = partitions
+        let mappings: Vec<(Place, Vec<u8>)> = partitions
             .flat_map(|partition| {
                 let found = reader.range(partition, b"m", b"n", usize::MAX).unwrap();
                 found.into_iter().map(move |(key, value)| ((partition, key), value))

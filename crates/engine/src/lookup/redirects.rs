@@ -32,6 +32,9 @@ const PAGE: usize = 256;
 /// The redirects of one origin: slot, and where its chunk is.
 pub(crate) type OfOrigin = BTreeMap<u16, Address>;
 
+/// Some origins and their redirects.
+pub(crate) type Page = Vec<(Origin, Result<OfOrigin>)>;
+
 /// Where copies are that were somewhere else.
 #[derive(Debug)]
 pub(crate) struct Redirects {
@@ -53,7 +56,7 @@ impl Redirects {
 
     /// Returns the origins behind `after` and their redirects, some at a time. `None`: there are no more. Redirects
     /// that cannot be read are errors inside.
-    pub(crate) fn page(&self, after: Option<Origin>) -> Result<Option<Vec<(Origin, Result<OfOrigin>)>>> {
+    pub(crate) fn page(&self, after: Option<Origin>) -> Result<Option<Page>> {
         let from = after.map_or_else(|| vec![PREFIX], |origin| [&key(origin)[..], &[0]].concat());
         let page = self.objects.range(PARTITION, &from, &[PREFIX + 1], PAGE)?;
         let read = page.iter().filter_map(|(key, value)| Some((origin_of(key)?, decode(value))));
