@@ -57,6 +57,8 @@ pub enum Quantity {
     Throughput,
     /// Bytes stored as new, as a percentage of the bytes written.
     NewPercent,
+    /// Duplicate bytes that were not stored again, as a percentage of those that there were.
+    FoundPercent,
     /// Seconds of background work after the last write.
     SettleTime,
     /// Page reads of the chunk index per second in the steady state, per device.
@@ -227,6 +229,11 @@ impl Measured {
         match quantity {
             Quantity::Throughput => Some(self.throughput_mb_s()),
             Quantity::NewPercent => (self.written_bytes > 0).then(|| 100.0 * self.stored_new_bytes as f64 / self.written_bytes as f64),
+            Quantity::FoundPercent => {
+                let there = self.written_bytes.saturating_sub(self.present_new_bytes);
+                let found = self.written_bytes.saturating_sub(self.stored_new_bytes);
+                (there > 0).then(|| 100.0 * found as f64 / there as f64)
+            }
             Quantity::SettleTime => Some(self.settle_s),
             Quantity::IndexReads => {
                 let part = self.steady_parts.get("chunk-index")?;

@@ -45,6 +45,7 @@ pub fn title(quantity: Quantity) -> &'static str {
     match quantity {
         Quantity::Throughput => "throughput, MB/s",
         Quantity::NewPercent => "stored as new, % of what was written",
+        Quantity::FoundPercent => "duplicates found, % of those there",
         Quantity::SettleTime => "background work after the last write, s",
         Quantity::IndexReads => "reads of the chunk index, 1/s for each device",
         Quantity::Share => "share of the time of the data path, %",

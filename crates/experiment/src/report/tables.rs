@@ -68,7 +68,9 @@ const COLUMNS: [Column; 12] = [
     ("new in truth", "% of written", |variant, generation| {
         value_of(over(variant, generation, |one| percent(one.present_new_bytes, one.written_bytes)))
     }),
-    ("duplicates found", "% of those there", |variant, generation| value_of(over(variant, generation, found))),
+    ("duplicates found", "% of those there", |variant, generation| {
+        value_of(over(variant, generation, |one| one.figure(Quantity::FoundPercent, None)))
+    }),
     ("index reads", "1/s, each device", |variant, generation| {
         value_of(over(variant, generation, |one| one.figure(Quantity::IndexReads, None)))
     }),
@@ -96,11 +98,6 @@ fn per_gigabyte(one: &Measured, seconds: f64) -> Option<f64> {
 
 fn percent(part: u64, of: u64) -> Option<f64> {
     (of > 0).then(|| 100.0 * part as f64 / of as f64)
-}
-
-/// Returns the share of duplicate bytes that was detected.
-fn found(one: &Measured) -> Option<f64> {
-    percent(one.written_bytes.saturating_sub(one.stored_new_bytes), one.written_bytes.saturating_sub(one.present_new_bytes))
 }
 
 fn index_writes(one: &Measured) -> Option<f64> {

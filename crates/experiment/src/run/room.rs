@@ -68,7 +68,7 @@ fn needed_bytes(variant: &VariantSpec, scaled: &Scaled) -> u64 {
             let stream = variant.stream_of(client, generation, scaled.size_bytes);
             let length = stream.length_bytes();
             written = written.saturating_add(length);
-            let is_copy = generation > 1 && stream.set.copies();
+            let is_copy = generation > 1 && (stream.set.copies() || variant.workload.repeat);
             // About 2 % of a later generation is new, and more is stored again at the ends of its runs. Small
             // generations differ a lot from that.
             data = data.saturating_add(match stream.set {

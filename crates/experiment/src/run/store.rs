@@ -167,7 +167,9 @@ impl Repetition<'_> {
         let (mut clients, mut present_new_bytes, mut total) = (Vec::new(), 0, 0);
         for client in 0..self.variant.workload.clients {
             let workload = self.variant.stream_of(client, generation, self.scaled.size_bytes);
-            present_new_bytes += workload.describe()?.new_bytes;
+            // What is written once more is not new.
+            let is_again = self.variant.workload.repeat && generation > 1;
+            present_new_bytes += if is_again { 0 } else { workload.describe()?.new_bytes };
             total += workload.length_bytes();
             clients.push(Client { way: store.service.connect(&self.volume(client, generation))?, stream: workload.stream()? });
         }

@@ -4,9 +4,10 @@ use super::table::{Result, SpecError, Table, meant};
 use crate::results::{Expectation, GROUPS, PaperFigure, Quantity};
 use onefold_ground::words::nearest;
 
-const QUANTITIES: [(&str, Quantity); 5] = [
+const QUANTITIES: [(&str, Quantity); 6] = [
     ("throughput", Quantity::Throughput),
     ("new-percent", Quantity::NewPercent),
+    ("found-percent", Quantity::FoundPercent),
     ("settle-time", Quantity::SettleTime),
     ("index-reads", Quantity::IndexReads),
     ("share", Quantity::Share),

@@ -16,7 +16,7 @@ pub use table::SpecError;
 
 use crate::results::About;
 use onefold_chunking::{Kind, Sizes};
-use onefold_engine::Descriptor;
+use onefold_engine::{Descriptor, StoreProfile};
 use onefold_fingerprint::Algorithm;
 use onefold_ground::{DeviceModel, ModelledPart};
 use onefold_storage::Compression;
@@ -78,11 +78,15 @@ pub struct WorkloadSpec {
     pub generations: u32,
     /// The seed that determines all data.
     pub seed: u64,
+    /// Whether each generation is the same data as the first.
+    pub repeat: bool,
 }
 
 /// How the store is made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoreSpec {
+    /// What the store is composed of.
+    pub profile: StoreProfile,
     /// The chunker.
     pub chunker: Kind,
     /// Their sizes.
@@ -188,7 +192,8 @@ impl Spec {
 impl VariantSpec {
     /// Returns the data of a client in a generation, if a generation of all clients has `size_bytes`.
     pub fn stream_of(&self, client: u32, generation: u32, size_bytes: u64) -> Workload {
-        let WorkloadSpec { set, seed, clients, .. } = self.workload;
+        let WorkloadSpec { set, seed, clients, repeat, .. } = self.workload;
+        let generation = if repeat { 1 } else { generation };
         Workload { set, seed, client, generation, size_bytes: size_bytes / u64::from(clients) / GRAIN_BYTES * GRAIN_BYTES }
     }
 
@@ -210,6 +215,7 @@ impl StoreSpec {
     /// Returns the descriptor of a new store of this kind.
     pub fn descriptor(&self) -> onefold_engine::Result<Descriptor> {
         Ok(Descriptor {
+            profile: self.profile,
             fingerprint: self.fingerprint,
             chunker: self.chunker,
             chunk_sizes: self.chunk_sizes,

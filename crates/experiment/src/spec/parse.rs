@@ -6,6 +6,7 @@ use super::{
 };
 use crate::results::About;
 use onefold_chunking::Sizes;
+use onefold_engine::StoreProfile;
 use onefold_fingerprint::Algorithm;
 use onefold_ground::DeviceModel;
 use onefold_ground::size::{GIB, KIB, MIB, TIB, size};
@@ -103,7 +104,7 @@ fn variant(text: &str, name: String, merged: &DeTable<'_>, reader: &dyn Settings
 }
 
 fn workload(table: &Table<'_>) -> Result<WorkloadSpec> {
-    let keys = ["set", "size", "clients", "generations", "seed", "placement", "trace", "variant", "deleted_runs"];
+    let keys = ["set", "size", "clients", "generations", "seed", "repeat", "placement", "trace", "variant", "deleted_runs"];
     let table = table.clone().only(&keys)?;
     let set = set(&table)?;
     let size_bytes = table.size("size", GRAIN_BYTES..=MAX_SIZE_BYTES)?;
@@ -113,6 +114,7 @@ fn workload(table: &Table<'_>) -> Result<WorkloadSpec> {
         clients: table.count("clients", 1..=256)?.unwrap_or(1) as u32,
         generations: table.count("generations", 1..=u64::from(set.generations()))?.unwrap_or(1) as u32,
         seed: table.count("seed", 0..=u64::MAX)?.unwrap_or(0),
+        repeat: table.flag("repeat", false)?,
     })
 }
 
@@ -155,12 +157,24 @@ fn model(table: &Table<'_>) -> Result<Model> {
 }
 
 fn store(table: &Table<'_>) -> Result<StoreSpec> {
-    let keys =
-        ["chunker", "chunk_size", "chunk_min", "chunk_max", "fingerprint", "container", "frame", "compression", "block", "discard_data"];
+    let keys = [
+        "profile",
+        "chunker",
+        "chunk_size",
+        "chunk_min",
+        "chunk_max",
+        "fingerprint",
+        "container",
+        "frame",
+        "compression",
+        "block",
+        "discard_data",
+    ];
     let table = table.clone().only(&keys)?;
     let bytes = |key: &str| Ok(table.size(key, 64..=16 * MIB)?.map(|bytes| bytes as usize));
     let target = bytes("chunk_size")?.unwrap_or(Sizes::default().target);
     let store = StoreSpec {
+        profile: table.choice("profile", &StoreProfile::ALL.map(|profile| (profile.name(), profile)))?.unwrap_or_default(),
         chunker: table.parsed("chunker")?.unwrap_or_default(),
         chunk_sizes: Sizes { min: bytes("chunk_min")?.unwrap_or(target / 4), target, max: bytes("chunk_max")?.unwrap_or(4 * target) },
         fingerprint: table.parsed("fingerprint")?.unwrap_or(Algorithm::Blake3),
