@@ -48,6 +48,7 @@ pub use liveness::marked::{Marked, Marking, Reached, Roots, Tree, decode_marks};
 pub use liveness::reference::{Facts, Group, Reference, Stored};
 pub use liveness::removal::{MAX_CANDIDATES, Removed};
 pub use liveness::{Candidate, Cursor, Liveness, Noted, ReferencesOf, Survey};
+pub use lookup::capacity::Coverage;
 pub use lost::quarantine::Quarantined;
 pub use lost::rebuild::Rebuild;
 pub use lost::scrubbing::ScrubListing;

@@ -110,6 +110,11 @@ impl Engine {
         }
     }
 
+    /// Returns the capacity that the store was planned for, if it stores more: fewer duplicates are found than planned.
+    pub fn exceeded_capacity(&self) -> Option<u64> {
+        self.descriptor.capacity_bytes.filter(|capacity_bytes| self.stored_bytes() > *capacity_bytes)
+    }
+
     /// Returns the bytes, before compression, of unneeded chunks that are still in containers.
     pub fn dead_bytes(&self) -> u64 {
         self.totals.lock().dead_bytes

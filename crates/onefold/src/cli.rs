@@ -201,6 +201,7 @@ Examples:
   onefold init /srv/store
   onefold init /srv/store --compression zstd:6 --chunk-size 16KiB
   onefold init /srv/store --group backup
+  onefold init /srv/store --profile sampled --capacity 500TiB --sampled-index 2GiB
   onefold init /srv/disks --chunker fixed --chunk-size 4KiB --compression lz4")]
 pub struct Init {
     /// Directory of the new store: created if absent; must be empty if it exists
@@ -209,6 +210,14 @@ pub struct Init {
     /// How the store finds duplicates
     #[arg(long, value_enum, default_value_t = ProfileName::Exact)]
     pub profile: ProfileName,
+    /// How much the store will store, with `--profile sampled`: says how many chunks have a hook when it is full, and
+    /// warns when it stores more
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub capacity: Option<u64>,
+    /// Memory of the hooks, with `--profile sampled`: written into the settings as `[memory] sampled_index` [default:
+    /// 256MiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub sampled_index: Option<u64>,
     /// Shares the store with this group (name or number): its members may read, write and delete everything [default:
     /// only you]
     #[arg(long, value_name = "GROUP")]

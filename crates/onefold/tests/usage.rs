@@ -4,7 +4,7 @@ mod support;
 
 use onefold_engine::FORMAT;
 use std::process::Stdio;
-use support::{Run, Scene};
+use support::{Run, Scene, noise};
 
 #[test]
 fn an_unknown_flag_is_answered_with_the_one_that_was_meant() {
@@ -75,6 +75,41 @@ fn bad_sizes_are_refused_by_name() {
     scene.run(["init", "s", "--profile", "magic"]).ends_with(2).says(&["exact"]);
     scene.run(["init", "s", "--fingerprint", "sha25"]).ends_with(2).says(&["sha256"]);
     assert!(!scene.path("s").join("descriptor").exists());
+}
+
+#[test]
+fn m3_5_a_capacity_says_how_many_chunks_have_a_hook_and_needs_memory_for_the_containers() {
+    let scene = Scene::new();
+    scene.run(["init", "s", "--capacity", "1TiB"]).ends_with(2).says(&["capacity", "`sampled`", "`exact`"]);
+    scene.run(["init", "s", "--sampled-index", "1GiB"]).ends_with(2).says(&["--sampled-index", "no hooks"]);
+    let sampled = ["init", "s", "--profile", "sampled"];
+    let with = |more: &[&'static str]| [&sampled[..], more].concat();
+    scene.run(with(&["--sampled-index", "1KiB"])).ends_with(2).says(&["--sampled-index", "64KiB"]);
+    scene.run(with(&["--capacity", "1B"])).ends_with(2).says(&["capacity", "one container"]);
+    let needed = "--sampled-index 889MiB";
+    scene.run(with(&["--capacity", "500TiB"])).ends_with(2).says(&["at least 889MiB", "131,072,000 containers", needed]);
+    assert!(!scene.path("s").exists(), "a refusal leaves nothing behind");
+    let made = scene.run(with(&["--capacity", "500TiB", "--sampled-index", "889MiB"])).succeeds();
+    assert!(made.out.contains("at 500TiB one chunk of 496 has a hook"), "{}", made.out);
+    let settings = std::fs::read_to_string(scene.path("s/onefold.toml")).unwrap();
+    assert!(settings.lines().any(|line| line == "sampled_index = \"889MiB\""), "{settings}");
+    let made = scene.run(["init", "t", "--profile", "sampled", "--capacity", "1GiB", "--json"]).succeeds().json();
+    assert_eq!((&made["capacity_bytes"], &made["chunks_for_hook"]), (&(1u64 << 30).into(), &1.into()));
+    let made = scene.run(["init", "u", "--json"]).succeeds().json();
+    assert!(made["capacity_bytes"].is_null() && made["chunks_for_hook"].is_null());
+}
+
+#[test]
+fn m3_5_a_capacity_that_is_exceeded_is_said() {
+    let scene = Scene::new();
+    let small = ["--container-size", "64KiB", "--chunk-size", "1KiB", "--compression", "none"];
+    scene.run([&["init", "store", "--profile", "sampled", "--capacity", "1MiB"], &small[..]].concat()).succeeds();
+    let stats = scene.run(["stats", "--json"]).succeeds().json();
+    assert_eq!((&stats["capacity_bytes"], &stats["capacity_exceeded"]), (&(1 << 20).into(), &false.into()));
+    std::fs::write(scene.path("file"), noise(1, 2 << 20)).unwrap();
+    scene.run(["backup", "--name", "x", "file"]).succeeds();
+    assert_eq!(scene.run(["stats", "--json"]).succeeds().json()["capacity_exceeded"], true);
+    assert!(scene.run(["stats"]).succeeds().out.contains("more is stored than the capacity of 1MiB"));
 }
 
 #[test]

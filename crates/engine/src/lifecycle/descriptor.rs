@@ -31,6 +31,9 @@ pub struct Descriptor {
     pub store: [u8; 16],
     /// What the store is composed of.
     pub profile: StoreProfile,
+    /// How much the store was planned to store, in profile `sampled`: beyond it, fewer duplicates are found than
+    /// planned.
+    pub capacity_bytes: Option<u64>,
     /// Hash that names the chunks.
     pub fingerprint: Algorithm,
     /// Algorithm that cuts the chunks.
@@ -65,6 +68,7 @@ impl Descriptor {
         Ok(Descriptor {
             store: random_name()?,
             profile: StoreProfile::default(),
+            capacity_bytes: None,
             fingerprint: Algorithm::Blake3,
             chunker: ChunkerKind::default(),
             chunk_sizes: Sizes::default(),
@@ -101,6 +105,17 @@ impl Descriptor {
                 "chunk sizes",
                 format!("two chunks of the greatest length, {longest_chunk_bytes} bytes, must fit in a container"),
             );
+        }
+        if let Some(bytes) = self.capacity_bytes {
+            if self.profile.is_exact() {
+                return invalid(
+                    "capacity",
+                    format!("only a store of profile `sampled` has one, and this one has profile `{}`", self.profile),
+                );
+            }
+            if !(u64::from(self.container_bytes)..=1 << 60).contains(&bytes) {
+                return invalid("capacity", format!("{bytes} bytes; it must be at least one container and at most 1EiB"));
+            }
         }
         if !self.index_partitions.is_power_of_two() || self.index_partitions > 1 << 12 {
             return invalid("index partitions", format!("{}; it must be a power of two up to 4096", self.index_partitions));
@@ -152,6 +167,9 @@ impl Descriptor {
             self.object_partitions,
             self.container_partitions
         );
+        if let Some(bytes) = self.capacity_bytes {
+            let _ = writeln!(text, "capacity_bytes = {bytes}");
+        }
         if self.discards_data {
             let _ = writeln!(text, "data = \"{DISCARDED}\"");
         }
@@ -199,6 +217,10 @@ impl Descriptor {
         let descriptor = Descriptor {
             store: parse_name(&word("store")?).ok_or_else(|| damaged("`store` is not 32 hex digits".into()))?,
             profile: word("profile")?.parse().map_err(|why| damaged(format!("`profile`: {why}")))?,
+            capacity_bytes: match table.get("capacity_bytes") {
+                None => None,
+                Some(_) => Some(number("capacity_bytes", 1 << 60)? as u64),
+            },
             fingerprint: word("fingerprint")?.parse().map_err(|error| damaged(format!("`fingerprint`: {error}")))?,
             chunker: word("chunker")?.parse().map_err(|error| damaged(format!("`chunker`: {error}")))?,
             chunk_sizes: Sizes {
@@ -302,6 +324,16 @@ mod tests {
         assert_eq!(Descriptor::from_text(&descriptor.to_text(), "d").unwrap(), descriptor);
         let keeps_none = Descriptor { discards_data: true, ..descriptor };
         assert_eq!(Descriptor::from_text(&keeps_none.to_text(), "d").unwrap(), keeps_none);
+        let planned = Descriptor { profile: StoreProfile::Sampled, capacity_bytes: Some(500 << 40), ..keeps_none };
+        assert_eq!(Descriptor::from_text(&planned.to_text(), "d").unwrap(), planned);
+        for wrong in [
+            Descriptor { profile: StoreProfile::Exact, ..planned.clone() },
+            Descriptor { profile: StoreProfile::Marked, ..planned.clone() },
+            Descriptor { capacity_bytes: Some(1), ..planned.clone() },
+            Descriptor { capacity_bytes: Some(2 << 60), ..planned.clone() },
+        ] {
+            assert!(wrong.validate().is_err() && Descriptor::from_text(&wrong.to_text(), "d").is_err());
+        }
     }
 
     #[test]

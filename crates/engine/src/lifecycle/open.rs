@@ -18,6 +18,7 @@ use crate::liveness::marked::Marked;
 use crate::liveness::recount::RECOUNTED;
 use crate::liveness::{Liveness, Reclaiming};
 use crate::lookup::Lookup;
+use crate::lookup::capacity::check_memory;
 use crate::lookup::figures::{self, Figures};
 use crate::lookup::redirects::Redirects;
 use crate::lookup::sampled::Sampled;
@@ -158,6 +159,10 @@ impl Engine {
             index
         };
 
+        let totals = objects.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or(Ok(Totals::default()), |value| Totals::decode(&value))?;
+        if mode == Mode::ReadWrite {
+            check_memory(&descriptor, &settings, totals.stored_bytes)?;
+        }
         let quarantine = Arc::new(Quarantine::open(objects.clone(), digest_bytes, ground.exists(RECOUNTED)?, descriptor.profile)?);
         let redirects = Redirects::open(objects.clone())?;
         let catalogs = Arc::new(ContainerCacheFilter::new(storage.clone(), objects.clone(), settings.container_cache_entries));
@@ -193,7 +198,6 @@ impl Engine {
         let liveness = around(liveness, &marks);
         let chunker = onefold_chunking::chunker(descriptor.chunker, descriptor.chunk_sizes)
             .map_err(|error| EngineError::Invalid { what: "chunk sizes".into(), why: error.to_string() })?;
-        let totals = objects.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or(Ok(Totals::default()), |value| Totals::decode(&value))?;
         let (partition, key) = Earlier::PLACE;
         let earlier = Earlier::read(objects.get(partition, key)?, log.end())?;
         let (partition, key) = Clock::PLACE;

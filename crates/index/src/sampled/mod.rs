@@ -80,6 +80,11 @@ impl Hooks {
         (containers * table::BUCKET_BYTES as u64 * 10 / (table::HOOKS_IN_BUCKET as u64 * 9)).max(2 * table::BUCKET_BYTES as u64)
     }
 
+    /// Returns how many hooks this much memory has when the sample becomes smaller for the first time.
+    pub fn expected(memory_bytes: u64) -> u64 {
+        memory_bytes / table::BUCKET_BYTES as u64 * table::HOOKS_IN_BUCKET as u64 / 100 * 93
+    }
+
     /// Returns hooks without any, in `memory_bytes`, rounded down to buckets of 64 bytes, but at least two. The system
     /// gives the memory when it is written to first.
     pub fn new(memory_bytes: usize) -> Hooks {

@@ -9,6 +9,7 @@ use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::{Output, note};
 use crate::progress::bar;
+use crate::settings;
 use crate::store::{SETTINGS_FILE, Store, cannot_open, ground, read_settings};
 use crate::units::{counted, duration, printable, size};
 use crate::waiting::{InUse, Waiting};
@@ -151,7 +152,9 @@ fn open_destination(options: &Copy, source: &Store, interrupt: &Interrupt, talk:
     let is_empty = std::fs::read_dir(directory).map_or(true, |mut entries| entries.next().is_none());
     if options.init && is_empty {
         let descriptor = Descriptor { store: random_name()?, ..source.engine.descriptor().clone() };
-        init::create(directory, &descriptor, None)?;
+        // The copy has as many containers, so it needs as many hooks.
+        let sampled_index_bytes = (!descriptor.profile.is_exact()).then_some(source.settings.engine.sampled_index_bytes as u64);
+        init::create(directory, &descriptor, &settings::template(sampled_index_bytes), None)?;
         if !talk.quiet {
             note(format_args!("made store {}", directory.display()));
         }

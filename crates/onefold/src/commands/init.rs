@@ -6,9 +6,9 @@ use crate::output::Output;
 use crate::settings;
 use crate::store::{SETTINGS_FILE, ground};
 use crate::talk::Talk;
-use crate::units::{printable, size};
+use crate::units::{counted, number, printable, size};
 use onefold_chunking::{Kind, Sizes};
-use onefold_engine::{Descriptor, Engine, EngineError, StoreProfile};
+use onefold_engine::{Coverage, Descriptor, Engine, EngineError, StoreProfile};
 use onefold_fingerprint::Algorithm;
 use onefold_ground::permissions::set_mode_of;
 use onefold_ground::{Ground, Permissions, replace_file};
@@ -23,7 +23,8 @@ pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
     let descriptor = descriptor(options)?;
     descriptor.validate()?;
     let group = options.group.as_deref().map(group_number).transpose()?;
-    let ground = create(&options.directory, &descriptor, group)?;
+    let (template, coverage) = hooks(options, &descriptor)?;
+    let ground = create(&options.directory, &descriptor, &template, group)?;
 
     let id: String = descriptor.store.iter().map(|byte| format!("{byte:02x}")).collect();
     let sizes = descriptor.chunk_sizes;
@@ -43,6 +44,8 @@ pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
             "container_bytes": descriptor.container_bytes,
             "frame_bytes": descriptor.sequential_frame_bytes,
             "volume_frame_bytes": descriptor.frame_bytes,
+            "capacity_bytes": descriptor.capacity_bytes,
+            "chunks_for_hook": coverage.map(|coverage| coverage.chunks_for_hook()),
         }))?;
     } else if !talk.quiet {
         output.line(format_args!(
@@ -61,13 +64,55 @@ pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
             size(u64::from(descriptor.frame_bytes)),
             ground.describe(SETTINGS_FILE),
         ))?;
+        if let (Some(coverage), Some(capacity_bytes)) = (coverage, descriptor.capacity_bytes) {
+            output.line(format_args!("  {}", in_words(coverage, capacity_bytes)))?;
+        }
     }
     output.finish()?;
     Ok(Exit::Done)
 }
 
-/// Creates an empty store with its settings file.
-pub(super) fn create(directory: &Path, descriptor: &Descriptor, group: Option<u32>) -> Result<Arc<dyn Ground>> {
+/// Returns the settings file of the new store, and what its hooks do when it is full.
+fn hooks(options: &Init, descriptor: &Descriptor) -> Result<(String, Option<Coverage>)> {
+    if options.sampled_index.is_some() && descriptor.profile.is_exact() {
+        return Err(Failure::cannot_run(format!("--sampled-index: a store of profile `{}` has no hooks", descriptor.profile))
+            .advise("only --profile sampled has them"));
+    }
+    let template = settings::template(options.sampled_index);
+    let settings =
+        settings::parse_settings(&template).map_err(|error| Failure::cannot_run(format!("--sampled-index: {}", error.without_line())))?;
+    let memory_bytes = settings.engine.sampled_index_bytes as u64;
+    let coverage = descriptor.capacity_bytes.map(|capacity_bytes| Coverage::of(descriptor, capacity_bytes, memory_bytes));
+    if let (Some(coverage), Some(capacity_bytes)) = (coverage, descriptor.capacity_bytes)
+        && coverage.lacks_memory(memory_bytes)
+    {
+        let needed = size(coverage.needed_bytes());
+        let (capacity, containers) = (size(capacity_bytes), counted(coverage.containers, "container", "containers"));
+        let why = format!(
+            "{} of hooks is too little for {capacity}: one hook for each of {containers} needs at least {needed}",
+            size(memory_bytes)
+        );
+        return Err(Failure::cannot_run(why).advise(format!("--sampled-index {needed} sets `[memory] sampled_index` of the new store")));
+    }
+    Ok((template, coverage))
+}
+
+/// Says what the hooks of a full store find.
+fn in_words(coverage: Coverage, capacity_bytes: u64) -> String {
+    let capacity = size(capacity_bytes);
+    match coverage.chunks_for_hook() {
+        1 => format!("at {capacity} every chunk has a hook, unless it compresses; so the store finds every duplicate"),
+        chunks => format!(
+            "at {capacity} one chunk of {} has a hook, one of {} if data compresses to half; a hook finds all {} chunks of its container",
+            number(chunks),
+            number(chunks * 2),
+            number(coverage.chunks / coverage.containers.max(1))
+        ),
+    }
+}
+
+/// Creates an empty store with this settings file.
+pub(super) fn create(directory: &Path, descriptor: &Descriptor, template: &str, group: Option<u32>) -> Result<Arc<dyn Ground>> {
     make_directory(directory).map_err(|error| {
         Failure::cannot_run(format!("cannot make the directory {}: {error}", directory.display()))
             .advise("give a place where you can write")
@@ -77,7 +122,7 @@ pub(super) fn create(directory: &Path, descriptor: &Descriptor, group: Option<u3
     close_to_others(directory, group)?;
     let ground = ground(directory)?;
     Engine::create(&ground, descriptor).map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
-    replace_file(&*ground, SETTINGS_FILE, settings::template().as_bytes())?;
+    replace_file(&*ground, SETTINGS_FILE, template.as_bytes())?;
     Ok(ground)
 }
 
@@ -175,6 +220,7 @@ fn descriptor(options: &Init) -> Result<Descriptor> {
             ProfileName::Marked => StoreProfile::Marked,
             ProfileName::Sampled => StoreProfile::Sampled,
         },
+        capacity_bytes: options.capacity,
         fingerprint: algorithm(options.fingerprint),
         chunker: match options.chunker {
             ChunkerName::Galois => Kind::Galois,

@@ -1,5 +1,6 @@
 //! `onefold serve`: the daemon.
 
+use super::stats::exceeds;
 use crate::advice::FULL;
 use crate::cli::Serve;
 use crate::control::ControlServer;
@@ -294,7 +295,7 @@ fn finish_deletions(store: &Store, volumes: &Arc<Volumes>, stopping: &Arc<Atomic
     let work = move || {
         let clock = SystemClock::start();
         let is_stopping = || stopping.load(Ordering::Relaxed);
-        let mut was_full = false;
+        let (mut was_full, mut was_exceeded) = (false, false);
         while !is_stopping() {
             // A command that does not want to wait for this does it itself.
             let is_over = || is_stopping() || volumes.is_cleaning_wanted();
@@ -314,6 +315,11 @@ fn finish_deletions(store: &Store, volumes: &Arc<Volumes>, stopping: &Arc<Atomic
                     tracing::warn!("{FULL}");
                 }
                 was_full = is_full;
+                let exceeded = engine.exceeded_capacity();
+                if let Some(capacity_bytes) = exceeded.filter(|_| !was_exceeded) {
+                    tracing::warn!("{}", exceeds(capacity_bytes));
+                }
+                was_exceeded = exceeded.is_some();
             }
         }
     };

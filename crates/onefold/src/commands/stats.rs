@@ -79,16 +79,30 @@ fn run(options: &Stats, session: &Session<'_>) -> Result<Exit> {
         value["sampled_hooks"] = statistics.sampled_hooks.into();
         value["sampled_rate"] = statistics.sampled_rate.into();
         value["sampled_index_bytes"] = statistics.sampled_index_bytes.into();
+        value["capacity_bytes"] = session.store.engine.descriptor().capacity_bytes.into();
+        value["capacity_exceeded"] = session.store.engine.exceeded_capacity().is_some().into();
         value["missed_duplicates_estimate"] = statistics.missed_duplicates_estimate.into();
         output.json(&value)?;
     } else {
         print(&mut output, &contents, &statistics, profile, &scrubbed, debt)?;
+        if let Some(capacity_bytes) = session.store.engine.exceeded_capacity() {
+            output.line(format_args!("\n{}", exceeds(capacity_bytes)))?;
+        }
         if let Some(sessions) = iscsi_sessions(session) {
             output.line(format_args!("\n{} over iSCSI; `onefold session list` shows them", counted(sessions, "session", "sessions")))?;
         }
     }
     output.finish()?;
     Ok(Exit::Done)
+}
+
+/// Says that a store outgrew its capacity.
+pub(super) fn exceeds(capacity_bytes: u64) -> String {
+    format!(
+        "more is stored than the capacity of {}: fewer chunks have a hook than planned, so more duplicates are stored again; \
+         a larger `[memory] sampled_index` makes up for it",
+        size(capacity_bytes)
+    )
 }
 
 /// Returns the sessions of the daemon that runs this, if it serves iSCSI.

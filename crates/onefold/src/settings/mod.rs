@@ -120,7 +120,7 @@ pub struct Iscsi {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            engine: onefold_engine::Settings { reserve_bytes: 64 << 20, ..onefold_engine::Settings::default() },
+            engine: onefold_engine::Settings { reserve_bytes: 64 << 20, hooks_each_container: true, ..onefold_engine::Settings::default() },
             volume_dirty_bytes: 64 << 20,
             volume_mapping_cache_bytes: 16 << 20,
             reclamation: Reclamation {
@@ -389,8 +389,9 @@ fn describe(value: &DeValue<'_>) -> String {
     }
 }
 
-/// Returns the commented file that `init` writes: every key with its default, unit and range, all commented out.
-pub fn template() -> String {
+/// Returns the commented file that `init` writes: every key with its default, unit and range. All are commented out but
+/// `[memory] sampled_index`, if it is given, bytes.
+pub fn template(sampled_index_bytes: Option<u64>) -> String {
     let mut out = String::from(
         "# Settings of this onefold store. Every key shows its default; remove the `#` before a key to change it.\n\
          # Settings change how the store is worked with, never what is in it. Sizes: 8KiB, 64MiB, 1TiB (8K is 8KiB, 8kB is 8000 bytes).\n\
@@ -403,6 +404,10 @@ pub fn template() -> String {
             out.push_str(&format!("\n[{section}]\n"));
         }
         out.push_str(&format!("# {}\n# Value: {}.\n# {} = {}\n", key.about, key.kind.describe(), key.name, key.default));
+        if let Some(bytes) = sampled_index_bytes.filter(|_| key.name == "sampled_index") {
+            let text = Some(size(bytes)).filter(|text| parse_size(text) == Ok(bytes));
+            out.push_str(&format!("{} = {}\n", key.name, text.map_or_else(|| bytes.to_string(), |text| format!("\"{text}\""))));
+        }
     }
     out.push_str("\n# An iSCSI target; there may be several. docs/configuration.md has all keys.\n# [[target]]\n# name = \"disks\"\n# luns = { 0 = \"disk\" }\n");
     out
@@ -415,7 +420,7 @@ mod tests {
 
     fn uncommented() -> String {
         let keys: Vec<String> = KEYS.iter().map(|key| format!("# {} = ", key.name)).collect();
-        let template = template();
+        let template = template(None);
         let lines = template.lines().map(|line| if keys.iter().any(|key| line.starts_with(key)) { &line[2..] } else { line });
         lines.map(|line| format!("{line}\n")).collect()
     }
@@ -423,7 +428,13 @@ mod tests {
     #[test]
     fn the_defaults_written_down_are_the_defaults() {
         assert_eq!(parse_settings(""), Ok(Settings::default()));
-        assert_eq!(parse_settings(&template()), Ok(Settings::default()));
+        assert_eq!(parse_settings(&template(None)), Ok(Settings::default()));
+        for bytes in [3 << 30, 1_234_567_891] {
+            let mut chosen = Settings::default();
+            assert!(chosen.engine.hooks_each_container);
+            chosen.engine.sampled_index_bytes = bytes;
+            assert_eq!(parse_settings(&template(Some(bytes as u64))), Ok(chosen));
+        }
         let text = uncommented();
         assert_eq!(text.lines().filter(|line| line.contains(" = ") && !line.starts_with('#')).count(), KEYS.len());
         assert_eq!(parse_settings(&text), Ok(Settings::default()));
