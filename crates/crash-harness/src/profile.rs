@@ -5,7 +5,7 @@ use crate::sight::Sight;
 use crate::steps::STEPS;
 use crate::world::Profile;
 use onefold_chunking::{Kind, Sizes};
-use onefold_engine::{Descriptor, Settings, StoreProfile};
+use onefold_engine::{CachePolicy, Descriptor, Settings, StoreProfile};
 use onefold_storage::Compression;
 use onefold_volume::VolumesOptions;
 
@@ -75,11 +75,11 @@ fn small_settings(seed: u64) -> Settings {
     Settings {
         auxiliary_index_bytes: [8 << 10, 32 << 10][(seed / 3) as usize % 2],
         frame_cache_bytes: 32 << 10,
-        catalog_cache_bytes: 4 << 10,
+        catalog_cache_bytes: [4 << 10, 16 << 10][(seed / 3) as usize % 2],
+        catalog_cache_policy: CachePolicy::ALL[(seed / 2) as usize % 3],
         in_flight_bytes: 32 << 10,
         object_index_cache_bytes: 64 << 10,
         object_index_pending_bytes: [4 << 10, 16 << 10][(seed / 5) as usize % 2],
-        container_cache_entries: 64,
         bloom_bytes: 1 << 10,
         chain: chain.split(',').map(String::from).collect(),
         log_segment_bytes: 64 << 10,

@@ -18,7 +18,6 @@ fn tight(background: bool) -> Settings {
         in_flight_bytes: 64 << 10,
         object_index_cache_bytes: 64 << 10,
         object_index_pending_bytes: 16 << 10,
-        container_cache_entries: 200,
         log_segment_bytes: 64 << 10,
         log_limit_bytes: 256 << 10,
         commit_bytes: 128 << 10,

@@ -296,13 +296,12 @@ fn m0_10_the_container_cache_spares_lookups_when_chunks_come_back_in_their_order
 fn m0_10_the_container_cache_is_bounded_and_a_small_one_is_only_slower() {
     let ground = store(&descriptor());
     let data = bytes(13, 1 << 20);
-    for entries in [0, 1, 100] {
-        let engine =
-            open(&ground, onefold_engine::Settings { container_cache_entries: entries, ..settings("container-cache,chunk-index") });
+    for catalog_cache_bytes in [0, 4 << 10, 16 << 10] {
+        let engine = open(&ground, onefold_engine::Settings { catalog_cache_bytes, ..settings("container-cache,chunk-index") });
         let pieces = write(&mut engine.stream(), &data, SLICE);
         assert_eq!(write(&mut engine.stream(), &data, SLICE), pieces);
         engine.close().unwrap();
-        assert_eq!(engine.statistics().unwrap().chunks, pieces.len() as u64, "{entries} entries");
+        assert_eq!(engine.statistics().unwrap().chunks, pieces.len() as u64, "{catalog_cache_bytes} bytes");
     }
 }
 

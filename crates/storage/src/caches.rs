@@ -5,9 +5,11 @@
 //! (`forward.rs`). Each method takes its locks last and alone.
 
 use crate::cache::Lru;
+use crate::catalog_cache::CatalogCache;
+use crate::eviction::CachePolicy;
 use crate::{Catalog, ContainerId};
 use onefold_ground::File;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,32 +20,37 @@ const OPEN_FILES: usize = 128;
 /// Catalogs and open files, by container.
 #[derive(Debug)]
 pub(crate) struct Caches {
-    catalogs: Mutex<Lru<ContainerId, Arc<Catalog>>>,
+    catalogs: Mutex<CatalogCache>,
     files: Mutex<Lru<ContainerId, Arc<dyn File>>>,
     catalog_hits: AtomicU64,
     catalog_misses: AtomicU64,
 }
 
 impl Caches {
-    pub(crate) fn new(catalog_bytes: usize) -> Caches {
+    pub(crate) fn new(catalog_bytes: usize, policy: CachePolicy) -> Caches {
         Caches {
-            catalogs: Mutex::new(Lru::new(catalog_bytes)),
+            catalogs: Mutex::new(CatalogCache::new(catalog_bytes, policy)),
             files: Mutex::new(Lru::new(OPEN_FILES)),
             catalog_hits: AtomicU64::new(0),
             catalog_misses: AtomicU64::new(0),
         }
     }
 
+    /// Returns all catalogs.
+    pub(crate) fn catalogs(&self) -> MutexGuard<'_, CatalogCache> {
+        self.catalogs.lock()
+    }
+
     /// Returns a catalog, counted as a hit.
     pub(crate) fn catalog(&self, container: ContainerId) -> Option<Arc<Catalog>> {
-        let cached = self.catalogs.lock().get(&container)?;
+        let cached = self.catalogs.lock().get(container)?;
         self.catalog_hits.fetch_add(1, Relaxed);
         Some(cached)
     }
 
     /// Returns a catalog without counting it. Call only when the caller does not keep it.
     pub(crate) fn catalog_for_once(&self, container: ContainerId) -> Option<Arc<Catalog>> {
-        self.catalogs.lock().get(&container)
+        self.catalogs.lock().get(container)
     }
 
     /// Counts a catalog that has to be read.
@@ -60,7 +67,7 @@ impl Caches {
     pub(crate) fn keep_catalog_if(&self, catalog: &Arc<Catalog>, is_current: impl FnOnce() -> bool) {
         let mut catalogs = self.catalogs.lock();
         if is_current() {
-            catalogs.insert(catalog.container, catalog.clone(), catalog.memory_bytes());
+            catalogs.insert(catalog);
         }
     }
 
@@ -84,7 +91,7 @@ impl Caches {
 
     /// Drops everything kept of a container.
     pub(crate) fn forget(&self, container: ContainerId) {
-        self.catalogs.lock().remove(&container);
+        self.catalogs.lock().remove(container);
         self.forget_file(container);
     }
 
@@ -113,7 +120,7 @@ mod tests {
 
     #[test]
     fn what_moved_since_it_was_read_is_not_kept() {
-        let (caches, id) = (Caches::new(1 << 20), ContainerId::new(0, 1));
+        let (caches, id) = (Caches::new(1 << 20, CachePolicy::Lru), ContainerId::new(0, 1));
         let (catalog, file) = (Arc::new(Catalog::new(id)), SimulatedGround::new(1).create("file").unwrap());
         caches.keep_catalog_if(&catalog, || false);
         caches.keep_file_if(id, file.clone(), || false);

@@ -191,6 +191,8 @@ impl Catalog {
             }
             catalog.push(frame, &slots);
         }
+        // It may be kept for long.
+        catalog.slots.shrink_to_fit();
         Ok(catalog)
     }
 

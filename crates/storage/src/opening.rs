@@ -68,7 +68,7 @@ impl ContainerStore {
             placement: Placement::new(ownership),
             flow: Flow::new(options.in_flight_bytes),
             frames: FrameCache::new(options.frame_cache_bytes),
-            caches: Caches::new(options.catalog_cache_bytes),
+            caches: Caches::new(options.catalog_cache_bytes, options.catalog_cache_policy),
             counters: Counters::default(),
             options,
         });

@@ -2,6 +2,7 @@
 
 use crate::caches::Caches;
 use crate::counters::Counters;
+use crate::eviction::CachePolicy;
 use crate::flow::Flow;
 use crate::forwards::Forwards;
 use crate::frame_cache::FrameCache;
@@ -49,8 +50,10 @@ pub struct StorageOptions {
     pub in_flight_bytes: usize,
     /// Bytes of decompressed frames kept for reading.
     pub frame_cache_bytes: usize,
-    /// Bytes of catalogs kept for reading.
+    /// Bytes of catalogs kept, for reading and for finding their chunks by name.
     pub catalog_cache_bytes: usize,
+    /// Which of them go first.
+    pub catalog_cache_policy: CachePolicy,
     /// Whether frames without metadata chunks have their place and checksum, but no bytes. Then reading them is damage,
     /// and containers are merged only if nothing in them is needed. For experiments; a store that was once filled like
     /// this must always be opened like this.
@@ -70,7 +73,8 @@ impl Default for StorageOptions {
             workers: 2,
             in_flight_bytes: 32 << 20,
             frame_cache_bytes: 32 << 20,
-            catalog_cache_bytes: 16 << 20,
+            catalog_cache_bytes: 32 << 20,
+            catalog_cache_policy: CachePolicy::default(),
             discards_data: false,
         }
     }

@@ -18,7 +18,7 @@ const MUCH: usize = 7 << 20;
 
 /// With so little memory that most containers have no hook, and that no catalog stays.
 fn forgetful() -> Settings {
-    Settings { sampled_index_bytes: 0, container_cache_entries: 1, ..roomy() }
+    Settings { sampled_index_bytes: 0, catalog_cache_bytes: 0, ..roomy() }
 }
 
 fn roomy() -> Settings {
@@ -162,7 +162,7 @@ fn twice(ground: &SimulatedGround) -> Vec<u8> {
 #[test]
 fn m3_4_with_enough_memory_every_duplicate_is_found_after_any_end_of_the_last_opening() {
     let data = noise(1, MUCH);
-    let no_cache = Settings { container_cache_entries: 1, ..roomy() };
+    let no_cache = Settings { catalog_cache_bytes: 0, ..roomy() };
     for (settings, has_snapshot) in [(no_cache.clone(), true), (Settings { sampled_index_bytes: 16 << 20, ..no_cache }, false)] {
         let ground = store();
         with(&ground, settings.clone(), |_, volumes| write(volumes, "one", &data));
@@ -188,7 +188,7 @@ fn m3_4_with_enough_memory_every_duplicate_is_found_after_any_end_of_the_last_op
 fn m3_5_what_is_missed_is_estimated() {
     let (ground, data) = (store(), noise(1, MUCH));
     // Room for every fourth chunk. Blocks are written in another order, so that catalogs help little.
-    let some = || Settings { sampled_index_bytes: 1024, container_cache_entries: 1, ..roomy() };
+    let some = || Settings { sampled_index_bytes: 1024, catalog_cache_bytes: 0, ..roomy() };
     with(&ground, some(), |_, volumes| write(volumes, "one", &data));
     with(&ground, some(), |engine, volumes| {
         let volume = volumes.create("two", VOLUME_BYTES, BLOCK_BYTES, None).unwrap();
@@ -354,7 +354,7 @@ fn m3_5_a_rebuild_makes_hooks_and_figures_again() {
     let problems = rebuild_chunk_index(Arc::new(ground.clone()), roomy(), "test", &NoMonitor).unwrap();
     assert_eq!(problems, Vec::<String>::new());
     assert!(ground.list("hooks").unwrap().is_empty());
-    with(&ground, Settings { container_cache_entries: 1, ..roomy() }, |engine, volumes| {
+    with(&ground, Settings { catalog_cache_bytes: 0, ..roomy() }, |engine, volumes| {
         let now = engine.statistics().unwrap();
         assert_eq!((now.chunks, now.unique_bytes, now.dead_bytes), (before.chunks, before.unique_bytes, before.dead_bytes));
         must_be_clean(engine);
@@ -507,7 +507,7 @@ fn m3_4_while_somebody_reads_what_was_joined_stays() {
 #[test]
 fn m3_5_what_a_damaged_snapshot_lacks_is_read_from_catalogs() {
     let data = noise(1, MUCH);
-    let settings = Settings { container_cache_entries: 1, ..roomy() };
+    let settings = Settings { catalog_cache_bytes: 0, ..roomy() };
     for damaged in [20, 70_000, 140_000, 700_000] {
         let ground = store();
         with(&ground, settings.clone(), |_, volumes| write(volumes, "one", &data));

@@ -32,6 +32,7 @@ pub(crate) fn storage_options(descriptor: &Descriptor, settings: &Settings) -> S
         in_flight_bytes: settings.in_flight_bytes,
         frame_cache_bytes: settings.frame_cache_bytes,
         catalog_cache_bytes: settings.catalog_cache_bytes,
+        catalog_cache_policy: settings.catalog_cache_policy,
         discards_data: descriptor.discards_data,
     }
 }

@@ -165,7 +165,7 @@ impl Engine {
         }
         let quarantine = Arc::new(Quarantine::open(objects.clone(), digest_bytes, ground.exists(RECOUNTED)?, descriptor.profile)?);
         let redirects = Redirects::open(objects.clone())?;
-        let catalogs = Arc::new(ContainerCacheFilter::new(storage.clone(), objects.clone(), settings.container_cache_entries));
+        let catalogs = Arc::new(ContainerCacheFilter::new(storage.clone(), objects.clone()));
         let filters = Filters::new(&storage, &catalogs, &quarantine, &settings, &profile)?;
         let lookup = match index {
             Some(index) => Lookup::Exact(index),

@@ -1,6 +1,7 @@
 //! Settings: choices that may differ from one opening of a store to the next.
 
 use onefold_ground::time::TimeSource;
+use onefold_storage::CachePolicy;
 
 /// Bounds of memory and log, and the filter chain. The sum of the memory bounds is what the engine uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,16 +20,16 @@ pub struct Settings {
     pub chunk_index_reads: usize,
     /// Decompressed frames kept for reading, bytes.
     pub frame_cache_bytes: usize,
-    /// Catalogs of containers kept for reading, bytes.
+    /// Catalogs of containers kept, for reading and for the container-cache filter, bytes.
     pub catalog_cache_bytes: usize,
+    /// Which of them go first.
+    pub catalog_cache_policy: CachePolicy,
     /// Frames on their way to compression and disk, bytes.
     pub in_flight_bytes: usize,
     /// Cache of the object index's database, bytes.
     pub object_index_cache_bytes: usize,
     /// Objects that are durable in the log but not in the database yet, bytes.
     pub object_index_pending_bytes: usize,
-    /// Fingerprints kept by the container-cache filter.
-    pub container_cache_entries: usize,
     /// Size of the Bloom filter (used only if the chain has one), bytes.
     pub bloom_bytes: usize,
     /// Names of the filters, in order.
@@ -68,11 +69,11 @@ impl Default for Settings {
             hooks_each_container: false,
             chunk_index_reads: 64,
             frame_cache_bytes: 64 << 20,
-            catalog_cache_bytes: 16 << 20,
+            catalog_cache_bytes: 32 << 20,
+            catalog_cache_policy: CachePolicy::default(),
             in_flight_bytes: 16 << 20,
             object_index_cache_bytes: 16 << 20,
             object_index_pending_bytes: 32 << 20,
-            container_cache_entries: 1 << 18,
             bloom_bytes: 16 << 20,
             chain: ["zero-chunk", "block-index", "container-cache", "chunk-index"].map(String::from).to_vec(),
             log_segment_bytes: 8 << 20,

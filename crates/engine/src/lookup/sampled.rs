@@ -18,7 +18,7 @@
 use crate::Result;
 use crate::liveness::dead::DeadSlots;
 use crate::lookup::figures::{Figures, Tally};
-use crate::write::chain::{CatalogState, ContainerCacheFilter};
+use crate::write::chain::{CatalogState, ContainerCacheFilter, Find};
 use crate::write::reservation::FingerprintMap;
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, Ground, GroundError};
@@ -130,15 +130,15 @@ impl Sampled {
         }
         let found = &mut out[begin..];
         let mut missing: Vec<usize> = (0..names.len()).filter(|at| found[*at].is_none()).collect();
-        let mut ask = |chunks: &FingerprintMap<Address>, found: &mut [Option<Address>]| {
+        let mut ask = |find: &Find<'_>, found: &mut [Option<Address>]| {
             missing.retain(|at| {
-                found[*at] = chunks.get(&names[*at]).copied();
+                found[*at] = find(&names[*at]);
                 found[*at].is_none()
             });
             missing.is_empty()
         };
-        self.catalogs.ask(&mut |chunks| {
-            ask(chunks, found);
+        self.catalogs.ask(&mut |find| {
+            ask(find, found);
         });
         let places: Vec<usize> = (0..names.len()).filter(|at| found[*at].is_none()).collect();
         let asked: Vec<Fingerprint> = places.iter().map(|at| names[*at]).collect();
@@ -151,7 +151,7 @@ impl Sampled {
                 continue;
             }
             let mut is_done = false;
-            let state = self.catalogs.load(self.origin(hook.container).address(0), &mut |chunks| is_done = ask(chunks, found));
+            let state = self.catalogs.load(self.origin(hook.container).address(0), 1, &mut |find| is_done = ask(find, found));
             read += usize::from(state == CatalogState::Read);
             if state == CatalogState::Gone {
                 // All its chunks were removed.

@@ -2,6 +2,7 @@
 
 use super::Settings;
 use crate::units::{GIB, KIB, MIB, TIB, size};
+use onefold_engine::CachePolicy;
 
 /// One key.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ pub enum Kind {
     Flag,
     /// A text; empty means none.
     Text,
+    /// One of these texts.
+    Choice(&'static [&'static str]),
     /// A list of filters.
     Chain,
     /// A list of addresses to listen on.
@@ -57,6 +60,7 @@ impl Kind {
             Kind::Rate => "a rate as in \"50MiB/s\", or \"auto\"".to_owned(),
             Kind::Flag => "true or false".to_owned(),
             Kind::Text => "a text; \"\" for none".to_owned(),
+            Kind::Choice(names) => names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", "),
             Kind::Portals => "a list of addresses with ports".to_owned(),
             Kind::Chain => format!("a list of filters in their order: {}; `chunk-index` must be among them", super::FILTERS.join(", ")),
         }
@@ -94,6 +98,12 @@ impl Value {
         if let Value::Names(names) = self { names } else { Vec::new() }
     }
 }
+
+/// The values of `memory.catalog_cache_policy`.
+const CATALOG_CACHE_POLICIES: [&str; 3] = {
+    let [first, second, third] = CachePolicy::ALL;
+    [first.name(), second.name(), third.name()]
+};
 
 const MEMORY: Kind = Kind::Size { least: MIB, most: TIB };
 
@@ -142,10 +152,18 @@ pub const KEYS: &[Key] = &[
     Key {
         section: "memory",
         name: "catalog_cache",
-        default: "\"16MiB\"",
+        default: "\"32MiB\"",
         kind: MEMORY,
-        about: "Catalogs of containers: where in a container each chunk is.",
+        about: "Catalogs of containers: where in a container each chunk is, for reading, and for finding chunks that come back together (filter `container-cache`). About 60 bytes for each chunk: the default has the chunks of 4GiB.",
         set: |settings, value| settings.engine.catalog_cache_bytes = value.units(),
+    },
+    Key {
+        section: "memory",
+        name: "catalog_cache_policy",
+        default: "\"lru\"",
+        kind: Kind::Choice(&CATALOG_CACHE_POLICIES),
+        about: "Which catalogs go when their memory is full. \"lru\": the least recently used one. \"2q\": one that was loaded once goes before those that came back, so data that is read once does not displace them. \"hits\": the one with the fewest hits among the eight least recently used.",
+        set: |settings, value| settings.engine.catalog_cache_policy = value.text().and_then(|name| name.parse().ok()).unwrap_or_default(),
     },
     Key {
         section: "memory",
@@ -258,14 +276,6 @@ pub const KEYS: &[Key] = &[
         kind: Kind::Size { least: 64 * KIB, most: 64 * GIB },
         about: "Memory of the Bloom filter, used only when `bloom` is in `chain`, rounded up to a power of two: about 1.2 bytes for each stored chunk give 1 % false positives.",
         set: |settings, value| settings.engine.bloom_bytes = value.units(),
-    },
-    Key {
-        section: "filter",
-        name: "container_cache_entries",
-        default: "262144",
-        kind: Kind::Count { least: 1024, most: 1 << 32 },
-        about: "Fingerprints that the container-cache filter keeps in memory, about 64 bytes each.",
-        set: |settings, value| settings.engine.container_cache_entries = value.units(),
     },
     Key {
         section: "index",

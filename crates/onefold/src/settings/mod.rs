@@ -325,6 +325,10 @@ fn check_value(kind: Kind, value: &DeValue<'_>) -> Result<Value, String> {
             DeValue::String(text) => Ok(Value::Text(Some(text.to_string()))),
             _ => Err(expected("a text".to_owned())),
         },
+        Kind::Choice(names) => match value {
+            DeValue::String(text) if names.contains(&text.as_ref()) => Ok(Value::Text(Some(text.to_string()))),
+            _ => Err(expected(format!("one of {}", kind.describe()))),
+        },
         Kind::Portals => {
             let portals = texts(value, "addresses, as in [\"127.0.0.1:3260\"]")?;
             portals.iter().try_for_each(|portal| parse_portal(portal).map(drop))?;
@@ -459,6 +463,7 @@ mod tests {
                 Kind::Rate => "\"5MiB/s\"".to_owned(),
                 Kind::Flag => "true".to_owned(),
                 Kind::Text => "\"/some/thing\"".to_owned(),
+                Kind::Choice(names) => format!("\"{}\"", names[names.len() - 1]),
                 Kind::Chain => "[\"chunk-index\"]".to_owned(),
                 Kind::Portals => "[\"127.0.0.1:3260\"]".to_owned(),
             };
@@ -497,6 +502,10 @@ mod tests {
             ),
             ("[iscsi]\nlisten = \"127.0.0.1\"", "line 2: iscsi.listen is \"127.0.0.1\"; it must be a list of addresses"),
             ("[iscsi]\nlisten = [\"127.0.0.1:x\"]", "line 2: iscsi.listen has `127.0.0.1:x`: it is not an address"),
+            (
+                "[memory]\ncatalog_cache_policy = \"fifo\"",
+                "line 2: memory.catalog_cache_policy is \"fifo\"; it must be one of \"lru\", \"2q\"",
+            ),
             ("[filter]\nchain = [\"bloom\"]", "line 2: filter.chain lacks the filter `chunk-index`"),
             ("[filter]\nchain = [\"bloom\", \"bloom\", \"chunk-index\"]", "line 2: filter.chain names `bloom` twice"),
             ("[log]\nsegment = \"64MiB\"\nlimit = \"64MiB\"", "log.limit is 64MiB; it must be at least twice log.segment (64MiB)"),

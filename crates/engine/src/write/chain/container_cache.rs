@@ -1,6 +1,9 @@
-//! Container-cache filter (M0.10): chunks that were written together come back together. When a chunk is found, the
-//! fingerprints of its container are loaded (the post-process step). Then the chunks after it are found without the
-//! chunk index.
+//! Container-cache filter (M0.10, M3.6): chunks that were written together come back together. When a chunk is found,
+//! the catalog of its container is opened (the post-process step). Then the chunks after it are found without the chunk
+//! index.
+//!
+//! The catalogs, and the look-up of their chunks, are those of the [`ContainerStore`]: there is one cache of them. Here
+//! are the rules that keep a catalog from answering for chunks that are not stored any more.
 
 use super::{Filter, Lookup, Request, Verdict};
 use crate::Result;
@@ -9,33 +12,28 @@ use crate::write::reservation::FingerprintMap;
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_index::ObjectIndex;
-use onefold_storage::{Address, Catalog, ContainerId, ContainerStore, Origin};
+use onefold_storage::{Address, Catalog, ContainerStore};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 static COMPONENT: Component = Component::new("filter_container_cache");
 
-/// Says STRONG-MAYBE to chunks of the most recently used containers, WEAK-MAYBE to others.
+/// Chunks stored again that are remembered. Beyond, all are forgotten: whoever compares bytes finds the bad copies
+/// again.
+const MOST_REPLACED: usize = 4096;
+
+/// Says STRONG-MAYBE to chunks of the catalogs that are open, WEAK-MAYBE to others.
 #[derive(Debug)]
 pub struct ContainerCacheFilter {
     storage: Arc<ContainerStore>,
     /// Holds the dead slots: a catalog still lists chunks that are not stored any more.
     blocks: Arc<ObjectIndex>,
-    limit_entries: usize,
-    cache: Mutex<Cache>,
+    rules: Mutex<Rules>,
 }
 
-/// Recently used containers and their fingerprints. The least recently used go first.
+/// What may be opened. Catalogs are opened, and chunks forgotten, while this is locked.
 #[derive(Debug, Default)]
-struct Cache {
-    chunks: FingerprintMap<Address>,
-    containers: HashMap<ContainerId, Loaded>,
-    /// Origins -> the one in `containers` that has their chunks. A merged container has the chunks of many.
-    origins: HashMap<Origin, ContainerId>,
-    /// Last use -> container.
-    ages: BTreeMap<u64, ContainerId>,
-    clock: u64,
+struct Rules {
     /// Counts removals, and starts and ends of merges. A catalog loaded before one of these may list chunks that are
     /// not stored any more.
     removals: u64,
@@ -50,9 +48,9 @@ struct Cache {
 /// What became of loading a catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CatalogState {
-    /// It was here already.
+    /// It was open already.
     Here,
-    /// It was read.
+    /// It was opened.
     Read,
     /// There is no container any more with chunks of this origin.
     Gone,
@@ -60,101 +58,29 @@ pub(crate) enum CatalogState {
     Unknown,
 }
 
-#[derive(Debug)]
-struct Loaded {
-    age: u64,
-    fingerprints: Box<[Fingerprint]>,
-    origins: Box<[Origin]>,
-}
+/// Finds chunks by name.
+pub(crate) type Find<'a> = dyn Fn(&Fingerprint) -> Option<Address> + 'a;
 
 impl ContainerCacheFilter {
-    /// Returns a cache of at most about `limit_entries` fingerprints of containers of `storage`.
-    pub fn new(storage: Arc<ContainerStore>, blocks: Arc<ObjectIndex>, limit_entries: usize) -> ContainerCacheFilter {
-        ContainerCacheFilter { storage, blocks, limit_entries, cache: Mutex::default() }
-    }
-}
-
-impl Cache {
-    /// Marks the container that has the chunks of an origin as used. Returns false if it is not here.
-    fn touch(&mut self, origin: Origin) -> bool {
-        let Some(container) = self.origins.get(&origin).copied() else { return false };
-        let loaded = self.containers.get_mut(&container).expect("origins are those of the containers that are here");
-        if loaded.age != self.clock {
-            self.clock += 1;
-            self.ages.remove(&loaded.age);
-            loaded.age = self.clock;
-            self.ages.insert(self.clock, container);
-        }
-        true
+    /// Returns a filter over the catalogs that `storage` has in memory.
+    pub fn new(storage: Arc<ContainerStore>, blocks: Arc<ObjectIndex>) -> ContainerCacheFilter {
+        ContainerCacheFilter { storage, blocks, rules: Mutex::default() }
     }
 
-    fn insert(&mut self, catalog: &Catalog, dead: &DeadSlots, limit_entries: usize) {
-        if self.containers.contains_key(&catalog.container) {
-            return; // another stream was faster
-        }
-        // Containers with these origins have been merged into this one since.
-        for origin in catalog.origins() {
-            self.origins.get(&origin).copied().into_iter().for_each(|merged| self.forget(merged));
-        }
-        while self.chunks.len() + catalog.slots.len() > limit_entries {
-            let Some((_, oldest)) = self.ages.first_key_value() else { break };
-            self.forget(*oldest);
-        }
-        self.clock += 1;
-        for (number, slot) in catalog.slots.iter().enumerate() {
-            let address = catalog.address(number);
-            if !dead.contains(number) && self.replaced.get(&slot.fingerprint).is_none_or(|now| *now == address) {
-                self.chunks.insert(slot.fingerprint, address);
-            }
-        }
-        self.ages.insert(self.clock, catalog.container);
-        self.origins.extend(catalog.origins().map(|origin| (origin, catalog.container)));
-        let fingerprints = catalog.slots.iter().map(|slot| slot.fingerprint).collect();
-        self.containers.insert(catalog.container, Loaded { age: self.clock, fingerprints, origins: catalog.origins().collect() });
+    /// Passes the look-up in all open catalogs to `ask`.
+    pub(crate) fn ask(&self, ask: &mut dyn FnMut(&Find<'_>)) {
+        let known = self.storage.known_chunks();
+        ask(&|name| known.find(name));
     }
 
-    fn forget(&mut self, container: ContainerId) {
-        let Some(loaded) = self.containers.remove(&container) else { return };
-        self.ages.remove(&loaded.age);
-        for fingerprint in &loaded.fingerprints {
-            if self.chunks.get(fingerprint).is_some_and(|address| self.origins.get(&address.origin()) == Some(&container)) {
-                self.chunks.remove(fingerprint);
-            }
+    /// Opens the catalog that has the chunk at an address, if it is not open, and counts `hits` uses. Then asks as
+    /// [`ask`](Self::ask), before the catalog has to make room for another.
+    pub(crate) fn load(&self, address: Address, hits: u32, ask: &mut dyn FnMut(&Find<'_>)) -> CatalogState {
+        let removals = self.rules.lock().removals;
+        if let Some(known) = self.storage.touch_catalog(address.origin(), hits) {
+            ask(&|name| known.find(name));
+            return CatalogState::Here;
         }
-        for origin in &loaded.origins {
-            self.origins.remove(origin);
-        }
-    }
-
-    /// Notes that a chunk was stored although its container is here: the entry here led the chain to a bad copy.
-    fn replace(&mut self, fingerprint: &Fingerprint, address: Address, limit_entries: usize) {
-        if self.chunks.get(fingerprint).is_some_and(|old| *old != address) {
-            self.chunks.remove(fingerprint);
-            if self.replaced.len() >= limit_entries {
-                self.replaced.clear();
-            }
-            self.replaced.insert(*fingerprint, address);
-        }
-    }
-}
-
-impl ContainerCacheFilter {
-    /// Passes all chunks of the catalogs that are here to `ask`.
-    pub(crate) fn ask(&self, ask: &mut dyn FnMut(&FingerprintMap<Address>)) {
-        ask(&self.cache.lock().chunks);
-    }
-
-    /// Loads the catalog that has the chunk at an address, if it is not here. Then asks as [`ask`](Self::ask), before
-    /// the catalog has to make room for another.
-    pub(crate) fn load(&self, address: Address, ask: &mut dyn FnMut(&FingerprintMap<Address>)) -> CatalogState {
-        let removals = {
-            let mut cache = self.cache.lock();
-            if cache.touch(address.origin()) {
-                ask(&cache.chunks);
-                return CatalogState::Here;
-            }
-            cache.removals
-        };
         // The cache is optional: a container with a damaged catalog is left to other look-ups, and to `check`.
         let catalog = match self.storage.sealed_catalog_of(address) {
             Ok(Some(catalog)) => catalog,
@@ -163,13 +89,27 @@ impl ContainerCacheFilter {
             Err(_) => return CatalogState::Unknown,
         };
         let Ok(dead) = DeadSlots::read(&self.blocks, catalog.container) else { return CatalogState::Unknown };
-        let mut cache = self.cache.lock();
-        if cache.removals != removals || cache.is_merging {
+        let rules = self.rules.lock();
+        if rules.removals != removals || rules.is_merging {
             return CatalogState::Unknown;
         }
-        cache.insert(&catalog, &dead, self.limit_entries);
-        ask(&cache.chunks);
+        let is_alive = |slot: usize| rules.is_alive(&catalog, &dead, slot);
+        match self.storage.open_catalog(&catalog, &is_alive) {
+            Some(known) => ask(&|name| known.find(name)),
+            // The cache has no room for it: it answers only this once.
+            None => ask(&|name| {
+                let slots = catalog.slots.iter().enumerate();
+                let found = slots.filter(|(slot, of)| of.fingerprint == *name && is_alive(*slot)).map(|(slot, _)| slot).next();
+                found.map(|slot| catalog.address(slot))
+            }),
+        }
         CatalogState::Read
+    }
+}
+
+impl Rules {
+    fn is_alive(&self, catalog: &Catalog, dead: &DeadSlots, slot: usize) -> bool {
+        !dead.contains(slot) && self.replaced.get(&catalog.slots[slot].fingerprint).is_none_or(|now| *now == catalog.address(slot))
     }
 }
 
@@ -187,44 +127,50 @@ impl Filter for ContainerCacheFilter {
     }
 
     fn check(&self, _request: &Request<'_>, lookups: &mut [Lookup<'_>], active: &[usize]) -> Result<()> {
-        let cache = self.cache.lock();
+        let known = self.storage.known_chunks();
         for at in active {
-            if let Some(address) = cache.chunks.get(&lookups[*at].fingerprint) {
-                lookups[*at].found(Verdict::StrongMaybe, *address);
+            if let Some(address) = known.find(&lookups[*at].fingerprint) {
+                lookups[*at].found(Verdict::StrongMaybe, address);
             }
         }
         Ok(())
     }
 
+    /// Forgets chunks that were stored although their container is open: what is known led the chain to a bad copy.
     fn update(&self, stored: &[(Fingerprint, Address)]) {
-        let mut cache = self.cache.lock();
-        for (fingerprint, address) in stored {
-            cache.replace(fingerprint, *address, self.limit_entries);
+        let is_bad = {
+            let known = self.storage.known_chunks();
+            let is_bad = |(name, address): &&(Fingerprint, Address)| known.find(name).is_some_and(|old| old != *address);
+            stored.iter().filter(is_bad).copied().collect::<Vec<_>>()
+        };
+        if is_bad.is_empty() {
+            return;
+        }
+        let mut rules = self.rules.lock();
+        for (name, address) in is_bad {
+            self.storage.forget_chunks(&[name]);
+            if rules.replaced.len() >= MOST_REPLACED {
+                rules.replaced.clear();
+            }
+            rules.replaced.insert(name, address);
         }
     }
 
     fn removed(&self, chunks: &[Fingerprint]) {
-        let mut cache = self.cache.lock();
-        cache.removals += 1;
-        for chunk in chunks {
-            cache.chunks.remove(chunk);
-        }
+        let mut rules = self.rules.lock();
+        rules.removals += 1;
+        self.storage.forget_chunks(chunks);
     }
 
     fn merging(&self, is_under_way: bool) {
-        let mut cache = self.cache.lock();
-        cache.removals += 1;
-        cache.is_merging = is_under_way;
+        let mut rules = self.rules.lock();
+        rules.removals += 1;
+        rules.is_merging = is_under_way;
     }
 
     fn post_process(&self, found: &[Address]) -> Result<()> {
-        let mut last = None;
-        for address in found {
-            let origin = address.origin();
-            if last != Some(origin) {
-                last = Some(origin);
-                self.load(*address, &mut |_| {});
-            }
+        for together in found.chunk_by(|one, next| one.origin() == next.origin()) {
+            self.load(together[0], together.len() as u32, &mut |_| {});
         }
         Ok(())
     }

@@ -19,8 +19,8 @@ mod zero;
 pub use block_index::BlockIndexFilter;
 pub use bloom::BloomFilter;
 pub use byte_compare::ByteCompareFilter;
-pub(crate) use container_cache::CatalogState;
 pub use container_cache::ContainerCacheFilter;
+pub(crate) use container_cache::{CatalogState, Find};
 pub use zero::{ZeroChunkFilter, is_zero};
 
 use crate::components::FILTER_CHUNK_INDEX;

@@ -100,6 +100,7 @@ fn told(results: &Results, expectation: &Expectation) -> String {
         (Some(component), _) => format!("share of {component}"),
         (None, Quantity::Throughput) => "throughput".to_owned(),
         (None, Quantity::NewPercent) => "new data".to_owned(),
+        (None, Quantity::FoundPercent) => "duplicates found".to_owned(),
         (None, Quantity::SettleTime) => "time to settle".to_owned(),
         (None, Quantity::IndexReads) => "reads of the chunk index".to_owned(),
         (None, Quantity::Share) => "share".to_owned(),

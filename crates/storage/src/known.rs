@@ -1,0 +1,43 @@
+//! Chunks that are known by name, without an index: those of open catalogs in the cache (`catalog_cache.rs`).
+
+use crate::catalog_cache::CatalogCache;
+use crate::store::ContainerStore;
+use crate::{Address, Catalog, Origin};
+use onefold_fingerprint::Fingerprint;
+use parking_lot::MutexGuard;
+use std::sync::Arc;
+
+/// The chunks of open catalogs. No catalog comes or goes while this is held, so hold it shortly.
+pub struct KnownChunks<'a>(pub(crate) MutexGuard<'a, CatalogCache>);
+
+impl KnownChunks<'_> {
+    /// Returns where a chunk was when its catalog was opened.
+    pub fn find(&self, name: &Fingerprint) -> Option<Address> {
+        self.0.find(name)
+    }
+}
+
+impl ContainerStore {
+    /// Returns all chunks that are known by name.
+    pub fn known_chunks(&self) -> KnownChunks<'_> {
+        KnownChunks(self.shared.caches.catalogs())
+    }
+
+    /// Notes that chunks of an origin were found so many times. `None`: no catalog that has them is open.
+    pub fn touch_catalog(&self, origin: Origin, hits: u32) -> Option<KnownChunks<'_>> {
+        let mut catalogs = self.shared.caches.catalogs();
+        catalogs.touch(origin, hits).then(|| KnownChunks(catalogs))
+    }
+
+    /// Opens a catalog: makes its chunks known by name, except those that are not alive. `None`: the cache has not kept
+    /// it, or has no room.
+    pub fn open_catalog(&self, catalog: &Arc<Catalog>, is_alive: &dyn Fn(usize) -> bool) -> Option<KnownChunks<'_>> {
+        let mut catalogs = self.shared.caches.catalogs();
+        catalogs.open(catalog, is_alive).then(|| KnownChunks(catalogs))
+    }
+
+    /// Makes chunks unknown by name, until their catalogs leave the cache and are opened again.
+    pub fn forget_chunks(&self, names: &[Fingerprint]) {
+        self.shared.caches.catalogs().forget_chunks(names);
+    }
+}
