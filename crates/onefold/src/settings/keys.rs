@@ -137,7 +137,7 @@ pub const KEYS: &[Key] = &[
         section: "memory",
         name: "sampled_index",
         default: "\"256MiB\"",
-        kind: Kind::Size { least: 64 * KIB, most: TIB },
+        kind: Kind::Size { least: 4 * KIB, most: TIB },
         about: "Hooks of profile `sampled`: 6.9 bytes for each chunk of the sample, and at least one hook for each container. When it is full, the sample halves. The system gives it as it is filled. After a change the next opening makes new hooks from catalogs. With less than one hook for each container the store does not open for writing.",
         set: |settings, value| settings.engine.sampled_index_bytes = value.units(),
     },
