@@ -108,6 +108,11 @@ impl Origin {
         Address::new(self.0, slot)
     }
 
+    /// Returns the origin of the chunks whose container was begun next in the same partition, if there was one.
+    pub(crate) fn next(self) -> Option<Origin> {
+        Some(Origin(ContainerId::new(self.0.partition(), self.0.number().checked_add(1)?)))
+    }
+
     pub(crate) fn container(self) -> ContainerId {
         self.0
     }

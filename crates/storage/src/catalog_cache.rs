@@ -165,6 +165,11 @@ impl CatalogCache {
         true
     }
 
+    /// Returns the open catalog that has the chunks of an origin.
+    pub(crate) fn open_catalog(&self, origin: Origin) -> Option<&Catalog> {
+        self.origins.get(&origin).map(|entry| catalog(&self.entries, *entry))
+    }
+
     /// Returns where an open catalog has a chunk.
     pub(crate) fn find(&self, chunk: &Fingerprint) -> Option<Address> {
         let place = self.chunks.find(chunk.hash_bits(), |known| name(&self.entries, *known) == chunk)?;

@@ -17,6 +17,22 @@ impl KnownChunks<'_> {
     }
 }
 
+/// Chunks of a container that have to be found one after the other before the container filled after it is expected.
+const IN_ORDER: usize = 8;
+
+impl KnownChunks<'_> {
+    /// Returns the origin that is expected next, if these chunks run on in order to near the end of an open catalog:
+    /// that of the container with the next number. The chunks have one origin.
+    pub fn expected_after(&self, found: &[Address]) -> Option<Origin> {
+        let last = *found.last().filter(|_| found.len() >= IN_ORDER)?;
+        let is_in_order = found.windows(2).all(|pair| pair[0].bits() + 1 == pair[1].bits());
+        let catalog = self.0.open_catalog(last.origin()).filter(|_| is_in_order)?;
+        // The next request may find as many, and the one after it too.
+        let is_near_the_end = catalog.slots.len() - catalog.position(last)? <= 2 * found.len();
+        last.origin().next().filter(|_| is_near_the_end)
+    }
+}
+
 impl ContainerStore {
     /// Returns all chunks that are known by name.
     pub fn known_chunks(&self) -> KnownChunks<'_> {

@@ -171,6 +171,10 @@ impl Filter for ContainerCacheFilter {
     fn post_process(&self, found: &[Address]) -> Result<()> {
         for together in found.chunk_by(|one, next| one.origin() == next.origin()) {
             self.load(together[0], together.len() as u32, &mut |_| {});
+            let expected = self.storage.known_chunks().expected_after(together);
+            if let Some(next) = expected {
+                self.load(next.address(0), 0, &mut |_| {});
+            }
         }
         Ok(())
     }
