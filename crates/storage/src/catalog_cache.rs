@@ -6,7 +6,8 @@
 //!
 //! # Invariants
 //! * Catalogs, look-up and order take at most the limit of bytes when a call returns.
-//! * A name leads to one slot: that of the catalog that was opened last.
+//! * A name leads to one slot: that of the catalog that was opened last. `Cached::known` has a bit for each slot that a
+//!   name leads to, and for no other: so the slot after the last one can be tried before the table is.
 //! * Each origin has one open catalog. A merged container has the chunks of many origins; the catalogs that they had go.
 //! * A chunk that was [forgotten](CatalogCache::forget_chunks) is not found until its catalog leaves and is opened again.
 
@@ -26,16 +27,37 @@ const SPARSE: usize = 8;
 
 /// Where a chunk is in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+pub(crate) struct Place {
     entry: u32,
     slot: u16,
+}
+
+impl Place {
+    /// Returns the place behind it, if a container can have so many slots.
+    pub(crate) fn next(self) -> Option<Place> {
+        Some(Place { slot: self.slot.checked_add(1)?, ..self })
+    }
 }
 
 #[derive(Debug)]
 struct Cached {
     catalog: Arc<Catalog>,
     cost_bytes: usize,
-    is_open: bool,
+    /// A bit for each slot that its name leads to. `None`: the catalog is not open.
+    known: Option<Box<[u64]>>,
+}
+
+impl Cached {
+    fn is_known(&self, slot: u16) -> bool {
+        let word = self.known.as_ref().and_then(|known| known.get(usize::from(slot / 64)));
+        word.is_some_and(|word| word >> (slot % 64) & 1 == 1)
+    }
+
+    fn set_known(&mut self, slot: u16, is_known: bool) {
+        if let Some(word) = self.known.as_mut().and_then(|known| known.get_mut(usize::from(slot / 64))) {
+            *word = *word & !(1 << (slot % 64)) | u64::from(is_known) << (slot % 64);
+        }
+    }
 }
 
 /// Catalogs by container, and chunks by name.
@@ -92,12 +114,13 @@ impl CatalogCache {
     pub(crate) fn insert(&mut self, catalog: &Arc<Catalog>) {
         self.remove(catalog.container);
         let mapped = catalog.home_containers().len() * MAPPED_BYTES;
-        let cost_bytes = catalog.memory_bytes() + ENTRY_BYTES + ORDER_BYTES + mapped;
+        let known_bytes = catalog.slots.len().div_ceil(64) * size_of::<u64>();
+        let cost_bytes = catalog.memory_bytes() + known_bytes + ENTRY_BYTES + ORDER_BYTES + mapped;
         if cost_bytes > self.limit_bytes {
             return;
         }
         while self.used_bytes() + cost_bytes > self.limit_bytes && self.evict().is_some() {}
-        let cached = Cached { catalog: catalog.clone(), cost_bytes, is_open: false };
+        let cached = Cached { catalog: catalog.clone(), cost_bytes, known: None };
         let entry = self.free.pop().unwrap_or(self.entries.len() as u32);
         if entry as usize == self.entries.len() {
             self.entries.push(Some(cached));
@@ -123,7 +146,7 @@ impl CatalogCache {
         let Some(this) = self.containers.get(&catalog.container).copied() else { return false };
         match &self.entries[this as usize] {
             Some(cached) if !Arc::ptr_eq(&cached.catalog, catalog) => return false,
-            Some(cached) if cached.is_open => return true, // another stream was faster
+            Some(cached) if cached.known.is_some() => return true, // another stream was faster
             _ => {}
         }
         // Containers with these origins have been merged into this one since.
@@ -133,6 +156,9 @@ impl CatalogCache {
                 self.drop_entry(merged);
             }
         }
+        if let Some(cached) = &mut self.entries[this as usize] {
+            cached.known = Some(vec![0; catalog.slots.len().div_ceil(64)].into());
+        }
         for (number, slot) in catalog.slots.iter().enumerate().filter(|(number, _)| is_alive(*number)) {
             let place = Place { entry: this, slot: number as u16 };
             let entries = &self.entries;
@@ -141,15 +167,17 @@ impl CatalogCache {
                 |known| *name(entries, *known) == slot.fingerprint,
                 |known| name(entries, *known).hash_bits(),
             );
-            match found {
-                Entry::Occupied(mut known) => *known.get_mut() = place,
-                Entry::Vacant(free) => drop(free.insert(place)),
-            }
+            let before = match found {
+                Entry::Occupied(mut known) => Some(std::mem::replace(known.get_mut(), place)),
+                Entry::Vacant(free) => {
+                    free.insert(place);
+                    None
+                }
+            };
+            before.into_iter().for_each(|before| self.set_known(before, false));
+            self.set_known(place, true);
         }
         self.origins.extend(catalog.origins().map(|origin| (origin, this)));
-        if let Some(cached) = &mut self.entries[this as usize] {
-            cached.is_open = true;
-        }
         while self.used_bytes() > self.limit_bytes {
             if self.evict() == Some(this) {
                 return false;
@@ -171,16 +199,33 @@ impl CatalogCache {
     }
 
     /// Returns where an open catalog has a chunk.
-    pub(crate) fn find(&self, chunk: &Fingerprint) -> Option<Address> {
-        let place = self.chunks.find(chunk.hash_bits(), |known| name(&self.entries, *known) == chunk)?;
-        Some(catalog(&self.entries, place.entry).address(usize::from(place.slot)))
+    pub(crate) fn find(&self, chunk: &Fingerprint) -> Option<Place> {
+        self.chunks.find(chunk.hash_bits(), |known| name(&self.entries, *known) == chunk).copied()
+    }
+
+    /// Returns whether [`find`](Self::find) returns this place for a chunk, without a look into the table.
+    pub(crate) fn is_at(&self, place: Place, chunk: &Fingerprint) -> bool {
+        let cached = self.entries.get(place.entry as usize).and_then(Option::as_ref);
+        cached.is_some_and(|cached| cached.is_known(place.slot) && cached.catalog.slots[usize::from(place.slot)].fingerprint == *chunk)
+    }
+
+    /// Returns the address of the chunk at a place that was found.
+    pub(crate) fn address(&self, place: Place) -> Address {
+        catalog(&self.entries, place.entry).address(usize::from(place.slot))
+    }
+
+    fn set_known(&mut self, place: Place, is_known: bool) {
+        if let Some(cached) = &mut self.entries[place.entry as usize] {
+            cached.set_known(place.slot, is_known);
+        }
     }
 
     /// Makes chunks unknown by name.
     pub(crate) fn forget_chunks(&mut self, chunks: &[Fingerprint]) {
         for chunk in chunks {
             if let Ok(known) = self.chunks.find_entry(chunk.hash_bits(), |known| name(&self.entries, *known) == chunk) {
-                known.remove();
+                let (place, _) = known.remove();
+                self.set_known(place, false);
             }
         }
     }
@@ -193,14 +238,15 @@ impl CatalogCache {
 
     /// Drops an entry that has left the order.
     fn drop_entry(&mut self, entry: u32) {
-        let Some(Cached { catalog, cost_bytes, is_open }) = self.entries[entry as usize].take() else { return };
+        let Some(cached) = self.entries[entry as usize].take() else { return };
+        let catalog = &cached.catalog;
         self.free.push(entry);
         self.containers.remove(&catalog.container);
-        self.cost_bytes -= cost_bytes;
-        if !is_open {
+        self.cost_bytes -= cached.cost_bytes;
+        if cached.known.is_none() {
             return;
         }
-        for (number, slot) in catalog.slots.iter().enumerate() {
+        for (number, slot) in catalog.slots.iter().enumerate().filter(|(number, _)| cached.is_known(*number as u16)) {
             let place = Place { entry, slot: number as u16 };
             if let Ok(known) = self.chunks.find_entry(slot.fingerprint.hash_bits(), |known| *known == place) {
                 known.remove();
@@ -259,8 +305,28 @@ mod tests {
     }
 
     impl CatalogCache {
+        fn find_address(&self, chunk: &Fingerprint) -> Option<Address> {
+            self.find(chunk).map(|place| self.address(place))
+        }
+
+        /// Checks that the bits of slots and the table say the same.
+        fn check_known(&self) {
+            let places = self.entries.iter().enumerate().filter_map(|(entry, cached)| Some((entry, cached.as_ref()?)));
+            let mut count = 0;
+            for (entry, cached) in places {
+                for (number, slot) in cached.catalog.slots.iter().enumerate() {
+                    let place = Place { entry: entry as u32, slot: number as u16 };
+                    let is_found = cached.known.is_some() && self.find(&slot.fingerprint) == Some(place);
+                    assert_eq!(self.is_at(place, &slot.fingerprint), is_found);
+                    assert!(!self.is_at(place, &chunk(999)));
+                    count += usize::from(is_found);
+                }
+            }
+            assert_eq!(count, self.chunks.len());
+        }
+
         fn is_open(&self, container: ContainerId) -> bool {
-            self.containers.get(&container).is_some_and(|entry| self.entries[*entry as usize].as_ref().unwrap().is_open)
+            self.containers.get(&container).is_some_and(|entry| self.entries[*entry as usize].as_ref().unwrap().known.is_some())
         }
     }
 
@@ -333,7 +399,7 @@ mod tests {
                             let alive = (0..catalog.slots.len()).filter(|slot| is_alive(*slot));
                             let mut chunks: HashMap<_, Vec<_>> = HashMap::new();
                             alive.for_each(|slot| chunks.entry(catalog.slots[slot].fingerprint).or_default().push(catalog.address(slot)));
-                            let all_found = chunks.iter().all(|(name, places)| cache.find(name).is_some_and(|at| places.contains(&at)));
+                            let all_found = chunks.iter().all(|(name, places)| cache.find_address(name).is_some_and(|at| places.contains(&at)));
                             prop_assert!(all_found, "right after it was opened, all its living chunks are found in it");
                             let replaced = |other: u32| other != id && catalogs[other as usize].origins().any(|one| catalog.origins().any(|of| of == one));
                             let others = (0..CONTAINERS).filter(|other| replaced(*other));
@@ -365,10 +431,11 @@ mod tests {
                         prop_assert!(names.iter().all(|name| cache.find(name).is_none()));
                     }
                 }
+                cache.check_known();
                 prop_assert!(cache.used_bytes() <= limit_bytes, "{} of {limit_bytes} bytes", cache.used_bytes());
                 prop_assert_eq!(cache.used_bytes() == 0, cache.containers.is_empty());
                 for number in 0..200 {
-                    if let Some(address) = cache.find(&chunk(number)) {
+                    if let Some(address) = cache.find_address(&chunk(number)) {
                         let is_right = open.values().any(|chunks| chunks.get(&chunk(number)).is_some_and(|places| places.contains(&address)));
                         prop_assert!(is_right, "chunk {number} at {address}");
                     }
