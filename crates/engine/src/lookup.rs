@@ -26,11 +26,19 @@ pub(crate) enum Lookup {
 }
 
 impl Lookup {
-    /// Begins the reads that look-ups of these chunks will wait for. Returns how many of them a device does.
+    /// Prepares look-ups of these chunks: begins the reads that they will wait for, or opens the catalogs that hooks
+    /// lead to. Returns how many chunks nobody knows, of which a hook of a later chunk may tell where they are.
     pub(crate) fn expect(&self, names: &[Fingerprint]) -> usize {
         match self {
-            Lookup::Exact(index) => index.expect(names),
-            Lookup::Sampled(_) => 0,
+            Lookup::Exact(index) => {
+                index.expect(names);
+                0
+            }
+            Lookup::Sampled(sampled) => {
+                let mut found = Vec::with_capacity(names.len());
+                sampled.find(names, &mut found);
+                found.iter().filter(|found| found.is_none()).count()
+            }
         }
     }
 

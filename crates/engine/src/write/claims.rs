@@ -68,8 +68,8 @@ pub(crate) enum Claim {
 
 /// Answers whether a chunk is stored, and if not, who stores it.
 pub(crate) trait Claims: Send + Sync + Debug {
-    /// Begins the reads that claims of these chunks will wait for. Returns how many of them a device does. Advice: it
-    /// changes no answer.
+    /// Prepares claims of these chunks: begins the reads that they will wait for, or opens the catalogs that hooks lead
+    /// to. Returns for how many chunks what comes after them may still tell where they are. Advice: it takes no claim.
     fn expect(&self, names: &[Fingerprint]) -> usize;
     /// Appends one answer for each of `wanted`. Never waits for another stream. Returns for how many reads it waited
     /// for a device. Errors: none of them is claimed.

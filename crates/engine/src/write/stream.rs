@@ -67,6 +67,8 @@ pub struct WriteStream {
 struct Step<'d> {
     /// No step is on its way before it.
     is_first: bool,
+    /// Its chunks were expected and are stored.
+    is_predicted: bool,
     bytes: usize,
     chunks: Vec<&'d [u8]>,
     /// One for each chunk.
@@ -77,7 +79,7 @@ struct Step<'d> {
 
 impl Step<'_> {
     fn clear(&mut self, is_first: bool) {
-        self.is_first = is_first;
+        (self.is_first, self.is_predicted) = (is_first, false);
         self.bytes = 0;
         self.chunks.clear();
         self.fingerprints.clear();
@@ -197,6 +199,7 @@ impl WriteStream {
             if consumed > 0 {
                 // The end of a container, or of what is known: a few chunks tell where it goes on.
                 self.step_bytes = least_bytes;
+                step.is_predicted = true;
                 engine.profile.add(&PREDICTION, begun.elapsed().as_nanos() as u64, consumed as u64);
                 return consumed;
             }
@@ -253,7 +256,8 @@ impl WriteStream {
     /// pieces.
     ///
     /// While most chunks wait for reads of the chunk index, the stream cuts and names later steps and begins their
-    /// reads before it stores the first one. It claims nothing of a later step: it only
+    /// reads before it stores the first one. It does the same while nobody knows some chunk and a hook of a later one
+    /// may lead to the container of both. It claims nothing of a later step: it only
     /// [expects](crate::write::claims::Claims::expect) it.
     fn store_steps<'d>(
         &mut self,
@@ -265,6 +269,7 @@ impl WriteStream {
         let (mut steps, mut spare): (VecDeque<Step<'d>>, Option<Step<'d>>) = Default::default();
         let (mut ahead_bytes, mut is_over) = (0, false);
         let mut pieces = Vec::new();
+        let has_hooks = self.engine.lookup.sampled().is_some();
         loop {
             while !is_over && (steps.is_empty() || self.looks_ahead && ahead_bytes < AHEAD_BYTES) {
                 let mut step = spare.take().unwrap_or_default();
@@ -273,9 +278,11 @@ impl WriteStream {
                     is_over = true;
                     break;
                 }
-                if self.looks_ahead {
-                    let names: Vec<_> = step.fingerprints.iter().filter(|name| **name != unnamed).copied().collect();
-                    self.engine.claims.expect(&names);
+                if self.looks_ahead || has_hooks {
+                    let asked = step.fingerprints.iter().filter(|name| **name != unnamed && !step.is_predicted);
+                    let unknown = self.engine.claims.expect(&asked.copied().collect::<Vec<_>>());
+                    self.looks_ahead &= !has_hooks;
+                    self.looks_ahead |= unknown > 0;
                 }
                 ahead_bytes += step.bytes;
                 steps.push_back(step);
@@ -376,8 +383,10 @@ impl WriteStream {
                 self.prediction.learn(last, &engine.storage);
             }
         }
-        // Not where caches know much: what they know would be read in vain.
-        self.looks_ahead = 4 * self.claimed >= 3 * chunks.len() && 8 * self.waited > chunks.len();
+        if engine.lookup.index().is_some() {
+            // Not where caches know much: what they know would be read in vain.
+            self.looks_ahead = 4 * self.claimed >= 3 * chunks.len() && 8 * self.waited > chunks.len();
+        }
         Ok(())
     }
 
