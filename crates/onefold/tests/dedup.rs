@@ -96,7 +96,7 @@ fn a_store_that_finds_every_duplicate_has_nothing_to_join() {
     for profile in ["exact", "marked"] {
         let scene = Scene::with_store(&["--profile", profile]);
         fs::write(scene.path("file"), noise(1, 100_000)).unwrap();
-        scene.run(["backup", "file"]).succeeds();
+        scene.run(["backup", "--name", "file", "file"]).succeeds();
         let run = scene.run(["dedup"]).succeeds();
         assert!(run.out.contains("nothing to do"), "{}", run.out);
         let done = scene.run(["dedup", "--json"]).succeeds().json();
@@ -104,8 +104,8 @@ fn a_store_that_finds_every_duplicate_has_nothing_to_join() {
     }
     // In append-only mode nothing may go.
     let scene = Scene::with_store(&["--profile", "sampled"]);
-    fs::write(scene.path("secret"), "a secret of 14").unwrap();
-    scene.run(["append-only", "on", "--secret-file", "secret"]);
+    fs::write(scene.path("secret"), "a secret that is long enough").unwrap();
+    scene.run(["append-only", "on", "--secret-file", "secret"]).succeeds();
     let refused = scene.run(["dedup"]);
     assert!(refused.code != 0 && refused.err.contains("append-only"), "{}", refused.err);
 }
