@@ -7,9 +7,11 @@
 //! # Invariants
 //! * Catalogs, look-up and order take at most the limit of bytes when a call returns.
 //! * A name leads to one slot: that of the catalog that was opened last. `Cached::known` has a bit for each slot that a
-//!   name leads to, and for no other: so the slot after the last one can be tried before the table is.
-//! * Each origin has one open catalog. A merged container has the chunks of many origins; the catalogs that they had go.
-//! * A chunk that was [forgotten](CatalogCache::forget_chunks) is not found until its catalog leaves and is opened again.
+//!   name leads to, and for no other. So the slot after the last one can be tried before the table is.
+//! * Each origin has one open catalog. A merged container has the chunks of many origins: the catalogs that they had
+//!   go.
+//! * A chunk that was [forgotten](CatalogCache::forget_chunks) is not found until its catalog leaves and is opened
+//!   again.
 
 use crate::eviction::{CachePolicy, ORDER_BYTES, Order};
 use crate::{Address, Catalog, ContainerId, Origin};

@@ -42,8 +42,8 @@ impl Coverage {
     pub fn needed_bytes(&self) -> u64 {
         let bytes = Hooks::minimum_bytes(self.containers);
         let unit = match bytes {
-            ..MIB => 64 * KIB,
-            ..GIB => MIB,
+            0..MIB => 64 * KIB,
+            MIB..GIB => MIB,
             _ if bytes < 8 * GIB => GIB / 4,
             _ => GIB,
         };

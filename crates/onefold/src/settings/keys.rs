@@ -162,7 +162,7 @@ pub const KEYS: &[Key] = &[
         name: "catalog_cache_policy",
         default: "\"lru\"",
         kind: Kind::Choice(&CATALOG_CACHE_POLICIES),
-        about: "Which catalogs go when their memory is full. \"lru\": the least recently used one. \"2q\": one that was loaded once goes before those that came back, so data that is read once does not displace them. \"hits\": the one with the fewest hits among the eight least recently used.",
+        about: "Which catalogs go when their memory is full. \"lru\": the least recently used one. \"2q\": one that was loaded once goes before those that came back, so data that is read once does not displace them. \"hits\": the one with the fewest hits among the eight least recently used; old hits count less and less.",
         set: |settings, value| settings.engine.catalog_cache_policy = value.text().and_then(|name| name.parse().ok()).unwrap_or_default(),
     },
     Key {
