@@ -84,7 +84,7 @@ fn m3_5_a_capacity_says_how_many_chunks_have_a_hook_and_needs_memory_for_the_con
     scene.run(["init", "s", "--sampled-index", "1GiB"]).ends_with(2).says(&["--sampled-index", "no hooks"]);
     let sampled = ["init", "s", "--profile", "sampled"];
     let with = |more: &[&'static str]| [&sampled[..], more].concat();
-    scene.run(with(&["--sampled-index", "1KiB"])).ends_with(2).says(&["--sampled-index", "64KiB"]);
+    scene.run(with(&["--sampled-index", "1KiB"])).ends_with(2).says(&["--sampled-index", "4KiB"]);
     scene.run(with(&["--capacity", "1B"])).ends_with(2).says(&["capacity", "one container"]);
     let needed = "--sampled-index 889MiB";
     scene.run(with(&["--capacity", "500TiB"])).ends_with(2).says(&["at least 889MiB", "131,072,000 containers", needed]);
