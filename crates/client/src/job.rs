@@ -1,5 +1,6 @@
 //! The work that the walk hands to the readers.
 
+use onefold_engine::Recipe;
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -15,4 +16,6 @@ pub(crate) struct Job {
     pub(crate) size_bytes: u64,
     /// A block device or FIFO whose content is wanted.
     pub(crate) is_special: bool,
+    /// What the file had in the previous backup, if that helps the store.
+    pub(crate) earlier: Option<Recipe>,
 }

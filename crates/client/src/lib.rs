@@ -22,6 +22,7 @@ mod marker;
 mod monitor;
 mod options;
 mod read;
+mod recall;
 mod restore;
 mod select;
 mod source;

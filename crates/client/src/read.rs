@@ -6,6 +6,7 @@
 
 use crate::job::Job;
 use crate::monitor::{Counter, Watch};
+use crate::recall::Recalled;
 use crate::source::{self, Found};
 use crate::state::set_xattrs;
 use crate::walk::absolute;
@@ -26,6 +27,8 @@ use std::time::Duration;
 const SMALL_BYTES: u64 = 1 << 20;
 /// Small files in memory before they are stored.
 const GATHER_BYTES: usize = 4 << 20;
+/// Bytes of small files that are stored before the stream is told what the next ones had.
+const TOLD_BYTES: usize = 512 << 10;
 /// Large files go through a buffer of this size.
 const BUFFER_BYTES: usize = 4 << 20;
 /// The limit to which a buffer grows if it holds no whole chunk.
@@ -45,10 +48,13 @@ pub(crate) type Answer = (u64, Option<Entry>);
 struct Gathered {
     bytes: Vec<u8>,
     files: Vec<(u64, Entry, Range<usize>)>,
+    /// One for each file.
+    recalled: Vec<Option<Recalled>>,
 }
 
 /// One reader, with its own data stream. The metadata of all readers goes to one stream.
 pub(crate) struct Reader<'a> {
+    engine: &'a Arc<Engine>,
     watch: &'a Watch<'a>,
     data: WriteStream,
     metadata: &'a Mutex<WriteStream>,
@@ -65,9 +71,9 @@ struct Open<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(crate) fn new(engine: &Arc<Engine>, metadata: &'a Mutex<WriteStream>, watch: &'a Watch<'a>) -> Reader<'a> {
+    pub(crate) fn new(engine: &'a Arc<Engine>, metadata: &'a Mutex<WriteStream>, watch: &'a Watch<'a>) -> Reader<'a> {
         let (data, digest_bytes) = (engine.stream().sequential(), engine.digest_bytes());
-        Reader { watch, data, metadata, digest_bytes, gathered: Gathered::default(), buffer: Vec::new() }
+        Reader { engine, watch, data, metadata, digest_bytes, gathered: Gathered::default(), buffer: Vec::new() }
     }
 
     /// Works until there are no more jobs.
@@ -160,6 +166,7 @@ impl<'a> Reader<'a> {
                 let content = Content::File { size_bytes: length as u64, recipe: Default::default() };
                 let entry = Entry { name: open.job.name.clone(), attributes: open.found.attributes.clone(), content };
                 self.gathered.files.push((open.job.ticket, entry, start..start + length));
+                self.gathered.recalled.push(self.recalled(open.job));
                 true
             }
             Err(error) => {
@@ -171,12 +178,23 @@ impl<'a> Reader<'a> {
     }
 
     fn store_gathered(&mut self, answers: &Sender<Answer>) -> Result<()> {
-        let Gathered { bytes, files } = &mut self.gathered;
+        let Gathered { bytes, files, recalled } = &mut self.gathered;
         if files.is_empty() {
             return Ok(());
         }
-        let runs: Vec<&[u8]> = files.iter().map(|(_, _, range)| &bytes[range.clone()]).collect();
-        let pieces = self.data.write_runs(&runs, Hints::default())?;
+        let mut pieces = Vec::with_capacity(files.len());
+        // What a stream is told must still be in memory when it asks.
+        let (mut gathered_bytes, together) = (0, if self.engine.recalls() { TOLD_BYTES } else { usize::MAX });
+        let told_together = files.chunk_by(|(_, _, one), _| {
+            gathered_bytes += one.len();
+            gathered_bytes < together || std::mem::take(&mut gathered_bytes) == 0
+        });
+        let mut recalled = recalled.drain(..);
+        for files in told_together {
+            (&mut recalled).take(files.len()).flatten().for_each(|mut recalled| recalled.tell(&self.data, SMALL_BYTES));
+            let runs: Vec<&[u8]> = files.iter().map(|(_, _, range)| &bytes[range.clone()]).collect();
+            pieces.extend(self.data.write_runs(&runs, Hints::default())?);
+        }
         for ((ticket, mut entry, range), pieces) in files.drain(..).zip(pieces) {
             let mut recipe = RecipeWriter::new(self.digest_bytes);
             let mut metadata = self.metadata.lock();
@@ -190,11 +208,16 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    fn recalled(&self, job: &Job) -> Option<Recalled> {
+        job.earlier.as_ref().map(|recipe| Recalled::new(self.engine, recipe))
+    }
+
     /// Reads and stores a file piece by piece. `None`: it cannot be read, which has been reported.
     fn large(&mut self, open: &Open<'_>, path: &[u8], is_sparse: bool) -> Result<Option<Entry>> {
         let end = if open.found.size_bytes == 0 { UNSIZED_BYTES } else { open.found.size_bytes };
         let _ = rustix::fs::fadvise(&open.file, 0, None, rustix::fs::Advice::Sequential);
         let mut recipe = RecipeWriter::new(self.digest_bytes);
+        let mut recalled = self.recalled(open.job);
         let mut at = 0;
         while at < end {
             let data = if is_sparse { next_data(&open.file, at, end) } else { Ok(at..end) };
@@ -209,7 +232,7 @@ impl<'a> Reader<'a> {
                 self.watch.count(Counter::DoneBytes, data.start - at);
                 recipe.push(&mut self.metadata.lock(), Piece::Zeros { length: data.start - at })?;
             }
-            match self.run_of_data(&From::At(&open.file), data.clone(), &mut recipe)? {
+            match self.run_of_data(&From::At(&open.file), data.clone(), &mut recalled, &mut recipe)? {
                 Ok(read) if read < data.end - data.start => break,
                 Ok(_) => at = data.end,
                 Err(error) => {
@@ -229,7 +252,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Stores the bytes of a range. Returns how many there were, or why they cannot be read.
-    fn run_of_data(&mut self, file: &From<'_>, range: Range<u64>, recipe: &mut RecipeWriter) -> Result<rustix::io::Result<u64>> {
+    fn run_of_data(
+        &mut self,
+        file: &From<'_>,
+        range: Range<u64>,
+        recalled: &mut Option<Recalled>,
+        recipe: &mut RecipeWriter,
+    ) -> Result<rustix::io::Result<u64>> {
         let mut pieces = Vec::new();
         let mut at = range.start;
         // The first `kept` bytes of the buffer are the tail without a known boundary.
@@ -246,6 +275,7 @@ impl<'a> Reader<'a> {
             let last = at == range.end || read < wanted;
             self.watch.count(Counter::DataBytes, read as u64);
             self.watch.count(Counter::DoneBytes, read as u64);
+            recalled.iter_mut().for_each(|recalled| recalled.tell(&self.data, at));
             let consumed = self.data.write(&self.buffer[..filled], last, Hints::default(), &mut pieces)?;
             let mut metadata = self.metadata.lock();
             for piece in pieces.drain(..) {
@@ -288,7 +318,7 @@ impl<'a> Reader<'a> {
             }
         };
         let mut recipe = RecipeWriter::new(self.digest_bytes);
-        if let Err(error) = self.run_of_data(&file, 0..end, &mut recipe)? {
+        if let Err(error) = self.run_of_data(&file, 0..end, &mut None, &mut recipe)? {
             self.watch.error(path, format_args!("cannot read it: {error}"));
             return Ok(None);
         }
@@ -301,7 +331,7 @@ impl<'a> Reader<'a> {
     /// Stores everything that comes from an open file of any kind. `Err` inside: it cannot be read.
     pub(crate) fn everything_from(&mut self, file: &OwnedFd) -> Result<rustix::io::Result<Content>> {
         let mut recipe = RecipeWriter::new(self.digest_bytes);
-        if let Err(error) = self.run_of_data(&From::Here(file), 0..u64::MAX, &mut recipe)? {
+        if let Err(error) = self.run_of_data(&From::Here(file), 0..u64::MAX, &mut None, &mut recipe)? {
             return Ok(Err(error));
         }
         self.watch.count(Counter::AddedBytes, self.data.added_bytes());

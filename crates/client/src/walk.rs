@@ -401,7 +401,12 @@ impl<'a> Walker<'a> {
         self.batch_bytes += size_bytes;
         self.tickets += 1;
         let ticket = self.tickets;
-        self.batch.push(Job { ticket, directory, name: name.clone(), path, size_bytes, is_special });
+        let of_file = |entry: &Entry| match &entry.content {
+            Content::File { recipe, .. } if self.walk.engine.recalls() => Some(recipe.clone()),
+            _ => None,
+        };
+        let recipe = earlier.as_ref().and_then(of_file);
+        self.batch.push(Job { ticket, directory, name: name.clone(), path, size_bytes, is_special, earlier: recipe });
         if self.batch_bytes >= BATCH_BYTES || self.batch.len() >= BATCH_FILES || self.batch_directories.len() >= BATCH_DIRECTORIES {
             self.hand_over()?;
         }

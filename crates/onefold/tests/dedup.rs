@@ -92,6 +92,38 @@ fn m3_4_the_daemon_joins_what_was_missed_by_itself() {
 }
 
 #[test]
+fn m3_6_changed_files_find_what_the_previous_backup_had() {
+    const FILE_BYTES: usize = 12 << 10;
+    let scene = Scene::with_store(&["--profile", "sampled", "--chunk-size", "1KiB", "--container-size", "1MiB", "--compression", "none"]);
+    fs::write(scene.store().join("onefold.toml"), "[memory]\nsampled_index = \"4KiB\"\ncatalog_cache = \"1MiB\"\n").unwrap();
+    let data = noise(1, 4000 * FILE_BYTES);
+    fs::create_dir(scene.path("tree")).unwrap();
+    for (number, bytes) in data.chunks(FILE_BYTES).enumerate() {
+        fs::write(scene.path(&format!("tree/{number:04}")), bytes).unwrap();
+    }
+    fs::write(scene.path("tree/large"), noise(2, 8 << 20)).unwrap();
+    let backup = || scene.run(["backup", "--name", "tree", "tree", "--json"]).succeeds().json()["added_bytes"].as_u64().unwrap();
+    backup();
+    // One in ten changes in one place. Their neighbours are not read at all.
+    let mut changed_bytes = 0;
+    for (number, bytes) in data.chunks(FILE_BYTES).enumerate().step_by(10) {
+        let mut bytes = bytes.to_vec();
+        bytes[number % FILE_BYTES] ^= 1;
+        fs::write(scene.path(&format!("tree/{number:04}")), &bytes).unwrap();
+        changed_bytes += FILE_BYTES as u64;
+    }
+    let mut large = noise(2, 8 << 20);
+    (0..large.len()).step_by(1 << 20).for_each(|at| large[at] ^= 1);
+    fs::write(scene.path("tree/large"), &large).unwrap();
+    let added = backup();
+    assert!(added < changed_bytes / 3, "{added} of {changed_bytes} bytes in files that changed a little were stored again");
+    scene.run(["restore", "latest", "--target", "back"]).succeeds();
+    let back = scene.path("back").join(scene.path("tree/large").strip_prefix("/").unwrap());
+    assert!(fs::read(back).unwrap() == large);
+    scene.run(["check", "--read-data"]).succeeds();
+}
+
+#[test]
 fn a_store_that_finds_every_duplicate_has_nothing_to_join() {
     for profile in ["exact", "marked"] {
         let scene = Scene::with_store(&["--profile", profile]);

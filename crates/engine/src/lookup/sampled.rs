@@ -164,6 +164,14 @@ impl Sampled {
         read
     }
 
+    /// Opens the catalogs of these origins.
+    pub(crate) fn recall(&self, origins: impl Iterator<Item = Origin>) {
+        let mut seen = BTreeSet::new();
+        for origin in origins.filter(|origin| seen.insert(*origin)) {
+            self.catalogs.load(origin.address(0), 0, &mut |_| {});
+        }
+    }
+
     /// Takes in chunks that have become durable, and gives containers that are sealed their hooks. Call before their
     /// claims end.
     pub(crate) fn durable(&self, chunks: impl Iterator<Item = (Fingerprint, Address)>) {

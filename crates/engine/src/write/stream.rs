@@ -44,6 +44,13 @@ pub enum MetadataKind {
     Directory,
 }
 
+impl Engine {
+    /// Returns whether it helps to say what comes next ([`WriteStream::recall`]).
+    pub fn recalls(&self) -> bool {
+        self.lookup.sampled().is_some()
+    }
+}
+
 /// A writing stream: a thread's way into the store. Its new chunks lie together in its own open container.
 #[derive(Debug)]
 pub struct WriteStream {
@@ -293,6 +300,15 @@ impl WriteStream {
             self.store(&step.chunks, &step.fingerprints, hints, &mut pieces)?;
             stored(&step, &mut pieces.drain(..));
             spare = Some(step);
+        }
+    }
+
+    /// Says where the data that comes next may be stored already: what lies there is then found (M3.6). Advice, for
+    /// stores in which it helps ([`Engine::recalls`]).
+    pub fn recall(&self, addresses: &[Address]) {
+        if let Some(sampled) = self.engine.lookup.sampled() {
+            let now = addresses.iter().map(|address| self.engine.copy_of(*address).origin());
+            sampled.recall(now);
         }
     }
 
