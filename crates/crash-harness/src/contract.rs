@@ -94,6 +94,10 @@ impl Liveness for Watched {
         Ok(())
     }
 
+    fn may_be_added(&self, engine: &Engine, places: &[Address]) -> Vec<bool> {
+        self.inner.may_be_added(engine, places)
+    }
+
     fn nobody_needs(&self, places: &[Address]) -> Vec<bool> {
         self.inner.nobody_needs(places)
     }

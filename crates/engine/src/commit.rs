@@ -272,9 +272,8 @@ impl Engine {
         let end = self.log.end();
         let noted = self.liveness.note(&Facts { references: &references, stored: &stored, has_moved, end, ..Facts::default() })?;
         let mut changes = latest_changes(transactions);
-        changes.extend(stored_again);
         changes.extend(noted.changes);
-        let (dead, dead_bytes) = match superseded.dead.changes(&self.objects) {
+        let (mut dead, mut dead_bytes) = match superseded.dead.changes(&self.objects) {
             // Dead slots cannot be read: the old copies then count as stored, which only costs space.
             Err(error) if error.is_damage() => {
                 tracing::warn!(%error, "cannot mark older copies of chunks that were stored again as dead");
@@ -284,9 +283,21 @@ impl Engine {
             }
             changes => changes?,
         };
-        changes.extend(dead);
         redirects.append(std::mem::take(&mut superseded.redirects));
-        changes.extend(redirects.changes(&self.redirects)?);
+        match redirects.changes(&self.redirects) {
+            Ok(redirected) => {
+                changes.extend(stored_again);
+                changes.extend(redirected);
+            }
+            // Nobody could tell then where the new copies are: the old ones stay as they are, lost or bad.
+            Err(error) if error.is_damage() => {
+                tracing::warn!(%error, "cannot note where chunks were stored again");
+                superseded.chunks.clear();
+                (dead, dead_bytes) = <_>::default();
+            }
+            Err(error) => return Err(error),
+        }
+        changes.extend(dead);
         let totals = self.totals_with(&prepared).map(|totals| Totals {
             chunks: totals.chunks.saturating_sub(superseded.chunks.len() as u64),
             dead_bytes: totals.dead_bytes.saturating_add_signed(dead_bytes),

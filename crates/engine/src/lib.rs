@@ -43,7 +43,7 @@ pub use lifecycle::mode::Mode;
 pub use lifecycle::profile::StoreProfile;
 pub use lifecycle::settings::Settings;
 pub use liveness::dead::DeadSlots;
-pub use liveness::joining::{Copies, Joined};
+pub use liveness::joining::{Contents, Copies, Joined};
 pub use liveness::marked::{Marked, Marking, Reached, Roots, Tree, decode_marks};
 pub use liveness::reference::{Facts, Group, Reference, Stored};
 pub use liveness::removal::{MAX_CANDIDATES, Removed};

@@ -99,6 +99,11 @@ pub trait Liveness: Send + Sync {
     /// asked where lost chunks have counts.
     fn nobody_needs(&self, places: &[Address]) -> Vec<bool>;
 
+    /// Returns for each of these places whether somebody may have added a reference to it since that survey, or to an
+    /// address that leads to it. Asked under the commit lock: everything that was submitted is known. Not asked where
+    /// lost chunks have counts.
+    fn may_be_added(&self, engine: &Engine, places: &[Address]) -> Vec<bool>;
+
     /// Returns everything that can be reached as of a moment, if this liveness follows references. Appends to `wrong`
     /// what it kept and is not so. While it runs, no other survey does.
     fn reached(

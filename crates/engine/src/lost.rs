@@ -40,6 +40,9 @@ pub struct LostChunk {
     pub is_needed: bool,
 }
 
+/// Ends a survey.
+const CAME_BACK: &str = "lost chunks can be read again; the next run goes on";
+
 /// The changes that a commit makes in the quarantine.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settled {
@@ -253,7 +256,8 @@ impl Engine {
         let dead_bytes = dead.bytes as i64 - before.bytes as i64;
         let change = (dead::PARTITION, dead::key(container), (dead.count() > 0).then(|| dead.encode()));
         self.commit_settled(&mut || {
-            Ok(Settled { changes: vec![change.clone()], chunks: alive, dead_bytes, has_moved: alive > 0, ..Settled::default() })
+            let outdates = (alive > 0).then_some(CAME_BACK);
+            Ok(Settled { changes: vec![change.clone()], chunks: alive, dead_bytes, has_moved: alive > 0, outdates, ..Settled::default() })
         })?;
         Ok(true)
     }
@@ -317,7 +321,7 @@ impl Engine {
                     let is_first = seen.insert((chunk.fingerprint, chunk.address)) || chunk.lost == chunk.address;
                     settled.chunks += i64::from(is_dead && is_first);
                     settled.dead.set(*container, *of_bytes, *slot, *length_bytes, false);
-                    settled.has_moved = true;
+                    (settled.has_moved, settled.outdates) = (true, Some(CAME_BACK));
                 } else if stored_at.is_none() {
                     settled.places.push((chunk.fingerprint, chunk.address.bits()));
                     settled.dead.set(*container, *of_bytes, *slot, *length_bytes, false);

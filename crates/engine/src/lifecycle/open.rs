@@ -164,7 +164,7 @@ impl Engine {
             check_memory(&descriptor, &settings, totals.stored_bytes)?;
         }
         let quarantine = Arc::new(Quarantine::open(objects.clone(), digest_bytes, ground.exists(RECOUNTED)?, descriptor.profile)?);
-        let redirects = Redirects::open(objects.clone())?;
+        let redirects = Redirects::open(objects.clone(), mode == Mode::Snapshot)?;
         let catalogs = Arc::new(ContainerCacheFilter::new(storage.clone(), objects.clone()));
         let filters = Filters::new(&storage, &catalogs, &quarantine, &settings, &profile)?;
         let lookup = match index {

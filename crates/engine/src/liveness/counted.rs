@@ -144,6 +144,10 @@ impl Liveness for Counted {
         Ok(())
     }
 
+    fn may_be_added(&self, _: &Engine, places: &[Address]) -> Vec<bool> {
+        vec![true; places.len()]
+    }
+
     fn nobody_needs(&self, places: &[Address]) -> Vec<bool> {
         vec![false; places.len()]
     }

@@ -24,13 +24,13 @@
 
 use crate::liveness::dead::DeadSlots;
 use crate::lost::Settled;
-use crate::{Candidate, Engine, EngineError, Result};
+use crate::{Candidate, Engine, Result};
 use onefold_fingerprint::Fingerprint;
-use onefold_storage::{Address, ChunkKind, ContainerId, Slice};
-use std::collections::{HashMap, HashSet};
+use onefold_storage::{Address, ChunkKind, ContainerId, Origin, Slice, Slot};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// Bytes of copies that are compared at once, unless two are longer.
-const COMPARED_BYTES: usize = 32 << 20;
+/// Bytes of the frames that hold the copies which are compared at once, unless two are longer.
+const COMPARED_BYTES: usize = 64 << 20;
 /// Ends the survey before.
 const OUTDATED: &str = "copies of chunks were joined; the next run goes on";
 
@@ -56,6 +56,17 @@ pub struct Joined {
     pub damaged: Vec<String>,
 }
 
+/// What a container file has.
+#[derive(Clone, Debug)]
+pub struct Contents {
+    /// The file.
+    pub container: ContainerId,
+    /// Its chunks by slot, with their addresses.
+    pub slots: Vec<(Address, Slot)>,
+    /// The slots that do not count.
+    pub dead: DeadSlots,
+}
+
 /// Where a copy lies.
 #[derive(Clone, Copy)]
 struct Place {
@@ -66,6 +77,18 @@ struct Place {
 }
 
 impl Engine {
+    /// Returns the file that has the chunks of a container, its slots with their addresses, and which are dead: all of
+    /// one moment, in which nothing moves. `None`: nothing is left of the container.
+    pub fn contents_of(&self, container: ContainerId) -> Result<Option<Contents>> {
+        let _nothing_moves = self.reclaiming.alone();
+        let (container, slots) = match self.storage.slots_beside(container) {
+            Err(error) if error.is_damage() && !self.storage.has_file(Origin::from(container))? => return Ok(None),
+            found => found?,
+        };
+        let dead = DeadSlots::read(&self.objects, container)?;
+        Ok(Some(Contents { container, slots, dead }))
+    }
+
     /// Has the superfluous copies lead to those that are kept, as far as both are there. Durable on return. The
     /// superfluous ones are unneeded then: the next survey finds them. Cheapest for neighbours. If it is cut short, it
     /// has done this for some of them.
@@ -125,12 +148,10 @@ impl Engine {
         for pair in pairs.iter().filter(are_known) {
             known.push((*pair, places[&Candidate { address: pair.kept, fingerprint: pair.fingerprint }]));
         }
-        let mut bytes = 0;
-        let few = known.chunk_by(|(_, place), _| {
-            bytes += 2 * place.length_bytes as usize;
-            bytes < COMPARED_BYTES || std::mem::take(&mut bytes) == 0
-        });
-        for few in few {
+        // A chunk in memory keeps its frame there.
+        let descriptor = self.descriptor();
+        let frame_bytes = descriptor.frame_bytes.max(descriptor.sequential_frame_bytes) as usize + self.chunker.limits().max;
+        for few in known.chunks((COMPARED_BYTES / (2 * frame_bytes)).max(1)) {
             let all: Vec<(Address, Fingerprint)> =
                 few.iter().flat_map(|(pair, _)| [pair.superfluous, pair.kept].map(|address| (address, pair.fingerprint))).collect();
             // If some cannot be read, each pair has to say so for itself.
@@ -205,16 +226,18 @@ impl Engine {
         if !self.redirects.is_used() {
             return Ok(superfluous);
         }
-        let (mut ends, mut asked) = (Vec::new(), Vec::new());
+        let mut ends: BTreeMap<Origin, Vec<(usize, Candidate)>> = BTreeMap::new();
         for (number, copy) in copies.iter().enumerate() {
             let end = self.redirects.follow(copy.address, &mut |_| {})?;
             if end != copy.address {
-                ends.push(Candidate { address: end, ..*copy });
-                asked.push(number);
+                ends.entry(end.origin()).or_default().push((number, Candidate { address: end, ..*copy }));
             }
         }
-        let alive = self.are_current(&ends).map_err(|why| EngineError::Inconsistent { why })?;
-        asked.into_iter().zip(alive).for_each(|(number, is_alive)| superfluous[number] = is_alive);
+        // One container's chunks in memory at a time.
+        for (origin, ends) in ends {
+            let alive = self.alive_in(origin)?;
+            ends.into_iter().for_each(|(number, end)| superfluous[number] = alive.contains(&end));
+        }
         Ok(superfluous)
     }
 }

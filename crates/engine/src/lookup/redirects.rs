@@ -15,7 +15,7 @@ use onefold_ground::wire::{Reader, WireError};
 use onefold_index::ObjectIndex;
 use onefold_storage::{Address, Origin};
 use parking_lot::RwLock;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// First byte of the keys, and their partition.
@@ -41,16 +41,26 @@ pub(crate) struct Redirects {
     objects: Arc<ObjectIndex>,
     /// The origins that have redirects, and some that had.
     origins: RwLock<Origins>,
+    /// All redirects, for a reader beside a writer: once it holds what it reads, it must not ask the object index any
+    /// more.
+    held: Option<HashMap<Address, Address>>,
 }
 
 impl Redirects {
-    pub(crate) fn open(objects: Arc<ObjectIndex>) -> Result<Redirects> {
-        let redirects = Redirects { objects, origins: RwLock::default() };
-        let mut from = None;
+    /// `holds`: all redirects are read at once, and the object index is not asked later.
+    pub(crate) fn open(objects: Arc<ObjectIndex>, holds: bool) -> Result<Redirects> {
+        let mut redirects = Redirects { objects, origins: RwLock::default(), held: None };
+        let (mut from, mut held) = (None, HashMap::new());
         while let Some(page) = redirects.page(from)? {
             from = page.last().map(|(origin, _)| *origin);
-            page.iter().for_each(|(origin, _)| redirects.origins.write().insert(*origin));
+            for (origin, of_origin) in page {
+                redirects.origins.write().insert(origin);
+                // What cannot be read is not found: the reader says then which chunk that is.
+                let of_origin = of_origin.unwrap_or_default().into_iter().filter(|_| holds);
+                held.extend(of_origin.map(|(slot, is_at)| (origin.address(slot), is_at)));
+            }
         }
+        redirects.held = holds.then_some(held);
         Ok(redirects)
     }
 
@@ -71,6 +81,9 @@ impl Redirects {
 
     /// Returns where the copy at an address is now, if it has a redirect.
     pub(crate) fn of(&self, address: Address) -> Result<Option<Address>> {
+        if let Some(held) = &self.held {
+            return Ok(held.get(&address).copied());
+        }
         if !self.origins.read().contains(address.origin()) {
             return Ok(None);
         }

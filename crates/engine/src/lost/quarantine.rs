@@ -483,11 +483,12 @@ impl Engine {
                     entries.clear();
                     index.lookup(&batch.iter().map(|chunk| chunk.fingerprint).collect::<Vec<_>>(), &mut entries)?;
                 }
+                let unneeded = self.still_nobody_needs(&places, &unmarked);
                 let (settled, others): (Vec<_>, Vec<_>) =
-                    batch.iter().zip(&entries).zip(&unmarked).partition(|((chunk, entry), is_unmarked)| match entry {
+                    batch.iter().zip(&entries).zip(&unneeded).partition(|((chunk, entry), is_unneeded)| match entry {
                         Some(entry) => entry.address != 0,
                         None if counts => !(chunk.may_refer() && chunk.is_counted),
-                        None => **is_unmarked,
+                        None => **is_unneeded,
                     });
                 let (settled, others) = (settled.into_iter().map(|(one, _)| one), others.into_iter().map(|(one, _)| one));
                 kept = others.map(|(chunk, _)| chunk.fingerprint).collect();
@@ -504,6 +505,20 @@ impl Engine {
             self.quarantine.is_used.store(false, Ordering::SeqCst);
         }
         Ok(())
+    }
+
+    /// Returns which of these places that have no mark are still in nobody's hands. The caller holds the commit lock.
+    fn still_nobody_needs(&self, places: &[Address], unmarked: &[bool]) -> Vec<bool> {
+        if self.descriptor.profile.counts() || !unmarked.contains(&true) {
+            return unmarked.to_vec();
+        }
+        // Whoever came since may have been given an address a moment before it was forgotten.
+        let is_exact = self.descriptor.profile.is_exact();
+        if !is_exact && !self.reclaiming.is_nobody_in_flight() {
+            return vec![false; places.len()];
+        }
+        let added = self.liveness.may_be_added(self, places);
+        unmarked.iter().zip(added).map(|(is_unmarked, is_added)| *is_unmarked && !is_added).collect()
     }
 
     /// Removes redirects from addresses that no group has marked, and shortens chains.
@@ -524,8 +539,9 @@ impl Engine {
                 let unmarked = self.liveness.nobody_needs(&places);
                 self.commit_settled(&mut || {
                     let mut settled = Settled::default();
-                    for ((copy, next), is_unmarked) in batch.iter().zip(&unmarked) {
-                        let end = if *is_unmarked { None } else { Some(self.redirects.follow(*copy, &mut |_| {})?) };
+                    let unneeded = self.still_nobody_needs(&places, &unmarked);
+                    for ((copy, next), is_unneeded) in batch.iter().zip(&unneeded) {
+                        let end = if *is_unneeded { None } else { Some(self.redirects.follow(*copy, &mut |_| {})?) };
                         if end != Some(*next) {
                             settled.redirects.set(*copy, end);
                         }

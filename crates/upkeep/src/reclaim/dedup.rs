@@ -13,7 +13,7 @@
 //! ([`Engine::join_copies`]).
 
 use crate::{Monitor, Result};
-use onefold_engine::{Address, ContainerId, Copies, DeadSlots, Engine, EngineError, Joined, Origin};
+use onefold_engine::{Address, ContainerId, Contents, Copies, DeadSlots, Engine, EngineError, Joined};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{File, Ground};
 use onefold_storage::ChunkKind;
@@ -29,6 +29,8 @@ const FILES: usize = 256;
 const ENTRY_BYTES: usize = 16;
 /// Memory of a copy that is looked at in its catalog, about.
 const SUSPECT_BYTES: usize = 128;
+/// Pairs of copies between two questions whether to go on.
+const JOINED_TOGETHER: usize = 1024;
 /// The least memory that makes sense.
 const LEAST_BYTES: usize = 64 << 10;
 /// Sentences about damage.
@@ -140,10 +142,9 @@ impl Search<'_> {
                 // Names are evenly spread, unless somebody chose them.
                 let pieces = (part.length / in_memory + 1).min(u64::from(u16::MAX));
                 for range in split(part.range.clone(), pieces) {
-                    if !go_on() {
+                    if !go_on() || !self.judge(part.read(&range).map_err(EngineError::from)?, go_on)? {
                         return Ok(());
                     }
-                    self.judge(part.read(&range).map_err(EngineError::from)?)?;
                 }
             }
         }
@@ -153,31 +154,24 @@ impl Search<'_> {
 
     /// Puts the live chunks of all containers into their parts. Returns false if it was cut short.
     fn gather(&mut self, containers: &[ContainerId], is_first: bool, parts: &mut Parts<'_>, go_on: &dyn Fn() -> bool) -> Result<bool> {
-        let storage = self.engine.storage();
-        let committed = storage.committed_slots();
+        let committed = self.engine.storage().committed_slots();
         for container in containers {
             if !go_on() {
                 return Ok(false);
             }
             self.monitor.advance(1);
-            let (container, slots) = match storage.slots_beside(*container) {
+            let Contents { slots, dead, .. } = match self.engine.contents_of(*container) {
                 // It was merged into another one: that one is on the list too, or is newer than the list.
-                Ok((other, _)) if other != *container => continue,
-                Ok(found) => found,
+                Ok(Some(found)) if found.container != *container => continue,
+                Ok(Some(found)) => found,
+                Ok(None) => continue,
                 Err(error) if error.is_damage() => {
-                    if is_first && storage.has_file(Origin::from(*container))? {
+                    if is_first {
                         self.note(error.to_string());
                     }
                     continue;
                 }
                 Err(error) => return Err(error.into()),
-            };
-            let dead = match self.engine.dead_slots(container) {
-                Err(error) if error.is_damage() => {
-                    self.note(error.to_string());
-                    continue;
-                }
-                dead => dead?,
             };
             for (number, (address, slot)) in slots.iter().enumerate() {
                 if !dead.contains(number) && committed.includes(*address) {
@@ -189,29 +183,29 @@ impl Search<'_> {
         Ok(true)
     }
 
-    /// Joins the duplicates among these entries.
-    fn judge(&mut self, mut entries: Vec<Entry>) -> Result<()> {
+    /// Joins the duplicates among these entries. Returns false if it was cut short.
+    fn judge(&mut self, mut entries: Vec<Entry>, go_on: &dyn Fn() -> bool) -> Result<bool> {
         entries.sort_unstable();
         entries.dedup();
         let limit = (self.memory_bytes / 2 / SUSPECT_BYTES).max(2);
         let mut suspects: Vec<Address> = Vec::new();
         for run in entries.chunk_by(|one, next| one.0 == next.0).filter(|run| run.len() > 1) {
             suspects.extend(run.iter().map(|(_, bits)| Address::from_bits(*bits)));
-            if suspects.len() >= limit {
-                self.join(std::mem::take(&mut suspects))?;
+            if suspects.len() >= limit && !self.join(std::mem::take(&mut suspects), go_on)? {
+                return Ok(false);
             }
         }
-        self.join(suspects)
+        self.join(suspects, go_on)
     }
 
-    /// Joins the duplicates among these copies.
-    fn join(&mut self, mut addresses: Vec<Address>) -> Result<()> {
+    /// Joins the duplicates among these copies. Returns false if it was cut short.
+    fn join(&mut self, mut addresses: Vec<Address>, go_on: &dyn Fn() -> bool) -> Result<bool> {
         addresses.sort_unstable();
         let mut suspects = Vec::with_capacity(addresses.len());
         for run in addresses.chunk_by(|one, next| one.origin() == next.origin()) {
             // Damage was reported when it was met first. What was removed since is no duplicate.
-            let Ok((container, slots)) = self.engine.storage().slots_beside(run[0]) else { continue };
-            let Ok(dead) = self.engine.dead_slots(container) else { continue };
+            let container = ContainerId::from_bits(run[0].origin().bits());
+            let Ok(Some(Contents { slots, dead, .. })) = self.engine.contents_of(container) else { continue };
             suspects.extend(alive(run, &slots, &dead));
         }
         suspects.retain(|suspect| self.engine.copy_of(suspect.address) == suspect.address);
@@ -227,14 +221,20 @@ impl Search<'_> {
                 pairs.push(Copies { fingerprint: one.fingerprint, superfluous: one.address, kept: kept.address });
             }
         }
-        if !self.options.dry_run {
-            pairs.sort_unstable_by_key(|pair| pair.superfluous);
-            let Joined { chunks, bytes, damaged } = self.engine.join_copies(&pairs)?;
+        if self.options.dry_run {
+            return Ok(true);
+        }
+        pairs.sort_unstable_by_key(|pair| pair.superfluous);
+        for pairs in pairs.chunks(JOINED_TOGETHER) {
+            if !go_on() {
+                return Ok(false);
+            }
+            let Joined { chunks, bytes, damaged } = self.engine.join_copies(pairs)?;
             self.report.duplicate_chunks += chunks;
             self.report.duplicate_bytes += bytes;
             damaged.into_iter().for_each(|what| self.note(what));
         }
-        Ok(())
+        Ok(true)
     }
 
     fn note(&mut self, what: String) {

@@ -107,6 +107,7 @@ impl Removal<'_> {
         match self.engine.settle_quarantine() {
             // Chunks that depend on that are kept, and reported.
             Ok(()) | Err(EngineError::Index(IndexError::ChunkIndexDamaged { .. })) => {}
+            Err(error) if error.is_damage() => self.report.note(error.to_string()),
             Err(error) => return Err(error.into()),
         }
         let mut cursor = Some(Cursor::default());

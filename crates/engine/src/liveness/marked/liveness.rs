@@ -45,6 +45,10 @@ impl Liveness for Marked {
         self.judge(engine, candidates, out, damaged)
     }
 
+    fn may_be_added(&self, engine: &Engine, places: &[Address]) -> Vec<bool> {
+        self.added_since(engine, places)
+    }
+
     fn nobody_needs(&self, places: &[Address]) -> Vec<bool> {
         self.unmarked(places)
     }

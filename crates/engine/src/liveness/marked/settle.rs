@@ -92,6 +92,17 @@ impl Marked {
         run.followed.insert(step.address) && !is_settled
     }
 
+    /// Returns for each place whether something leads to it that was added since the floor. If that cannot be told:
+    /// true.
+    pub(super) fn added_since(&self, engine: &Engine, places: &[Address]) -> Vec<bool> {
+        let resolved = self.resolve_added(engine);
+        let state = self.state.lock();
+        match state.run.as_ref().filter(|run| resolved.is_ok() && run.ended.is_none()) {
+            Some(run) => places.iter().map(|place| run.added.contains(*place)).collect(),
+            None => vec![true; places.len()],
+        }
+    }
+
     /// Adds the places where the index has what was added. After an error the run must end.
     fn resolve_added(&self, engine: &Engine) -> Result<()> {
         let names = self.state.lock().run.as_mut().map(|run| std::mem::take(&mut run.names)).unwrap_or_default();
