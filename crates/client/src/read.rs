@@ -27,8 +27,8 @@ use std::time::Duration;
 const SMALL_BYTES: u64 = 1 << 20;
 /// Small files in memory before they are stored.
 const GATHER_BYTES: usize = 4 << 20;
-/// Bytes of small files that are stored before the stream is told what the next ones had.
-const TOLD_BYTES: usize = 512 << 10;
+/// The same where the stream is told what the files had: the store must still have it in memory when it is asked.
+const GATHER_TOLD_BYTES: usize = 512 << 10;
 /// Large files go through a buffer of this size.
 const BUFFER_BYTES: usize = 4 << 20;
 /// The limit to which a buffer grows if it holds no whole chunk.
@@ -48,8 +48,8 @@ pub(crate) type Answer = (u64, Option<Entry>);
 struct Gathered {
     bytes: Vec<u8>,
     files: Vec<(u64, Entry, Range<usize>)>,
-    /// One for each file.
-    recalled: Vec<Option<Recalled>>,
+    /// What those that are not new had.
+    recalled: Vec<Recalled>,
 }
 
 /// One reader, with its own data stream. The metadata of all readers goes to one stream.
@@ -116,7 +116,7 @@ impl<'a> Reader<'a> {
             } else if !self.small(&open, &path) {
                 self.watch.count(Counter::DoneBytes, job.size_bytes);
                 answer(answers, job.ticket, None);
-            } else if self.gathered.bytes.len() >= GATHER_BYTES {
+            } else if self.gathered.bytes.len() >= if self.engine.recalls() { GATHER_TOLD_BYTES } else { GATHER_BYTES } {
                 self.store_gathered(answers)?;
             }
         }
@@ -166,7 +166,7 @@ impl<'a> Reader<'a> {
                 let content = Content::File { size_bytes: length as u64, recipe: Default::default() };
                 let entry = Entry { name: open.job.name.clone(), attributes: open.found.attributes.clone(), content };
                 self.gathered.files.push((open.job.ticket, entry, start..start + length));
-                self.gathered.recalled.push(self.recalled(open.job));
+                self.gathered.recalled.extend(self.recalled(open.job));
                 true
             }
             Err(error) => {
@@ -182,19 +182,9 @@ impl<'a> Reader<'a> {
         if files.is_empty() {
             return Ok(());
         }
-        let mut pieces = Vec::with_capacity(files.len());
-        // What a stream is told must still be in memory when it asks.
-        let (mut gathered_bytes, together) = (0, if self.engine.recalls() { TOLD_BYTES } else { usize::MAX });
-        let told_together = files.chunk_by(|(_, _, one), _| {
-            gathered_bytes += one.len();
-            gathered_bytes < together || std::mem::take(&mut gathered_bytes) == 0
-        });
-        let mut recalled = recalled.drain(..);
-        for files in told_together {
-            (&mut recalled).take(files.len()).flatten().for_each(|mut recalled| recalled.tell(&self.data, SMALL_BYTES));
-            let runs: Vec<&[u8]> = files.iter().map(|(_, _, range)| &bytes[range.clone()]).collect();
-            pieces.extend(self.data.write_runs(&runs, Hints::default())?);
-        }
+        recalled.drain(..).for_each(|mut recalled| recalled.tell(&self.data, SMALL_BYTES));
+        let runs: Vec<&[u8]> = files.iter().map(|(_, _, range)| &bytes[range.clone()]).collect();
+        let pieces = self.data.write_runs(&runs, Hints::default())?;
         for ((ticket, mut entry, range), pieces) in files.drain(..).zip(pieces) {
             let mut recipe = RecipeWriter::new(self.digest_bytes);
             let mut metadata = self.metadata.lock();

@@ -100,6 +100,7 @@ pub struct Engine {
     superseded: commit::superseded::Superseded,
     /// Chunks that cannot be read.
     quarantine: Arc<lost::quarantine::Quarantine>,
+    /// Copies that are elsewhere now.
     redirects: lookup::redirects::Redirects,
     filters: write::filters::Filters,
     liveness: Box<dyn Liveness>,

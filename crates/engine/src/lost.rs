@@ -14,7 +14,7 @@ use crate::liveness::dead::{self, DeadChanges, DeadSlots};
 use crate::liveness::reference::{Facts, Stored};
 use crate::lookup::redirects::RedirectChanges;
 use crate::lost::quarantine::{Quarantined, now_ns};
-use crate::{Candidate, Change, Engine, Result};
+use crate::{Candidate, Change, Contents, Engine, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_index::IndexEntry;
 use onefold_oplog::Effects;
@@ -164,7 +164,6 @@ impl Engine {
                 if !is_alive && !chunk.is_needed {
                     continue;
                 }
-                settled.chunks -= i64::from(is_alive);
                 if self.redirects.of(chunk.address)?.is_some() {
                     continue; // whoever has the address finds the chunk elsewhere
                 }
@@ -240,7 +239,7 @@ impl Engine {
         let Ok(catalog) = self.storage.catalog(container) else { return Ok(false) };
         let is_exact = self.descriptor.profile.is_exact();
         let mut dead = DeadSlots::default();
-        let mut alive = 0;
+        let mut has_alive = false;
         // If another file has the chunks of this id, there is nothing to note.
         if catalog.container == container {
             let slots = self.storage.slots(container)?;
@@ -249,17 +248,39 @@ impl Engine {
                 if is_exact || self.quarantine.get(&slot.fingerprint, *address)?.is_some() {
                     dead.insert(number, slot.length_bytes);
                 } else {
-                    alive += 1;
+                    has_alive = true;
                 }
             }
         }
         let dead_bytes = dead.bytes as i64 - before.bytes as i64;
         let change = (dead::PARTITION, dead::key(container), (dead.count() > 0).then(|| dead.encode()));
         self.commit_settled(&mut || {
-            let outdates = (alive > 0).then_some(CAME_BACK);
-            Ok(Settled { changes: vec![change.clone()], chunks: alive, dead_bytes, has_moved: alive > 0, outdates, ..Settled::default() })
+            let outdates = has_alive.then_some(CAME_BACK);
+            Ok(Settled { changes: vec![change.clone()], dead_bytes, has_moved: has_alive, outdates, ..Settled::default() })
         })?;
         Ok(true)
+    }
+
+    /// Counts the stored chunks where each copy counts for itself. A repair needs it at its end: nobody knows how many
+    /// chunks were in a container that could not be read. Containers that cannot be read have none. Durable on return.
+    pub fn recount_chunks(&self) -> Result<()> {
+        if self.descriptor.profile.is_exact() {
+            return Ok(());
+        }
+        self.flush_before_repair()?;
+        let _one = self.reclaiming.alone();
+        let mut count = 0;
+        for container in self.storage.containers()? {
+            match self.contents(container) {
+                Ok(Some(Contents { container: file, slots, dead })) if file == container => {
+                    count += (0..slots.len()).filter(|slot| !dead.contains(*slot)).count() as i64;
+                }
+                Ok(_) => {}
+                Err(error) if error.is_damage() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.commit_settled(&mut || Ok(Settled { chunks: count - self.totals.lock().chunks as i64, ..Settled::default() }))
     }
 
     /// Takes chunks that can be read again out of quarantine. Durable on return. Cheapest for many chunks of one
@@ -317,9 +338,8 @@ impl Engine {
                 }
                 restored += 1;
                 if !is_exact {
-                    let is_dead = DeadSlots::read(&self.objects, *container)?.contains(*slot);
-                    let is_first = seen.insert((chunk.fingerprint, chunk.address)) || chunk.lost == chunk.address;
-                    settled.chunks += i64::from(is_dead && is_first);
+                    // A lost copy that serves here needs no place of its own.
+                    seen.insert((chunk.fingerprint, chunk.address));
                     settled.dead.set(*container, *of_bytes, *slot, *length_bytes, false);
                     (settled.has_moved, settled.outdates) = (true, Some(CAME_BACK));
                 } else if stored_at.is_none() {
@@ -350,7 +370,7 @@ impl Engine {
             let (marked, marked_bytes) = dead.changes(&self.objects)?;
             changes.extend(marked);
             changes.extend(redirects.changes(&self.redirects)?);
-            if places.is_empty() && changes.is_empty() {
+            if places.is_empty() && changes.is_empty() && chunks == 0 {
                 return Ok(());
             }
             let mut totals = *self.totals.lock();

@@ -6,8 +6,7 @@ pub(crate) mod snapshot;
 pub(crate) mod views;
 
 use crate::components::FINGERPRINT;
-use crate::liveness::dead::DeadSlots;
-use crate::{Candidate, Engine, EngineError, Piece, Recipe, Result, decode_pieces};
+use crate::{Candidate, Contents, Engine, EngineError, Piece, Recipe, Result, decode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
 use onefold_storage::{Address, ChunkKind, Origin, Slice, StorageError};
@@ -198,12 +197,7 @@ impl Engine {
 
     /// Returns the chunks of an origin that are alive. If nothing of it is left, there are none.
     pub(crate) fn alive_in(&self, origin: Origin) -> Result<HashSet<Candidate>> {
-        let (container, slots) = match self.storage.slots_beside(origin) {
-            Ok(found) => found,
-            Err(_) if !self.storage.has_file(origin)? => return Ok(HashSet::new()),
-            Err(error) => return Err(error.into()),
-        };
-        let dead = DeadSlots::read(&self.objects, container)?;
+        let Some(Contents { slots, dead, .. }) = self.contents(origin)? else { return Ok(HashSet::new()) };
         let alive = slots.iter().enumerate().filter(|(number, _)| !dead.contains(*number)).map(|(_, slot)| slot);
         let of_origin = alive.filter(|(address, _)| address.origin() == origin);
         Ok(of_origin.map(|(address, slot)| Candidate { address: *address, fingerprint: slot.fingerprint }).collect())

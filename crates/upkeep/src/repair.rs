@@ -148,6 +148,7 @@ impl Repair<'_> {
                 self.restore(&engine)?;
             }
         }
+        engine.recount_chunks()?;
         self.last_look(&engine)?;
         self.close(engine)
     }

@@ -477,6 +477,36 @@ fn m3_4_a_copy_that_waits_for_its_removal_serves_again_when_the_other_is_lost() 
 }
 
 #[test]
+fn the_number_of_chunks_is_right_after_a_container_was_lost_and_came_back() {
+    let ground = store();
+    let data = twice(&ground);
+    let lost = with(&ground, forgetful(), |engine, _| *first_of_twice(engine).iter().nth(3).unwrap());
+    // What nobody needs is in the other containers, too.
+    with(&ground, forgetful(), |engine, volumes| {
+        volumes.get("one").unwrap().write(0, &noise(7, 1 << 20)).unwrap();
+        engine.flush().unwrap();
+    });
+    let is_right = |when: &str| {
+        with(&ground, forgetful(), |engine, _| {
+            let there: usize = copies(engine).values().map(BTreeSet::len).sum();
+            assert_eq!(engine.statistics().unwrap().chunks, there as u64, "{when}");
+        });
+    };
+    is_right("before");
+    ground.rename(&file(lost), "aside").unwrap();
+    assert!(repaired(&ground, forgetful()).check.is_clean());
+    is_right("while it is away");
+    ground.rename("aside", &file(lost)).unwrap();
+    assert!(repaired(&ground, forgetful()).check.is_clean());
+    is_right("when it is back");
+    with(&ground, forgetful(), |engine, volumes| {
+        pruned(engine);
+        assert!(has(volumes, "two", &data));
+    });
+    is_right("after a prune");
+}
+
+#[test]
 fn m3_4_while_somebody_reads_what_was_joined_stays() {
     let ground = store();
     let data = twice(&ground);

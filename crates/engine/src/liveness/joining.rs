@@ -81,9 +81,16 @@ impl Engine {
     /// one moment, in which nothing moves. `None`: nothing is left of the container.
     pub fn contents_of(&self, container: ContainerId) -> Result<Option<Contents>> {
         let _nothing_moves = self.reclaiming.alone();
-        let (container, slots) = match self.storage.slots_beside(container) {
-            Err(error) if error.is_damage() && !self.storage.has_file(Origin::from(container))? => return Ok(None),
-            found => found?,
+        self.contents(container)
+    }
+
+    /// Does the same for an origin. If nothing may move meanwhile, the caller holds `reclaiming`.
+    pub(crate) fn contents(&self, origin: impl Into<Origin>) -> Result<Option<Contents>> {
+        let origin = origin.into();
+        let (container, slots) = match self.storage.slots_beside(origin) {
+            Ok(found) => found,
+            Err(_) if !self.storage.has_file(origin)? => return Ok(None),
+            Err(error) => return Err(error.into()),
         };
         let dead = DeadSlots::read(&self.objects, container)?;
         Ok(Some(Contents { container, slots, dead }))

@@ -113,6 +113,9 @@ impl Redirects {
                 self.origins.write().remove(*origin);
             }
         }
+        if !self.is_used() {
+            *self.origins.write() = Origins::default();
+        }
         Ok(())
     }
 }

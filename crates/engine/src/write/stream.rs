@@ -285,11 +285,13 @@ impl WriteStream {
                     is_over = true;
                     break;
                 }
-                if self.looks_ahead || has_hooks {
-                    let asked = step.fingerprints.iter().filter(|name| **name != unnamed && !step.is_predicted);
-                    let unknown = self.engine.claims.expect(&asked.copied().collect::<Vec<_>>());
-                    self.looks_ahead &= !has_hooks;
-                    self.looks_ahead |= unknown > 0;
+                let mut unknown = 0;
+                if !step.is_predicted && (self.looks_ahead || has_hooks) {
+                    let names: Vec<_> = step.fingerprints.iter().filter(|name| **name != unnamed).copied().collect();
+                    unknown = self.engine.claims.expect(&names);
+                }
+                if has_hooks {
+                    self.looks_ahead = unknown > 0;
                 }
                 ahead_bytes += step.bytes;
                 steps.push_back(step);

@@ -342,7 +342,7 @@ fn reclaim(store: &Store, stopping: &Arc<AtomicBool>) -> Result<Option<JoinHandl
     let work = move || {
         let clock = SystemClock::start();
         let mut looked = Instant::now();
-        let mut joined_at = 0;
+        let mut left_bytes = 0;
         while !stopping.load(Ordering::Relaxed) {
             if looked.elapsed() < Duration::from_secs(settings.interval_seconds) {
                 std::thread::sleep(STOP_INTERVAL);
@@ -351,7 +351,7 @@ fn reclaim(store: &Store, stopping: &Arc<AtomicBool>) -> Result<Option<JoinHandl
             let is_stopping = || stopping.load(Ordering::Relaxed);
             let rests = Rests::new(&engine, &clock, &is_stopping);
             let go_on = || rests.rest();
-            join_copies(&engine, settings, &mut joined_at, &go_on);
+            join_copies(&engine, settings, &mut left_bytes, &go_on);
             match prune(&engine, options, &NoMonitor, &go_on) {
                 Ok(report) if report.chunks > 0 || report.containers_before > 0 => tracing::info!(
                     "freed {}: {} removed, {} merged into {}",
@@ -373,11 +373,12 @@ fn reclaim(store: &Store, stopping: &Arc<AtomicBool>) -> Result<Option<JoinHandl
     thread.spawn(work).map(Some).map_err(|error| Failure::cannot_run(format!("cannot start a thread: {error}")))
 }
 
-/// Joins copies of chunks if look-ups have probably missed many. `joined_at`: how many bytes these were the last time.
-fn join_copies(engine: &Arc<Engine>, settings: Reclamation, joined_at: &mut u64, go_on: &dyn Fn() -> bool) {
+/// Joins copies of chunks if look-ups have probably missed many. `left_bytes`: how many bytes of
+/// them the last time has left.
+fn join_copies(engine: &Arc<Engine>, settings: Reclamation, left_bytes: &mut u64, go_on: &dyn Fn() -> bool) {
     let missed = engine.missed_duplicates_estimate();
     let limit = engine.unique_bytes() / 100 * settings.max_missed_percent;
-    if settings.max_missed_percent == 100 || missed <= limit.saturating_add(*joined_at) {
+    if settings.max_missed_percent == 100 || missed <= limit.saturating_add(*left_bytes) {
         return;
     }
     let options = DedupOptions { memory_bytes: settings.dedup_memory_bytes, dry_run: false };
@@ -395,7 +396,7 @@ fn join_copies(engine: &Arc<Engine>, settings: Reclamation, joined_at: &mut u64,
         Err(error) => tracing::warn!("cannot join chunks that are stored twice; will retry: {error}"),
     }
     // What could not be joined counts only once.
-    *joined_at = engine.missed_duplicates_estimate();
+    *left_bytes = engine.missed_duplicates_estimate();
 }
 
 /// Ends when SIGINT or SIGTERM comes. It watches from the call on, so that no signal gets lost between binding and

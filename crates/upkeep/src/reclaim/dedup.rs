@@ -7,7 +7,7 @@
 //! looked at in their catalogs: there the whole names are.
 //!
 //! If there is more than one part, parts are written to files, at most [`FILES`] at a time. If that is not enough, the
-//! catalogs are read several times. Files of a run that was cut short are removed by the next one.
+//! catalogs are read several times. The files have no names: the system drops them with the process.
 //!
 //! The copy with the lowest address stays. The engine compares the copies and makes the redirects
 //! ([`Engine::join_copies`]).
@@ -21,8 +21,8 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// Directory of the parts.
-const DIRECTORY: &str = "dedup";
+/// The name of a file of a part, until it is open.
+const NAME: &str = "dedup";
 /// The most files that are written at once.
 const FILES: usize = 256;
 /// Bytes of an entry, in memory and in files.
@@ -95,23 +95,10 @@ pub fn dedup(engine: &Arc<Engine>, options: DedupOptions, monitor: &dyn Monitor,
     let memory_bytes = options.memory_bytes.max(LEAST_BYTES);
     let mut search = Search { engine, options, memory_bytes, monitor, report };
     let found = search.run(&go_on);
-    if !options.dry_run {
-        remove_files(&**engine.ground()).map_err(EngineError::from)?;
-        if search.report.is_complete && found.is_ok() {
-            engine.note_no_duplicates();
-        }
+    if !options.dry_run && search.report.is_complete && found.is_ok() {
+        engine.note_no_duplicates();
     }
     found.map(|()| search.report)
-}
-
-/// Removes the files of runs that were cut short.
-fn remove_files(ground: &dyn Ground) -> onefold_ground::Result<()> {
-    if ground.exists(DIRECTORY)? {
-        for entry in ground.list(DIRECTORY)? {
-            ground.remove(&format!("{DIRECTORY}/{}", entry.name))?;
-        }
-    }
-    Ok(())
 }
 
 struct Search<'a> {
@@ -153,7 +140,7 @@ impl Search<'_> {
     }
 
     /// Puts the live chunks of all containers into their parts. Returns false if it was cut short.
-    fn gather(&mut self, containers: &[ContainerId], is_first: bool, parts: &mut Parts<'_>, go_on: &dyn Fn() -> bool) -> Result<bool> {
+    fn gather(&mut self, containers: &[ContainerId], is_first: bool, parts: &mut Parts, go_on: &dyn Fn() -> bool) -> Result<bool> {
         let committed = self.engine.storage().committed_slots();
         for container in containers {
             if !go_on() {
@@ -277,8 +264,7 @@ fn split(range: RangeInclusive<u64>, count: u64) -> impl Iterator<Item = RangeIn
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// Some neighbouring parts of all entries.
-struct Parts<'a> {
-    ground: &'a dyn Ground,
+struct Parts {
     parts: Vec<Part>,
     /// Of all parts.
     count: usize,
@@ -296,21 +282,28 @@ struct Part {
     length: u64,
 }
 
-impl<'a> Parts<'a> {
+/// Returns a new file without a name.
+fn nameless(ground: &dyn Ground) -> onefold_ground::Result<Arc<dyn File>> {
+    if ground.exists(NAME)? {
+        // A process was killed in between.
+        ground.remove(NAME)?;
+    }
+    let file = ground.create(NAME)?;
+    ground.remove(NAME)?;
+    Ok(file)
+}
+
+impl Parts {
     /// Begins with parts `first .. first + here` of `count`. A single part, or with `in_memory` any, needs no file.
-    fn new(ground: &'a dyn Ground, first: usize, here: usize, count: usize, in_memory: bool) -> onefold_ground::Result<Parts<'a>> {
+    fn new(ground: &dyn Ground, first: usize, here: usize, count: usize, in_memory: bool) -> onefold_ground::Result<Parts> {
         let in_memory = in_memory || count == 1;
-        if !in_memory {
-            ground.create_directory(DIRECTORY)?;
-            remove_files(ground)?;
-        }
         let ranges = split(0..=u64::MAX, count as u64).skip(first).take(here);
-        let parts = ranges.enumerate().map(|(number, range)| {
-            let file = if in_memory { None } else { Some(ground.create(&format!("{DIRECTORY}/{number:03}"))?) };
+        let parts = ranges.map(|range| {
+            let file = if in_memory { None } else { Some(nameless(ground)?) };
             Ok(Part { range, file, entries: Vec::new(), length: 0 })
         });
         let parts = parts.collect::<onefold_ground::Result<_>>()?;
-        Ok(Parts { ground, parts, count, first, in_memory })
+        Ok(Parts { parts, count, first, in_memory })
     }
 
     /// Adds an entry, if its part is here.
@@ -330,8 +323,6 @@ impl<'a> Parts<'a> {
     fn finish(mut self) -> onefold_ground::Result<Vec<Part>> {
         if !self.in_memory {
             self.parts.iter_mut().try_for_each(Part::write)?;
-            // The open files go on being read.
-            remove_files(self.ground)?;
         }
         Ok(self.parts)
     }
