@@ -318,7 +318,7 @@ fn repair(case: Case, disk: &SimulatedGround, containers: &[ContainerId], random
 fn stored_metadata(world: &World) -> Result<BTreeSet<Fingerprint>, Fault> {
     let storage = world.engine.storage();
     let mut found = BTreeSet::new();
-    for container in storage.containers()? {
+    for container in storage.containers()?.iter() {
         let metadata = storage.slots(container)?.into_iter().filter(|(_, slot)| slot.kind != onefold_storage::ChunkKind::Data);
         for (address, slot) in metadata {
             if world.engine.locate(&slot.fingerprint)? == Some(address) {
@@ -644,8 +644,8 @@ pub fn agree_with_sets(profile: &'static Profile, usual_seeds: u64) {
             must(refer_to_what_is_unneeded(&world, &sets, &mut seen), "when something unneeded is wanted again");
             must(model.verify(&world, false).map_err(Fault::from), "after a crash");
             must(check_clean(&world).map_err(Fault::from), "after a crash");
-            let mut containers = world.engine.storage().containers().unwrap();
-            containers.retain(|container| world.engine.storage().is_sealed(*container));
+            let storage = world.engine.storage();
+            let containers: Vec<ContainerId> = storage.containers().unwrap().iter().filter(|id| storage.is_sealed(*id)).collect();
             drop(world);
             ground = ground.restart(policy(seed + round + 1));
             if round % 3 == 1 {

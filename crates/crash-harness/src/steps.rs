@@ -147,8 +147,8 @@ fn lose_a_container(world: &World, random: &mut Random) -> Result<(), Fault> {
     world.engine.make_parity(true, &|| true)?;
     let storage = world.engine.storage();
     let containers = storage.containers()?;
-    let lost = containers[random.below(containers.len().max(1) as u64) as usize..].first();
-    let Some(lost) = lost.copied().filter(|lost| storage.is_sealed(*lost)) else { return Ok(()) };
+    let lost = containers.iter().nth(random.below(containers.len().max(1) as u64) as usize);
+    let Some(lost) = lost.filter(|lost| storage.is_sealed(*lost)) else { return Ok(()) };
     if world.engine.repair_container(lost)? != Repair::Whole {
         return Ok(());
     }

@@ -118,8 +118,11 @@ pub(crate) fn read_tree(engine: &Arc<Engine>, backup: &Backup) -> Result<Tree, F
 pub fn check_clean(world: &World) -> Result<(), String> {
     let options = CheckOptions { read_data: true, ..CheckOptions::default() };
     let report = check(&world.engine, options, &NoMonitor).map_err(|error| error.to_string())?;
-    match report.problems.first() {
-        Some(problem) => Err(format!("{} problems, one is: {problem:?}", report.problem_count)),
+    if let Some(problem) = report.problems.first() {
+        return Err(format!("{} problems, one is: {problem:?}", report.problem_count));
+    }
+    match world.engine.wrong_files().map_err(|error| error.to_string())? {
+        Some(what) => Err(format!("figures of container files: {what}")),
         None => Ok(()),
     }
 }

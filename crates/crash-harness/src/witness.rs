@@ -107,7 +107,7 @@ pub fn nothing_twice(world: &World) -> Result<(), String> {
     }
     let storage = world.engine.storage();
     let mut seen = HashSet::new();
-    for container in storage.containers().map_err(|error| error.to_string())? {
+    for container in storage.containers().map_err(|error| error.to_string())?.iter() {
         let dead = world.engine.dead_slots(container).map_err(|error| error.to_string())?;
         let slots = storage.slots(container).map_err(|error| error.to_string())?;
         for (_, (_, slot)) in slots.into_iter().enumerate().filter(|(number, _)| !dead.contains(*number)) {

@@ -29,7 +29,7 @@ use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_oplog::{Effects, Log, LogError, Position, Record, View};
 use onefold_storage::components::STORAGE_WRITE;
-use onefold_storage::{ChunkKind, Prepared, Scope};
+use onefold_storage::{ChunkKind, FileFigures, Prepared, Scope};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashSet;
 use std::sync::OnceLock;
@@ -328,7 +328,7 @@ impl Engine {
 
     /// Returns the totals after this commit, if it changes them.
     fn totals_with(&self, prepared: &Prepared) -> Option<Totals> {
-        if prepared.chunks.is_empty() && prepared.raw_bytes == 0 {
+        if prepared.chunks.is_empty() && prepared.raw_bytes == 0 && prepared.sealed.containers == 0 {
             return None;
         }
         let totals = *self.totals.lock();
@@ -336,6 +336,7 @@ impl Engine {
             chunks: totals.chunks + prepared.chunks.len() as u64,
             raw_bytes: totals.raw_bytes + prepared.raw_bytes,
             stored_bytes: totals.stored_bytes + prepared.stored_bytes,
+            files: totals.files.map(|files| files.changed(&FileFigures::default(), &prepared.sealed)),
             ..totals
         })
     }

@@ -18,7 +18,7 @@ use crate::{Candidate, Change, Contents, Engine, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_index::IndexEntry;
 use onefold_oplog::Effects;
-use onefold_storage::{Address, ChunkKind, ContainerId, Origin, Prepared, Slot};
+use onefold_storage::{Address, ChunkKind, ContainerId, FileFigures, Origin, Prepared, Slot};
 use std::collections::{HashMap, HashSet};
 
 /// The most bytes that one lost chunk takes in the log.
@@ -55,6 +55,8 @@ pub(crate) struct Settled {
     /// Changes of the number of chunks, and of the dead bytes beside those of `dead`.
     pub(crate) chunks: i64,
     pub(crate) dead_bytes: i64,
+    /// The files of containers, if they were counted.
+    pub(crate) files: Option<FileFigures>,
     /// Where copies that count for themselves are now.
     pub(crate) redirects: RedirectChanges,
     /// Whether such a copy is somewhere else now.
@@ -261,16 +263,17 @@ impl Engine {
         Ok(true)
     }
 
-    /// Counts the stored chunks where each copy counts for itself. A repair needs it at its end: nobody knows how many
-    /// chunks were in a container that could not be read. Containers that cannot be read have none. Durable on return.
-    pub fn recount_chunks(&self) -> Result<()> {
-        if self.descriptor.profile.is_exact() {
-            return Ok(());
-        }
+    /// Counts the files of containers, and the stored chunks where each copy counts for itself. A repair needs it at
+    /// its end: nobody knows how many chunks were in a container that could not be read. Containers that cannot be read
+    /// have none. Durable on return.
+    pub fn recount(&self) -> Result<()> {
         self.flush_before_repair()?;
         let _one = self.reclaiming.alone();
+        if self.descriptor.profile.is_exact() {
+            return self.commit_settled(&mut || Ok(Settled { files: Some(self.storage.count_files()?), ..Settled::default() }));
+        }
         let mut count = 0;
-        for container in self.storage.containers()? {
+        for container in self.storage.containers()?.iter() {
             match self.contents(container) {
                 Ok(Some(Contents { container: file, slots, dead })) if file == container => {
                     count += (0..slots.len()).filter(|slot| !dead.contains(*slot)).count() as i64;
@@ -280,7 +283,10 @@ impl Engine {
                 Err(error) => return Err(error),
             }
         }
-        self.commit_settled(&mut || Ok(Settled { chunks: count - self.totals.lock().chunks as i64, ..Settled::default() }))
+        self.commit_settled(&mut || {
+            let (chunks, files) = (count - self.totals.lock().chunks as i64, Some(self.storage.count_files()?));
+            Ok(Settled { chunks, files, ..Settled::default() })
+        })
     }
 
     /// Takes chunks that can be read again out of quarantine. Durable on return. Cheapest for many chunks of one
@@ -366,16 +372,17 @@ impl Engine {
         let mut commit = |write: Option<Write>| {
             let _guard = self.commits.alone();
             self.repairable()?;
-            let Settled { places, stored, mut changes, dead, chunks, dead_bytes, redirects, has_moved, outdates } = decide()?;
+            let Settled { places, stored, mut changes, dead, chunks, dead_bytes, files, redirects, has_moved, outdates } = decide()?;
             let (marked, marked_bytes) = dead.changes(&self.objects)?;
             changes.extend(marked);
             changes.extend(redirects.changes(&self.redirects)?);
-            if places.is_empty() && changes.is_empty() && chunks == 0 {
+            if places.is_empty() && changes.is_empty() && chunks == 0 && files.is_none() {
                 return Ok(());
             }
             let mut totals = *self.totals.lock();
             totals.chunks = totals.chunks.saturating_add_signed(chunks);
             totals.dead_bytes = totals.dead_bytes.saturating_add_signed(dead_bytes + marked_bytes);
+            totals.files = files.or(totals.files);
             changes.push(totals.change());
             let mut records = Vec::new();
             if !places.is_empty() {

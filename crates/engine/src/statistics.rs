@@ -1,11 +1,13 @@
 //! What a store holds, and what it costs.
 
+use crate::lifecycle::layout::CONTAINERS;
 use crate::lifecycle::reserve::RESERVE;
 use crate::liveness::dead::{self, DeadSlots};
 use crate::lookup::figures::{self, Figures};
 use crate::{Activity, Engine, EngineError, Mode, Moment, Result};
 use onefold_ground::wire::{Reader, put_varint};
 use onefold_ground::{Access, Ground, Space};
+use onefold_storage::FileFigures;
 use std::sync::atomic::Ordering;
 
 /// Figures of the engine. Sizes are bytes.
@@ -153,6 +155,8 @@ impl Engine {
         let (candidates, candidates_are_all) = unused?;
         let parity = self.storage.parity_statistics()?;
         let totals = *self.totals.lock();
+        let files = totals.files.map_or_else(|| self.storage.count_files(), Ok)?;
+        let (unsealed_containers, unsealed_bytes) = self.storage.unsealed_files()?;
         let index = index.map(|index| index.statistics()).unwrap_or_default();
         let is_sampled = self.lookup.sampled().is_some();
         let Figures { hooks, tally } = self.hook_figures()?;
@@ -162,7 +166,7 @@ impl Engine {
             quarantined_chunks,
             quarantined_bytes,
             chunks: totals.chunks,
-            containers: self.storage.containers()?.len() as u64,
+            containers: files.containers + unsealed_containers,
             unique_bytes: totals.raw_bytes + storage.open_frame_bytes,
             stored_bytes: totals.stored_bytes + storage.open_frame_bytes,
             dead_bytes: totals.dead_bytes,
@@ -173,7 +177,10 @@ impl Engine {
             repaired_containers: self.repaired_containers(),
             reserve_bytes,
             reserve_in_use: (self.mode == Mode::ReadWrite).then(|| self.is_reserve_in_use()),
-            disk_bytes: file_bytes(&*self.ground, "")?.saturating_sub(reserve_bytes),
+            disk_bytes: files.bytes()
+                + unsealed_bytes
+                + self.storage.parity_bytes()?
+                + other_bytes(&*self.ground)?.saturating_sub(reserve_bytes),
             log_bytes: self.log.used_bytes(),
             index_memory_bytes: index.auxiliary_bytes + index.filter_bytes,
             index_filter_bytes: index.filter_bytes,
@@ -207,6 +214,8 @@ pub(crate) struct Totals {
     pub(crate) chunks: u64,
     /// Raw bytes of removed chunks that are still in containers.
     pub(crate) dead_bytes: u64,
+    /// The files of sealed containers. `None`: nobody counted them yet; an opening for writing does.
+    pub(crate) files: Option<FileFigures>,
 }
 
 /// The key and partition of the totals.
@@ -220,24 +229,34 @@ impl Totals {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = vec![1];
+        let mut out = vec![if self.files.is_some() { 2 } else { 1 }];
         put_varint(&mut out, self.raw_bytes);
         put_varint(&mut out, self.stored_bytes);
         put_varint(&mut out, self.chunks);
         put_varint(&mut out, self.dead_bytes);
+        if let Some(files) = &self.files {
+            put_varint(&mut out, files.containers);
+            put_varint(&mut out, files.container_bytes);
+            put_varint(&mut out, files.forwards);
+        }
         out
     }
 
     pub(crate) fn decode(value: &[u8]) -> Result<Totals> {
         let read = || {
             let mut reader = Reader::new(value);
-            let _version = reader.u8()?;
-            let totals = Totals {
+            let version = reader.u8()?;
+            let mut totals = Totals {
                 raw_bytes: reader.varint()?,
                 stored_bytes: reader.varint()?,
                 chunks: reader.varint()?,
                 dead_bytes: reader.varint()?,
+                files: None,
             };
+            if version >= 2 {
+                let (containers, container_bytes, forwards) = (reader.varint()?, reader.varint()?, reader.varint()?);
+                totals.files = Some(FileFigures { containers, container_bytes, forwards });
+            }
             reader.end().map(|()| totals)
         };
         read().map_err(|source| EngineError::Wire { what: "totals in the object index".into(), source })
@@ -271,17 +290,48 @@ impl Moment<'_> {
     }
 }
 
+impl Engine {
+    /// Returns a sentence if the figures of container files do not match the files. `None`: they match, or they changed
+    /// meanwhile. Looks at all files, so it is for tests.
+    pub fn wrong_files(&self) -> Result<Option<String>> {
+        // No merge is half done, and no commit.
+        let _no_merge = self.reclaiming.alone();
+        let counted = || {
+            let _no_commit = self.commits.alone();
+            self.totals.lock().files
+        };
+        let before = counted();
+        let found = self.storage.count_files()?;
+        Ok(before
+            .filter(|before| *before != found && counted() == Some(*before))
+            .map(|before| format!("{before:?} counted, {found:?} there")))
+    }
+}
+
+/// Returns the sum of the lengths of all files outside of the directories of containers. There are few of them.
+fn other_bytes(ground: &dyn Ground) -> Result<u64> {
+    let mut sum = 0;
+    for entry in ground.list("")? {
+        sum += match entry.is_directory {
+            true if entry.name == CONTAINERS => 0,
+            true => file_bytes(ground, &entry.name)?,
+            false => length(ground, &entry.name),
+        };
+    }
+    Ok(sum)
+}
+
+/// Returns the length of a file. It may go meanwhile: a segment of the log, an older generation of pages.
+fn length(ground: &dyn Ground, path: &str) -> u64 {
+    ground.open(path, Access::Read).and_then(|file| file.len()).unwrap_or(0)
+}
+
 /// Returns the sum of the lengths of all files below a directory.
 fn file_bytes(ground: &dyn Ground, directory: &str) -> Result<u64> {
     let mut sum = 0;
     for entry in ground.list(directory)? {
-        let path = if directory.is_empty() { entry.name } else { format!("{directory}/{}", entry.name) };
-        sum += if entry.is_directory {
-            file_bytes(ground, &path)?
-        } else {
-            // A file may go meanwhile: a segment of the log, an older generation of pages.
-            ground.open(&path, Access::Read).and_then(|file| file.len()).unwrap_or(0)
-        };
+        let path = format!("{directory}/{}", entry.name);
+        sum += if entry.is_directory { file_bytes(ground, &path)? } else { length(ground, &path) };
     }
     Ok(sum)
 }

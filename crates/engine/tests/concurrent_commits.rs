@@ -73,7 +73,7 @@ fn write_pairs(engine: &Arc<Engine>, seed: u64) {
 /// Counts references of stored metadata chunks to chunks that are not stored.
 fn dangling(engine: &Engine) -> usize {
     let mut found = 0;
-    for container in engine.storage().containers().unwrap() {
+    for container in engine.storage().containers().unwrap().iter() {
         for (address, slot) in engine.storage().slots(container).unwrap().into_iter().filter(|(_, slot)| slot.kind != ChunkKind::Data) {
             let mut content = Vec::new();
             engine.storage().load(&[(address, slot.fingerprint)], &mut content).unwrap();

@@ -226,7 +226,7 @@ fn verify(engine: &Arc<Engine>, model: &mut Model, seed: u64) {
 fn verify_counts(engine: &Arc<Engine>, mut references: HashMap<Fingerprint, u32>, seed: u64) {
     let storage = engine.storage();
     let mut places = HashMap::new();
-    for container in storage.containers().unwrap() {
+    for container in storage.containers().unwrap().iter() {
         for (address, slot) in storage.slots(container).unwrap() {
             places.insert(address.bits(), slot);
         }

@@ -73,7 +73,7 @@ fn opened_again(engine: Arc<Engine>, ground: &SimulatedGround) -> Arc<Engine> {
 
 /// Panics if a slot counts as stored that the index does not name: writers would refer to it.
 fn assert_slots_are_named(engine: &Engine, what: &str) {
-    for container in engine.storage().containers().unwrap() {
+    for container in engine.storage().containers().unwrap().iter() {
         let dead = engine.dead_slots(container).unwrap();
         for (number, (address, slot)) in engine.storage().slots(container).unwrap().iter().enumerate() {
             let is_named = engine.locate(&slot.fingerprint).unwrap() == Some(*address);
@@ -334,7 +334,7 @@ fn m0_20_a_copy_that_died_while_its_container_was_copied_is_left_behind_and_coun
     assert!(engine.merge_containers(&victims, &rank).unwrap().is_some());
     assert_eq!(engine.statistics().unwrap().dead_bytes, dead_bytes(&engine), "the sum of dead bytes is that of the containers");
     let mut stored = HashSet::new();
-    for container in engine.storage().containers().unwrap() {
+    for container in engine.storage().containers().unwrap().iter() {
         for (address, slot) in engine.storage().slots(container).unwrap() {
             assert!(stored.insert(slot.fingerprint), "a second copy of {} was kept at {address}", slot.fingerprint);
         }

@@ -345,8 +345,7 @@ fn the_number_of_a_container_that_was_given_up_is_not_given_out_again() {
     let pieces = write(&mut engine.stream(), &bytes(2, 9_000_000), 16 << 10);
     refer(&engine, 2, &pieces, 1);
     engine.flush().unwrap();
-    let numbers: Vec<_> =
-        engine.storage().containers().unwrap().into_iter().filter(|id| id.partition() == 0).map(ContainerId::number).collect();
+    let numbers: Vec<_> = engine.storage().containers().unwrap().iter().filter(|id| id.partition() == 0).map(ContainerId::number).collect();
     assert!(numbers.len() > 1 && numbers.iter().all(|number| *number > lost.number()), "{numbers:?}");
 }
 
@@ -357,7 +356,7 @@ fn figures_found_by_making_the_index_anew_hold_wherever_the_next_opening_is_cut_
     write(&mut engine.stream(), &bytes(7, 200_000), 16 << 10);
     engine.flush().unwrap();
     let before = (engine.unique_bytes(), engine.stored_bytes());
-    let lost = engine.storage().containers().unwrap()[0];
+    let lost = engine.storage().containers().unwrap().iter().nth(0).unwrap();
     drop(engine);
     let (partition, number) = (lost.partition(), lost.number());
     ground.remove(&format!("containers/{partition:04x}/{:05x}/{number:08x}", number >> 12)).unwrap();

@@ -5,14 +5,14 @@
 //! is stored must count each address once.
 
 use crate::store::ContainerStore;
-use crate::{Address, ContainerId, Origin, Result, Slot};
+use crate::{Address, ContainerId, ContainerSet, Origin, Result, Slot};
 use std::collections::{HashMap, HashSet};
 
 /// Tells which of the listed containers to ask for an address.
 #[derive(Debug)]
 pub struct Answering<'a> {
     store: &'a ContainerStore,
-    listed: HashSet<ContainerId>,
+    listed: &'a ContainerSet,
     /// Listed containers that were merged and still have files, by the container that has their chunks.
     stale: HashMap<ContainerId, ContainerId>,
 }
@@ -21,17 +21,16 @@ impl ContainerStore {
     /// Finds out which of these [`containers`](Self::containers) count; `forwards` are the [`forwards`](Self::forwards)
     /// read after them. A file is stale if its container has a forward to a sound one of them: that one has all chunks
     /// that anybody needs.
-    pub fn answering(&self, containers: &[ContainerId], forwards: &[ContainerId]) -> Result<Answering<'_>> {
-        let listed: HashSet<ContainerId> = containers.iter().copied().collect();
+    pub fn answering<'a>(&'a self, containers: &'a ContainerSet, forwards: &ContainerSet) -> Result<Answering<'a>> {
         let mut stale = HashMap::new();
-        for id in forwards.iter().copied().filter(|id| listed.contains(id)) {
+        for id in forwards.iter().filter(|id| containers.contains(*id)) {
             match self.verify_forward(id) {
-                Ok(target) => stale.extend((target != id && listed.contains(&target)).then_some((id, target))),
+                Ok(target) => stale.extend((target != id && containers.contains(target)).then_some((id, target))),
                 Err(error) if error.is_damage() => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(Answering { store: self, listed, stale })
+        Ok(Answering { store: self, listed: containers, stale })
     }
 }
 
@@ -56,7 +55,7 @@ impl Answering<'_> {
         }
         let target = match self.stale.get(&home) {
             Some(target) => *target,
-            None if self.listed.contains(&home) => return Ok(false),
+            None if self.listed.contains(home) => return Ok(false),
             None => match self.store.catalog(home) {
                 Ok(catalog) => catalog.container,
                 // Its address leads nowhere, so every file that has it may help.
@@ -65,6 +64,6 @@ impl Answering<'_> {
             },
         };
         // A container that was merged again has no forward, as no address is its own.
-        Ok(target == container || !self.listed.contains(&target))
+        Ok(target == container || !self.listed.contains(target))
     }
 }

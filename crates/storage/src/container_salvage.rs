@@ -51,7 +51,7 @@ impl ContainerStore {
     /// of partitions count too.
     pub fn furthest(&self) -> Result<(u64, Position)> {
         let mut furthest = (self.shared.owners.greatest_epoch(&*self.shared.ground, &self.shared.directory)?, Position(0));
-        for container in self.shared.list(file::number)? {
+        for container in self.shared.list(file::number, &|_| 0)?.iter() {
             if let Ok(header) = self.shared.check_header(container) {
                 furthest = (furthest.0.max(header.epoch), furthest.1.max(Position(header.created)));
             }
@@ -106,7 +106,7 @@ impl ContainerStore {
             }
         }
         shared.sync_folders(&folders)?;
-        for container in shared.list(file::number)? {
+        for container in shared.list(file::number, &|_| 0)?.iter() {
             let is_spelled = shared.unsealed.contains(container);
             if !is_spelled
                 && !shared.is_forwarded(container)?
@@ -302,7 +302,7 @@ mod tests {
         let store = open(ground, Access::ReadWrite);
         store.recovered(Position(1 << 20), Position(1 << 20)).unwrap();
         let mut read = Vec::new();
-        for container in store.containers().unwrap() {
+        for container in store.containers().unwrap().iter() {
             assert!(store.verify_container(container, true, None).unwrap().damage.is_empty());
             for (address, slot) in store.slots(container).unwrap() {
                 let mut out = Vec::new();

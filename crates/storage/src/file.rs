@@ -20,7 +20,7 @@ const FLAG_MERGED: u8 = 1;
 /// The suffix of a forward's file name, after the name of its container.
 const FORWARD_SUFFIX: &str = ".forward";
 /// Bits of a number within a folder: containers of one folder share the bits above these.
-const FOLDER_BITS: u32 = 12;
+pub(crate) const FOLDER_BITS: u32 = 12;
 
 /// Returns the directory of a partition, below the directory of all containers.
 pub(crate) fn partition_directory(directory: &str, partition: u16) -> String {
@@ -56,6 +56,11 @@ pub(crate) fn forward_number(name: &str) -> Option<u32> {
 /// Returns the first number that the folder called `name` can hold; `None`: no folder of ours.
 pub(crate) fn folder_start(name: &str) -> Option<u32> {
     (name.len() == 5).then(|| hex(name)).flatten().map(|start| start << FOLDER_BITS)
+}
+
+/// Returns the first number of the folder that has this one.
+pub(crate) fn folder_start_of(number: u32) -> u32 {
+    number >> FOLDER_BITS << FOLDER_BITS
 }
 
 /// Returns the number of the container file called `name`; `None`: no container.

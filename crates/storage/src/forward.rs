@@ -22,7 +22,7 @@
 
 use crate::address::decode_container;
 use crate::store::{ContainerStore, Shared};
-use crate::{Catalog, ContainerId, Origin, Result, StorageError, file};
+use crate::{Catalog, ContainerId, ContainerSet, Origin, Result, StorageError, file};
 use onefold_ground::wire::Reader;
 use onefold_ground::{Access, checksum};
 use std::sync::Arc;
@@ -106,12 +106,24 @@ impl ContainerStore {
         [Some(origin.container()), self.container_of(origin).ok()].into_iter().flatten()
     }
 
-    /// Returns the containers that live on in others: all ids that have a forward. Sorted.
-    pub fn forwards(&self) -> Result<Vec<ContainerId>> {
-        let mut found = self.shared.list(file::forward_number)?;
+    /// Returns the containers that live on in others: all ids that have a forward.
+    pub fn forwards(&self) -> Result<ContainerSet> {
+        self.forwards_from(&|_| 0)
+    }
+
+    /// Returns the [`forwards`](Self::forwards) of containers that are numbered from `first(partition)` on. Reads no
+    /// folder with smaller numbers only.
+    pub fn forwards_from(&self, first: &dyn Fn(u16) -> u32) -> Result<ContainerSet> {
+        let mut found = self.shared.list(file::forward_number, first)?;
         self.shared.forwards.correct(&mut found);
-        found.sort_unstable();
+        found.retain(|id| id.number() >= first(id.partition()));
         Ok(found)
+    }
+
+    /// Returns whether a container has a forward.
+    pub fn has_forward(&self, container: ContainerId) -> Result<bool> {
+        let logged = self.shared.forwards.logged(container);
+        logged.map_or_else(|| self.shared.is_forwarded(container), |fate| Ok(fate.is_some()))
     }
 
     /// Returns where the forward of `container` leads, whether or not the target can be read. Returns `None` if it has

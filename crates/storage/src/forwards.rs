@@ -1,8 +1,8 @@
 //! Keeps what is known of forwards without asking the disk, and counts moves of chunks between files: see
 //! [`crate::forward`].
 
-use crate::ContainerId;
 use crate::cache::Lru;
+use crate::{ContainerId, ContainerSet};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -72,16 +72,21 @@ impl Forwards {
     }
 
     /// Keeps only ids of which the log says nothing that the disk may not say yet.
-    pub(crate) fn retain_unlogged(&self, ids: &mut Vec<ContainerId>) {
-        let known = self.known.lock();
-        ids.retain(|id| !known.logged.contains_key(id));
+    pub(crate) fn retain_unlogged(&self, ids: &mut ContainerSet) {
+        for id in self.known.lock().logged.keys() {
+            ids.remove(*id);
+        }
     }
 
     /// Turns the ids that have a forward on disk into the ids that are forwarded.
-    pub(crate) fn correct(&self, ids: &mut Vec<ContainerId>) {
-        let known = self.known.lock();
-        ids.retain(|id| !known.logged.contains_key(id));
-        ids.extend(known.logged.iter().filter(|(_, fate)| fate.is_some()).map(|(id, _)| *id));
+    pub(crate) fn correct(&self, ids: &mut ContainerSet) {
+        for (id, fate) in &self.known.lock().logged {
+            if fate.is_some() {
+                ids.insert(*id);
+            } else {
+                ids.remove(*id);
+            }
+        }
     }
 
     /// Notes what the log says of ids. Readers see all of it or nothing.

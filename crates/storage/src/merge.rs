@@ -13,6 +13,7 @@ mod output;
 use crate::catalog::MAX_SLOTS;
 use crate::merging::Claim;
 use crate::records::ContainerRecord;
+use crate::statistics::FileFigures;
 use crate::store::{ContainerStore, Shared};
 use crate::{Address, Catalog, ContainerId, Frame, HEADER_BYTES, Homes, Result, Slot, StorageError, file};
 use onefold_fingerprint::Fingerprint;
@@ -46,10 +47,10 @@ pub struct Merge {
 /// How a merge changes the figures of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MergeStatistics {
-    /// Container files that go.
-    pub containers_before: u64,
-    /// Container files that come: 1 or 0.
-    pub containers_after: u64,
+    /// The container files that go, and the forwards to them.
+    pub files_before: FileFigures,
+    /// The container file that comes, if any, and the forwards to it.
+    pub files_after: FileFigures,
     /// Chunks in the files that go.
     pub chunks_before: u64,
     /// Chunks in the file that comes.
@@ -119,14 +120,17 @@ impl ContainerStore {
             }
         };
         let mut statistics = plan.statistics;
-        let catalog = written.as_ref();
-        statistics.containers_after = u64::from(catalog.is_some());
+        let catalog = written.as_ref().map(|(catalog, _)| catalog);
+        if let Some((_, length_bytes)) = written {
+            statistics.files_after.add(length_bytes);
+        }
+        statistics.files_after.forwards = plan.forwarded.len() as u64;
         statistics.chunks_after = catalog.map_or(0, |catalog| catalog.slots.len() as u64);
         statistics.raw_bytes_after = catalog.map_or(0, raw_bytes);
         statistics.stored_bytes_after = catalog.map_or(0, stored_bytes);
         Ok(Merge {
             claim,
-            target: written.map(|catalog| catalog.container),
+            target: written.map(|(catalog, _)| catalog.container),
             forwarded: plan.forwarded,
             removed: plan.removed,
             finished: shared.merging.oldest_log().unwrap_or_default(),
@@ -179,11 +183,12 @@ impl Shared {
             return Err(refused(format!("{} chunks are live; a container has at most {MAX_SLOTS}", live.len())));
         }
         let live_homes: BTreeSet<ContainerId> = live.iter().map(|(address, _)| address.container()).collect();
-        let mut statistics = MergeStatistics { containers_before: victims.len() as u64, ..MergeStatistics::default() };
+        let mut statistics = MergeStatistics::default();
         let mut catalogs: HashMap<ContainerId, Arc<Catalog>> = HashMap::new();
         let (mut forwarded, mut removed) = (BTreeSet::new(), BTreeSet::new());
         for victim in victims {
             let catalog = self.catalog_for_once(*victim)?;
+            statistics.files_before.add(self.file_for_reading(*victim)?.len()?);
             statistics.chunks_before += catalog.slots.len() as u64;
             statistics.raw_bytes_before += raw_bytes(&catalog);
             statistics.stored_bytes_before += stored_bytes(&catalog);
@@ -193,6 +198,7 @@ impl Shared {
                 if self.stable(|| self.answering(*home))? != *victim {
                     continue;
                 }
+                statistics.files_before.forwards += u64::from(home != victim);
                 if live_homes.contains(home) {
                     catalogs.insert(*home, catalog.clone());
                     forwarded.insert(*home);
@@ -228,8 +234,8 @@ impl Shared {
         self.caches.catalog_for_once(container).map_or_else(|| self.read_catalog(container).map(Arc::new), Ok)
     }
 
-    /// Writes the new container and makes it durable. On an error the claim says whether there is a file.
-    fn write_merged(&self, partition: u16, created: Position, claim: &mut Claim, plan: &Plan) -> Result<Catalog> {
+    /// Writes the new container and makes it durable. Returns its catalog and the length of its file. On an error the claim says whether there is a file.
+    fn write_merged(&self, partition: u16, created: Position, claim: &mut Claim, plan: &Plan) -> Result<(Catalog, u64)> {
         let id = self.placement.give_out(partition)?;
         let path = file::path(&self.directory, id);
         self.merging.claim_target(claim, id);

@@ -7,6 +7,7 @@ use crate::components::STORAGE_WRITE;
 use crate::job::Job;
 use crate::open::{Cursor, OpenContainer, Seal, State};
 use crate::records::{ContainerRecord, frame_committed, frame_data};
+use crate::statistics::FileFigures;
 use crate::store::{ContainerStore, Shared};
 use crate::{Address, ChunkKind, ContainerId, Result, Slot, StorageError};
 use onefold_fingerprint::Fingerprint;
@@ -38,6 +39,8 @@ pub struct Prepared {
     pub raw_bytes: u64,
     /// Bytes of these frames after compression.
     pub stored_bytes: u64,
+    /// The files of the containers that it seals.
+    pub sealed: FileFigures,
     pub(crate) changes: Vec<Change>,
 }
 
@@ -205,6 +208,7 @@ impl Prepared {
         self.chunks.extend(chunks);
         if seals {
             self.records.push(ContainerRecord::ContainerSealed { container: container.id }.encode(digest_bytes));
+            self.sealed.add(state.file.as_ref().and_then(|file| file.len().ok()).unwrap_or_else(|| state.end_bytes()));
         } else if self.records.len() == records_before && state.oldest.is_none() {
             // The log names every file that is there. So after a crash, files that it does not name can only be newer.
             self.records.push(frame_data(container.id, frames as u32, full_slots as u32, &[], &[], digest_bytes));

@@ -109,7 +109,8 @@ impl Shared {
             return Ok(());
         }
         let listed = store.containers();
-        let sealed: Vec<ContainerId> = listed.iter().flatten().copied().filter(|container| store.is_sealed(*container)).collect();
+        let sealed: Vec<ContainerId> =
+            listed.iter().flat_map(|listed| listed.iter()).filter(|container| store.is_sealed(*container)).collect();
         self.with_groups(|groups| {
             match &listed {
                 Ok(_) => groups.end_list(sealed),

@@ -136,7 +136,7 @@ impl ContainerStore {
             file.drop_cached(0, FORWARD_BYTES as u64);
         }
         match self.verify_forward(container) {
-            Err(_) if self.forwards()?.binary_search(&container).is_err() => Ok(()),
+            Err(_) if !self.has_forward(container)? => Ok(()),
             result => result.map(drop),
         }
     }

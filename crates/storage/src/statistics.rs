@@ -1,6 +1,10 @@
 //! The figures of a store, and the counters behind them while it is open.
 
+use crate::forward::FORWARD_BYTES;
+use crate::parity::parity_directory;
 use crate::store::ContainerStore;
+use crate::{Result, file};
+use onefold_ground::Access;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Figures of a store since it was opened, unless said otherwise.
@@ -42,7 +46,88 @@ pub struct Statistics {
     pub catalog_cache_bytes: u64,
 }
 
+/// Files of containers that will not change any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileFigures {
+    /// Container files.
+    pub containers: u64,
+    /// The sum of their lengths.
+    pub container_bytes: u64,
+    /// Forwards to containers that others were merged into.
+    pub forwards: u64,
+}
+
+impl FileFigures {
+    /// Adds a container file of this length.
+    pub(crate) fn add(&mut self, length_bytes: u64) {
+        self.containers += 1;
+        self.container_bytes += length_bytes;
+    }
+
+    /// Returns what is there after some files have gone and others have come.
+    pub fn changed(&self, gone: &FileFigures, come: &FileFigures) -> FileFigures {
+        let change = |here: u64, gone: u64, come: u64| (here + come).saturating_sub(gone);
+        FileFigures {
+            containers: change(self.containers, gone.containers, come.containers),
+            container_bytes: change(self.container_bytes, gone.container_bytes, come.container_bytes),
+            forwards: change(self.forwards, gone.forwards, come.forwards),
+        }
+    }
+
+    /// Returns the bytes that all these files have.
+    pub fn bytes(&self) -> u64 {
+        self.container_bytes + self.forwards * FORWARD_BYTES as u64
+    }
+}
+
 impl ContainerStore {
+    /// Counts the files of sealed containers, and the forwards. Opens each of them: call it only where nobody counted
+    /// them before.
+    pub fn count_files(&self) -> Result<FileFigures> {
+        let mut figures = FileFigures { forwards: self.forwards()?.len() as u64, ..FileFigures::default() };
+        for container in self.containers()?.iter().filter(|container| self.is_sealed(*container)) {
+            match self.shared.ground.open(&file::path(&self.shared.directory, container), Access::Read) {
+                Ok(file) => figures.add(file.len()?),
+                // It was merged meanwhile.
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(figures)
+    }
+
+    /// Returns the sum of the lengths of all parity files. Opens each of them.
+    pub fn parity_bytes(&self) -> Result<u64> {
+        let ground = &*self.shared.ground;
+        let mut bytes = 0;
+        for partition in self.shared.owners.partitions() {
+            let directory = parity_directory(&self.shared.directory, partition);
+            let folders = if ground.exists(&directory)? { ground.list(&directory)? } else { Vec::new() };
+            for folder in folders.iter().filter(|entry| entry.is_directory) {
+                let folder = format!("{directory}/{}", folder.name);
+                for entry in ground.list(&folder)? {
+                    // It may be replaced meanwhile.
+                    bytes += ground.open(&format!("{folder}/{}", entry.name), Access::Read).and_then(|file| file.len()).unwrap_or(0);
+                }
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Returns the number of containers that are not sealed, and the sum of the lengths of their files.
+    pub fn unsealed_files(&self) -> Result<(u64, u64)> {
+        let open = self.shared.unsealed.all();
+        let mut bytes = 0;
+        for container in &open {
+            match self.shared.ground.open(&container.path, Access::Read) {
+                Ok(file) => bytes += file.len()?,
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok((open.len() as u64, bytes))
+    }
+
     /// Returns the raw bytes of full frames that no [`prepare`](Self::prepare) has made durable yet. When there are
     /// many, it is time for one.
     pub fn unsynced_bytes(&self) -> u64 {

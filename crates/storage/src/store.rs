@@ -17,7 +17,7 @@ use crate::placement::{CommittedSlots, Placement};
 use crate::rehearsal::Rehearsal;
 use crate::replay::Replay;
 use crate::unsealed::Unsealed;
-use crate::{Compression, ContainerId, Origin, Result, StorageError, file};
+use crate::{Compression, ContainerId, ContainerSet, Origin, Result, StorageError, file};
 use crossbeam_channel::Sender;
 use onefold_fingerprint::Algorithm;
 use onefold_ground::profile::Profile;
@@ -177,20 +177,27 @@ impl ContainerStore {
         Ok(shared.unsealed.contains(container) || shared.is_forwarded(container)? || !shared.replay.is_leftover(container) && is_file()?)
     }
 
-    /// Returns all containers, sorted: those with a file of their own, and those that only the log knows yet.
-    /// Containers that live on in others are the [`forwards`](Self::forwards). A container that is being made is not
-    /// listed.
-    pub fn containers(&self) -> Result<Vec<ContainerId>> {
+    /// Returns all containers: those with a file of their own, and those that only the log knows yet. Containers that
+    /// live on in others are the [`forwards`](Self::forwards). A container that is being made is not listed.
+    ///
+    /// Reads the names of all files, so call it only for work that looks at all of them anyway.
+    pub fn containers(&self) -> Result<ContainerSet> {
+        self.containers_from(&|_| 0)
+    }
+
+    /// Returns the [`containers`](Self::containers) that are numbered from `first(partition)` on. Reads no folder with
+    /// smaller numbers only.
+    pub fn containers_from(&self, first: &dyn Fn(u16) -> u32) -> Result<ContainerSet> {
         let shared = &self.shared;
         let before = shared.placement.given_out();
-        let mut found: Vec<ContainerId> = shared.unsealed.with_all(|open| open.map(|container| container.id).collect());
-        found.extend(shared.list(file::number)?);
+        let mut found: ContainerSet = shared.unsealed.with_all(|open| open.map(|container| container.id).collect());
+        found.extend(shared.list(file::number, first)?.iter());
         found.extend(shared.all_rehearsed());
-        found.retain(|container| !shared.merging.is_unlogged(*container) && !shared.replay.is_leftover(*container));
-        found.retain(|container| !before.is_not_made(*container));
+        found.retain(|container| {
+            let is_there = !shared.merging.is_unlogged(container) && !shared.replay.is_leftover(container);
+            is_there && !before.is_not_made(container) && container.number() >= first(container.partition())
+        });
         shared.forwards.retain_unlogged(&mut found);
-        found.sort_unstable();
-        found.dedup();
         Ok(found)
     }
 }
@@ -217,13 +224,15 @@ impl Drop for ContainerStore {
 }
 
 impl Shared {
-    /// Returns the containers whose files have names of one kind.
-    pub(crate) fn list(&self, number: fn(&str) -> Option<u32>) -> Result<Vec<ContainerId>> {
-        let mut found = Vec::new();
+    /// Returns the containers whose files have names of one kind, in folders that can have numbers from
+    /// `first(partition)` on.
+    pub(crate) fn list(&self, number: fn(&str) -> Option<u32>, first: &dyn Fn(u16) -> u32) -> Result<ContainerSet> {
+        let mut found = ContainerSet::default();
         for partition in self.owners.partitions() {
             let directory = file::partition_directory(&self.directory, partition);
+            let lowest = file::folder_start_of(first(partition));
             for folder in self.ground.list(&directory)? {
-                if folder.is_directory && file::folder_start(&folder.name).is_some() {
+                if folder.is_directory && file::folder_start(&folder.name).is_some_and(|start| start >= lowest) {
                     let files = self.ground.list(&format!("{directory}/{}", folder.name))?;
                     found.extend(files.iter().filter_map(|entry| Some(ContainerId::new(partition, number(&entry.name)?))));
                 }

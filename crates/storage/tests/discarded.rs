@@ -49,7 +49,7 @@ fn frames_with_metadata_are_kept_others_are_damage_and_never_wrong_bytes() {
         }
         assert!(kept > 19 && lost > 200, "{compression}: {kept} chunks are there, {lost} are not");
         // Header, catalog and footer are sound; each frame without data is reported.
-        for container in store.containers().unwrap() {
+        for container in store.containers().unwrap().iter() {
             assert_eq!(store.verify_container(container, false, None).unwrap().damage.len(), 0);
             let report = store.verify_container(container, true, None).unwrap();
             assert!(report.damage.len() as u64 <= report.frames && report.damage.iter().all(StorageError::is_damage));
@@ -83,7 +83,7 @@ fn containers_are_continued_and_sealed_after_restarts() {
         let found = slots.iter().find(|(found, _)| found == address).unwrap();
         assert_eq!(found.1.fingerprint, fingerprint(*name));
     }
-    for container in store.containers().unwrap() {
+    for container in store.containers().unwrap().iter() {
         assert_eq!(store.verify_container(container, false, None).unwrap().damage.len(), 0);
     }
 }

@@ -203,7 +203,7 @@ fn m0_12_a_flipped_byte_anywhere_in_a_container_is_found() {
         drop(store);
         let store = open(Arc::new(ground.clone()), &log, 2, &options, Access::Read).unwrap();
         check(&store, &all);
-        let container = store.containers().unwrap()[0];
+        let container = store.containers().unwrap().iter().nth(0).unwrap();
         let path = format!("{DIRECTORY}/{:04x}/00000/{:08x}", container.partition(), container.number());
         let length = ground.open(&path, Access::Read).unwrap().len().unwrap();
         assert!(store.verify_container(container, true, None).unwrap().sealed);
@@ -234,7 +234,7 @@ fn a_missing_or_short_file_and_a_wrong_name_are_damage() {
     let store = open(Arc::new(ground.clone()), &log, 2, &options, Access::ReadWrite).unwrap();
     append(&mut store.writer(), &mut next_name, &[900; 40], &mut all).unwrap();
     flush(&store, &mut log, Scope::Everything).unwrap();
-    let sealed = store.containers().unwrap();
+    let sealed: Vec<ContainerId> = store.containers().unwrap().iter().collect();
     let wanted = |at: usize| {
         let (address, (fingerprint, _)) = all.iter().find(|(address, _)| address.container() == sealed[at]).unwrap();
         (*address, *fingerprint)
@@ -257,7 +257,7 @@ fn what_only_the_log_has_of_a_container_is_read_and_verified_without_its_file() 
     let store = open(Arc::new(ground.clone()), &log, 1, &options, Access::ReadWrite).unwrap();
     append(&mut store.writer(), &mut next_name, &[900; 40], &mut all).unwrap();
     flush(&store, &mut log, Scope::Everything).unwrap();
-    let [container] = store.containers().unwrap()[..] else { panic!("one container") };
+    let [container] = store.containers().unwrap().iter().collect::<Vec<_>>()[..] else { panic!("one container") };
     let in_file = store.catalog(container).unwrap().slots.len();
     assert!(in_file > 0 && in_file < all.len());
     drop(store);
@@ -294,7 +294,7 @@ fn a_damaged_container_does_not_keep_the_others_from_being_written() {
     let store = open(Arc::new(ground.clone()), &log, 2, &small(), Access::ReadWrite).unwrap();
     append(&mut store.writer(), &mut next_name, &[900; 3], &mut all).unwrap();
     flush(&store, &mut log, Scope::Everything).unwrap();
-    let lost = store.containers().unwrap()[0];
+    let lost = store.containers().unwrap().iter().nth(0).unwrap();
     drop(store);
     ground.remove(&format!("{DIRECTORY}/{:04x}/00000/{:08x}", lost.partition(), lost.number())).unwrap();
     let store = open(Arc::new(ground.clone()), &log, 2, &small(), Access::ReadWrite).unwrap();

@@ -71,8 +71,8 @@ fn crash_and_go_on(operations: u64, seed: u64, policy: CrashPolicy) -> bool {
     for (id, target) in &model.forwards {
         assert_eq!(reader.store.container_of(*id).unwrap(), *target);
     }
-    assert_eq!(reader.store.forwards().unwrap(), model.forwards.keys().copied().collect::<Vec<_>>());
-    for id in reader.store.containers().unwrap() {
+    assert_eq!(reader.store.forwards().unwrap(), model.forwards.keys().copied().collect());
+    for id in reader.store.containers().unwrap().iter() {
         assert!(model.files.contains(&id) || !reader.store.is_sealed(id), "{id} should not be there");
     }
     drop(reader);

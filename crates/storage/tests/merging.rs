@@ -215,14 +215,17 @@ proptest! {
                         continue;
                     }
                     let live = world.live_of(&victims);
+                    let files = world.store.count_files().unwrap();
                     let merge = world.store.merge(&victims, &live).unwrap();
                     prop_assert_eq!(merge.statistics.chunks_after, live.len() as u64);
-                    prop_assert_eq!(merge.statistics.containers_before, victims.len() as u64);
+                    prop_assert_eq!(merge.statistics.files_before.containers, victims.len() as u64);
+                    let expected = files.changed(&merge.statistics.files_before, &merge.statistics.files_after);
                     prop_assert_eq!(merge.container().is_some(), !live.is_empty());
                     if abandon {
                         world.store.abandon_merge(merge);
                     } else {
                         world.log_merge(&victims, &live, merge);
+                        prop_assert_eq!(world.store.count_files().unwrap(), expected);
                     }
                 }
                 Step::Trim => world.trim(),
@@ -271,10 +274,11 @@ fn m0_20_chunks_lie_in_the_order_given_with_their_kinds_and_the_figures_are_righ
     let slots: Vec<_> = victims.iter().flat_map(|victim| world.store.slots(*victim).unwrap()).collect();
     let mut live = world.live_of(&victims);
     live.reverse();
+    let files = world.store.count_files().unwrap();
     let merge = world.store.merge(&victims, &live).unwrap();
     let target = merge.container().unwrap();
     // It is not known before the log has it.
-    assert!(!world.store.containers().unwrap().contains(&target) && world.store.container_of(victims[0]).unwrap() == victims[0]);
+    assert!(!world.store.containers().unwrap().contains(target) && world.store.container_of(victims[0]).unwrap() == victims[0]);
     let statistics = world.log_merge(&victims, &live, merge);
     world.check(&ground);
     let merged = world.store.slots(victims[1]).unwrap();
@@ -286,8 +290,8 @@ fn m0_20_chunks_lie_in_the_order_given_with_their_kinds_and_the_figures_are_righ
     }
     let after = world.store.verify_container(target, true, None).unwrap();
     let expected = MergeStatistics {
-        containers_before: victims.len() as u64,
-        containers_after: 1,
+        files_before: statistics.files_before,
+        files_after: statistics.files_after,
         chunks_before: before.iter().map(|report| report.chunks).sum(),
         chunks_after: live.len() as u64,
         raw_bytes_before: before.iter().map(|report| report.raw_bytes).sum(),
@@ -296,6 +300,7 @@ fn m0_20_chunks_lie_in_the_order_given_with_their_kinds_and_the_figures_are_righ
         stored_bytes_after: after.stored_bytes,
     };
     assert_eq!(statistics, expected);
+    assert_eq!(files.changed(&statistics.files_before, &statistics.files_after), world.store.count_files().unwrap());
     assert_eq!((after.chunks, after.raw_bytes), (expected.chunks_after, expected.raw_bytes_after));
     assert!(after.frames <= after.raw_bytes / 1024 + 1, "frames are as full as others");
 }
@@ -306,7 +311,7 @@ fn m0_20_what_cannot_be_merged_is_refused_and_changes_nothing() {
     let (mut world, victims) = written(&ground, 2);
     let live = world.live_of(&victims[..2]);
     let operations = ground.operations();
-    let open: Vec<_> = world.store.containers().unwrap().into_iter().filter(|id| !world.store.is_sealed(*id)).collect();
+    let open: Vec<_> = world.store.containers().unwrap().iter().filter(|id| !world.store.is_sealed(*id)).collect();
     let elsewhere = world.model.files.iter().copied().find(|id| id.partition() == 1).unwrap();
     let twice: Vec<_> = live.iter().chain(&live[..1]).copied().collect();
     let too_many = vec![live[0]; MAX_SLOTS + 1];

@@ -346,7 +346,7 @@ fn a_rehearsed_repair_shows_what_a_repair_would_make_and_writes_nothing() {
     assert_eq!(world.store.repair(headless).unwrap(), Repair::Impossible);
     assert!(world.store.repair_header(headless).unwrap() && !world.store.repair_header(headless).unwrap());
     assert_eq!(world.store.repair(rotten).unwrap(), Repair::Repaired);
-    assert!(group.iter().all(|id| !is_damaged(&world.store, *id) && world.store.containers().unwrap().contains(id)));
+    assert!(group.iter().all(|id| !is_damaged(&world.store, *id) && world.store.containers().unwrap().contains(*id)));
     check(&world.store, &world.model.needed);
     drop(world);
     assert_eq!(ground.used_bytes(), used);

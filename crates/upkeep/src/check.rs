@@ -5,7 +5,8 @@
 //! 2. forwards of merged containers, then all containers, one after the other: header, catalog, footer. With
 //!    `read_data` every frame is read, decompressed and fingerprinted again;
 //! 3. counts: the entries of the index are compared with the content of the containers and with the sum of all
-//!    references. This takes several passes over ranges of fingerprints, so that memory stays bounded;
+//!    references. This takes several passes over ranges of fingerprints, so that memory stays bounded. Where each copy
+//!    counts for itself, one pass looks up each reference;
 //! 4. if chunks are missing or damaged: the name of every path of every backup and every range of every volume that
 //!    needs one.
 //!
@@ -20,6 +21,7 @@ mod containers;
 mod counts;
 mod keeping;
 mod lost;
+mod places;
 mod report;
 
 use crate::references;
@@ -27,7 +29,7 @@ use crate::{Monitor, Result, UpkeepError};
 use lost::Kinds;
 use onefold_engine::{DeadSlots, Engine};
 use onefold_index::objects::Verified;
-use onefold_storage::{ContainerId, Origin};
+use onefold_storage::{ContainerId, ContainerSet, Origin};
 use report::LISTED;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -64,7 +66,7 @@ pub(crate) struct Check<'a> {
     /// Whether a chunk is lost that is needed and that other chunks depend on.
     pub(crate) meets_lost_metadata: bool,
     /// All containers that addresses can name: those with a file, and those merged into others.
-    present: HashSet<ContainerId>,
+    present: ContainerSet,
     /// Merged containers whose forwards are lost, so that their addresses lead nowhere.
     dead_ends: HashSet<Origin>,
     /// Whether all references of the objects are known. If not, counts may rightly be greater than the references
@@ -95,7 +97,7 @@ impl<'a> Check<'a> {
             missing: Lost::within(options.memory_bytes / 16),
             kinds: Kinds::within(options.memory_bytes / 16),
             meets_lost_metadata: false,
-            present: HashSet::new(),
+            present: ContainerSet::default(),
             dead_ends: HashSet::new(),
             knows_all_objects: true,
             counts_more: false,

@@ -4,8 +4,9 @@
 use onefold_engine::Engine;
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::ReadBuffer;
-use onefold_storage::{Address, ChunkKind, ChunkRead, ContainerId, ContainerReport};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use onefold_storage::{Address, ChunkKind, ChunkRead, ContainerId, ContainerReport, ContainerSet};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -57,19 +58,21 @@ pub(crate) fn look_into(engine: &Engine, container: ContainerId, read_data: bool
 /// Reads many containers in any order, and passes each result on, on this thread, until `go_on` returns false.
 pub(crate) fn look_into_all(
     engine: &Engine,
-    containers: &[ContainerId],
+    containers: &ContainerSet,
     read_data: bool,
     go_on: &dyn Fn() -> bool,
     each: &mut dyn FnMut(Looked),
 ) {
-    let (next, is_stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let (next, is_stopped) = (Mutex::new(containers.iter()), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let (sender, receiver) = channel();
         let work = |sender: std::sync::mpsc::Sender<Looked>| {
             let mut buffer = ReadBuffer::default();
+            // Nobody panics with it.
+            let take = || next.lock().ok().and_then(|mut next| next.next());
             while !is_stopped.load(Ordering::Relaxed)
-                && let Some(container) = containers.get(next.fetch_add(1, Ordering::Relaxed))
-                && sender.send(look_into(engine, *container, read_data, &mut buffer)).is_ok()
+                && let Some(container) = take()
+                && sender.send(look_into(engine, container, read_data, &mut buffer)).is_ok()
             {}
         };
         for _ in 0..threads().min(containers.len()) {

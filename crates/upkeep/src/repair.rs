@@ -148,7 +148,7 @@ impl Repair<'_> {
                 self.restore(&engine)?;
             }
         }
-        engine.recount_chunks()?;
+        engine.recount()?;
         self.last_look(&engine)?;
         self.close(engine)
     }

@@ -321,7 +321,7 @@ impl Scrub<'_> {
             let ids = match phase {
                 Phase::Containers => storage.containers()?,
                 Phase::Forwards => storage.forwards()?,
-                _ => storage.parity_groups()?,
+                _ => storage.parity_groups()?.into_iter().collect(),
             };
             *listing = Some(ScrubListing { phase: phase as u8, ids, time_ns, made });
         }
@@ -329,10 +329,9 @@ impl Scrub<'_> {
         if let Some(time_ns) = listing.time_ns {
             pass.sample(time_ns);
         }
-        let first = listing.ids.partition_point(|id| id.bits() < unit);
         let of_containers = (STEP_BYTES / u64::from(self.engine.descriptor().container_bytes).max(1)).max(1) as usize;
         let units = if phase == Phase::Forwards { STEP_UNITS } else { STEP_UNITS.min(of_containers) };
-        Ok(Some(listing.ids[first..].iter().copied().take(units).collect()))
+        Ok(Some(listing.ids.iter_from(ContainerId::from_bits(unit)).take(units).collect()))
     }
 }
 

@@ -4,8 +4,8 @@ use onefold_engine::{ContainerId, Cursor, Descriptor, Engine, Mode, Place, Recip
 use onefold_ground::wire::Reader;
 use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
 use onefold_upkeep::{
-    CheckOptions, DedupOptions, DedupReport, NoMonitor, PruneOptions, RepairOptions, RepairReport, StoreRoots, check, dedup, prune,
-    rebuild_chunk_index, references_of, repair,
+    CheckOptions, DedupOptions, DedupReport, NoMonitor, ProblemKind, PruneOptions, RepairOptions, RepairReport, StoreRoots, check, dedup,
+    prune, rebuild_chunk_index, references_of, repair,
 };
 use onefold_volume::{Volumes, VolumesOptions};
 use std::collections::{BTreeMap, BTreeSet};
@@ -105,6 +105,29 @@ fn is_free_of_redirects(engine: &Engine) -> bool {
     [b"o", b"q"].iter().all(|from| engine.range(0, &from[..], &[from[0] + 1], 10).unwrap().is_empty())
 }
 
+#[test]
+fn m3_8_a_check_takes_one_pass_and_little_memory_and_finds_what_is_missing() {
+    let ground = store();
+    let data = noise(1, 1 << 20);
+    with(&ground, roomy(), |_, volumes| write(volumes, "one", &data));
+    let little = CheckOptions { memory_bytes: 1, ..CheckOptions::default() };
+    let (files, references) = with(&ground, roomy(), |engine, _| {
+        let report = check(engine, little, &NoMonitor).unwrap();
+        assert!(report.is_clean() && report.passes == 1 && report.references >= report.chunks, "{report:?}");
+        let storage = engine.storage();
+        let sealed: Vec<_> = storage.containers().unwrap().iter().filter(|container| storage.is_sealed(*container)).collect();
+        (sealed, report.references)
+    });
+    assert!(files.len() > 3);
+    ground.remove(&file(files[1])).unwrap();
+    with(&ground, roomy(), |engine, _| {
+        let report = check(engine, little, &NoMonitor).unwrap();
+        assert_eq!((report.passes, report.references), (1, references));
+        let missing = report.problems.iter().filter(|problem| problem.kind == ProblemKind::MissingChunk).count();
+        assert!(missing > 10 && missing < references as usize / 2, "{missing} of {references}");
+    });
+}
+
 /// Joins all copies.
 fn joined(engine: &Arc<Engine>) -> DedupReport {
     // Several parts in files, read in several passes.
@@ -119,7 +142,7 @@ fn joined(engine: &Arc<Engine>) -> DedupReport {
 /// The live copies of each chunk: where they are.
 fn copies(engine: &Engine) -> BTreeMap<Vec<u8>, BTreeSet<ContainerId>> {
     let mut found: BTreeMap<Vec<u8>, BTreeSet<ContainerId>> = BTreeMap::new();
-    for container in engine.storage().containers().unwrap() {
+    for container in engine.storage().containers().unwrap().iter() {
         let dead = engine.dead_slots(container).unwrap();
         for (number, (_, slot)) in engine.storage().slots(container).unwrap().iter().enumerate() {
             if !dead.contains(number) {
@@ -279,7 +302,7 @@ fn m3_7_copies_that_are_lost_one_after_the_other_lead_to_the_last() {
     for name in ["two", "three", "four"] {
         // All of it is lost, and written again.
         let files = with(&ground, roomy(), |engine, _| engine.storage().containers().unwrap());
-        for container in files.into_iter().filter(|container| ground.exists(&file(*container)).unwrap()) {
+        for container in files.iter().filter(|container| ground.exists(&file(*container)).unwrap()) {
             ground.remove(&file(container)).unwrap();
         }
         let report = repaired(&ground, roomy());
@@ -314,7 +337,7 @@ fn m0_20_a_copy_that_a_write_found_damaged_is_left_behind_and_its_readers_find_t
     let compare = || Settings { chain: ["chunk-index", "byte-compare"].map(String::from).to_vec(), ..roomy() };
     with(&ground, compare(), |_, volumes| write(volumes, "one", &data));
     let damaged = with(&ground, compare(), |engine, _| {
-        engine.storage().containers().unwrap().into_iter().find(|container| engine.storage().is_sealed(*container)).unwrap()
+        engine.storage().containers().unwrap().iter().find(|container| engine.storage().is_sealed(*container)).unwrap()
     });
     ground.corrupt(&file(damaged), 40_000, 1).unwrap();
     with(&ground, compare(), |engine, volumes| {

@@ -159,8 +159,10 @@ impl Engine {
             index
         };
 
-        let totals = objects.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or(Ok(Totals::default()), |value| Totals::decode(&value))?;
+        let mut totals = objects.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or(Ok(Totals::default()), |value| Totals::decode(&value))?;
         if mode == Mode::ReadWrite {
+            // Earlier versions did not count them. If they cannot be counted now, the next opening tries again.
+            totals.files = totals.files.or_else(|| storage.count_files().ok());
             check_memory(&descriptor, &settings, totals.stored_bytes)?;
         }
         let quarantine = Arc::new(Quarantine::open(objects.clone(), digest_bytes, ground.exists(RECOUNTED)?, descriptor.profile)?);

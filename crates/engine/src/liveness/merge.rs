@@ -150,6 +150,7 @@ impl Engine {
             totals.raw_bytes = (totals.raw_bytes + of.raw_bytes_after).saturating_sub(of.raw_bytes_before);
             totals.stored_bytes = (totals.stored_bytes + of.stored_bytes_after).saturating_sub(of.stored_bytes_before);
             totals.dead_bytes = totals.dead_bytes.saturating_sub(dead_bytes);
+            totals.files = totals.files.map(|files| files.changed(&of.files_before, &of.files_after));
             changes.push(totals.change());
             let noted = self.liveness.note(&Facts { emptied, end: self.log.end(), ..Facts::default() })?;
             changes.extend(noted.changes);

@@ -234,13 +234,13 @@ impl Sampled {
     /// cover. It asks `go_on` between its steps. Errors: containers cannot be listed.
     pub(crate) fn fill(&self, go_on: &dyn Fn() -> bool) -> Result<()> {
         let covered = self.read_snapshot(go_on);
-        let is_covered = |container: ContainerId| covered.get(&container.partition()).is_some_and(|end| container.number() < *end);
+        let end_of_covered = |partition: u16| covered.get(&partition).copied().unwrap_or(0);
+        let mut files = self.storage.containers_from(&end_of_covered)?;
         // A merged container has chunks of others, too.
-        let mut files: BTreeSet<ContainerId> = self.storage.containers()?.into_iter().filter(|file| !is_covered(*file)).collect();
-        for id in self.storage.forwards()?.into_iter().filter(|id| !is_covered(*id)) {
+        for id in self.storage.forwards_from(&end_of_covered)?.iter() {
             files.extend(self.storage.forward_target(id));
         }
-        for file in files {
+        for file in files.iter() {
             if !go_on() {
                 return Ok(());
             }

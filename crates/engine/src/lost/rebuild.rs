@@ -53,7 +53,7 @@ impl Rebuild {
         let storage = rebuild.engine.storage.clone();
         let containers = storage.containers()?;
         let answering = storage.answering(&containers, &storage.forwards()?)?;
-        for container in containers {
+        for container in containers.iter() {
             match rebuild.slots(container) {
                 Ok(slots) => {
                     for frame in &storage.catalog(container)?.frames {

@@ -1,7 +1,7 @@
 //! State that scrubs of one opening share, and the moments that a scrub may rely on.
 
 use crate::{Engine, Result};
-use onefold_storage::ContainerId;
+use onefold_storage::ContainerSet;
 use parking_lot::Mutex;
 use std::ops::DerefMut;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,8 +16,8 @@ const INTERVAL: Duration = Duration::from_millis(100);
 pub struct ScrubListing {
     /// Which files: a number that the scrub chooses.
     pub phase: u8,
-    /// Ascending.
-    pub ids: Vec<ContainerId>,
+    /// The files.
+    pub ids: ContainerSet,
     /// Everything that existed at this moment, by the clock of the scrub, is in the list. `None`: nothing can be said
     /// of that.
     pub time_ns: Option<i64>,

@@ -219,8 +219,8 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Writes catalog and footer, and makes the file durable.
-    pub(super) fn finish(mut self, homes: Homes, created: Position) -> Result<Catalog> {
+    /// Writes catalog and footer, and makes the file durable. Returns the catalog and the length of the file.
+    pub(super) fn finish(mut self, homes: Homes, created: Position) -> Result<(Catalog, u64)> {
         if !self.target.slots.is_empty() {
             self.close_frame()?;
         }
@@ -235,7 +235,7 @@ impl<'a> Output<'a> {
         if read != catalog {
             return Err(shared.damaged(catalog.container, None, None, "its bytes differ from what was just written"));
         }
-        Ok(catalog)
+        Ok((catalog, end_bytes + tail.len() as u64))
     }
 }
 

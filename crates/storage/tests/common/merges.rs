@@ -3,6 +3,7 @@
 
 use super::*;
 use onefold_ground::SimulatedGround;
+use onefold_storage::ContainerSet;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub struct World {
@@ -129,30 +130,30 @@ impl World {
             assert_eq!(self.store.container_of(*id).unwrap(), *target);
             assert_eq!(self.store.verify_forward(*id).unwrap(), *target);
         }
-        assert_eq!(self.store.forwards().unwrap(), self.model.forwards.keys().copied().collect::<Vec<_>>());
+        assert_eq!(self.store.forwards().unwrap(), self.model.forwards.keys().copied().collect());
         let listed = self.store.containers().unwrap();
-        for id in &listed {
-            assert!(self.model.files.contains(id) || !self.store.is_sealed(*id), "{id} should not be there");
-            let report = self.store.verify_container(*id, true, None).unwrap();
+        for id in listed.iter() {
+            assert!(self.model.files.contains(&id) || !self.store.is_sealed(id), "{id} should not be there");
+            let report = self.store.verify_container(id, true, None).unwrap();
             assert!(report.damage.is_empty(), "{:?}", report.damage);
-            for (address, slot) in self.store.slots(*id).unwrap() {
+            for (address, slot) in self.store.slots(id).unwrap() {
                 assert!(self.model.needed.get(&address).is_none_or(|(fingerprint, _)| *fingerprint == slot.fingerprint));
             }
         }
-        assert!(self.model.files.iter().all(|id| listed.contains(id)));
+        assert!(self.model.files.iter().all(|id| listed.contains(*id)));
         if !self.store.has_pending_merges() {
             self.no_other_files(ground, &listed);
         }
     }
 
-    fn no_other_files(&self, ground: &SimulatedGround, listed: &[ContainerId]) {
+    fn no_other_files(&self, ground: &SimulatedGround, listed: &ContainerSet) {
         for (path, id, suffix) in files(ground) {
             // A file that a crash left without any bytes may be a sealed container that lost them.
             if suffix.is_empty() && ground.open(&path, Access::Read).unwrap().is_empty().unwrap() {
                 continue;
             }
             let is_known = match suffix.as_str() {
-                "" => listed.contains(&id),
+                "" => listed.contains(id),
                 ".forward" => self.model.forwards.contains_key(&id),
                 _ => false,
             };

@@ -175,7 +175,7 @@ pub fn check(store: &ContainerStore, chunks: &Chunks) {
 
 /// Checks that no present container is damaged, and that each chunk that a check sees is right.
 pub fn check_all(store: &ContainerStore, chunks: &Chunks) {
-    for container in store.containers().unwrap() {
+    for container in store.containers().unwrap().iter() {
         let mut visit = |address: Address, name: Fingerprint, _: ChunkKind, bytes: &[u8]| {
             if let Some((fingerprint, expected)) = chunks.get(&address) {
                 assert_eq!((name, bytes), (*fingerprint, &expected[..]));

@@ -7,7 +7,7 @@ use crate::Result;
 use crate::reading::{Looked, look_into, look_into_all};
 use onefold_engine::{DeadSlots, Repair};
 use onefold_ground::ReadBuffer;
-use onefold_storage::{Catalog, ContainerId, Origin, StorageError};
+use onefold_storage::{Catalog, ContainerId, ContainerSet, Origin, StorageError};
 
 impl Check<'_> {
     /// Runs step 2: all containers, then those added meanwhile, because merging may have moved chunks into them that
@@ -19,11 +19,12 @@ impl Check<'_> {
         }
         self.forwards()?;
         let before = self.engine.storage().containers()?;
-        self.see_present(&before)?;
         let mut suspects = Vec::new();
+        self.see_present(&before)?;
         self.containers(&before, &mut suspects);
         let all = self.engine.storage().containers()?;
-        let newer: Vec<_> = all.iter().copied().filter(|container| before.binary_search(container).is_err()).collect();
+        let mut newer = all.clone();
+        newer.retain(|container| !before.contains(container));
         if !newer.is_empty() {
             self.containers(&newer, &mut suspects);
         }
@@ -31,13 +32,13 @@ impl Check<'_> {
         if !suspects.is_empty() {
             let now = self.engine.storage().containers()?;
             self.see_present(&now)?;
-            suspects.retain(|container| now.binary_search(container).is_ok());
+            suspects.retain(|container| now.contains(*container));
             // Damage that a store open for writing can repair from parity is not a finding.
             suspects.retain(|container| !self.is_repaired(*container));
             suspects.into_iter().try_for_each(|container| self.report_container(container))?;
         }
         if !self.dead_ends.is_empty() {
-            all.iter().for_each(|container| self.lose_dead_ends(*container));
+            all.iter().for_each(|container| self.lose_dead_ends(container));
         }
         Ok(all.len())
     }
@@ -56,9 +57,9 @@ impl Check<'_> {
 
     /// Notes the existing containers and forwards. Forwards are listed after `containers`, so a container merged in
     /// between is not missed.
-    fn see_present(&mut self, containers: &[ContainerId]) -> Result<()> {
-        let forwards = self.engine.storage().forwards()?;
-        self.present = containers.iter().chain(&forwards).copied().collect();
+    fn see_present(&mut self, containers: &ContainerSet) -> Result<()> {
+        self.present = self.engine.storage().forwards()?;
+        self.present.extend(containers.iter());
         Ok(())
     }
 
@@ -67,7 +68,7 @@ impl Check<'_> {
         let forwards = storage.forwards()?;
         self.monitor.step("forwards", forwards.len() as u64);
         let mut suspects = Vec::new();
-        for id in forwards {
+        for id in forwards.iter() {
             if self.monitor.is_cancelled() {
                 break;
             }
@@ -79,7 +80,7 @@ impl Check<'_> {
         // A forward that is gone has no chunks any more.
         if !suspects.is_empty() {
             let now = storage.forwards()?;
-            for id in suspects.into_iter().filter(|id| now.binary_search(id).is_ok()) {
+            for id in suspects.into_iter().filter(|id| now.contains(*id)) {
                 let error = match storage.verify_forward(id) {
                     Ok(_) => continue,
                     Err(error) if error.is_damage() => error,
@@ -99,7 +100,7 @@ impl Check<'_> {
     }
 
     /// Checks containers and adds those with problems to `suspects`.
-    fn containers(&mut self, containers: &[ContainerId], suspects: &mut Vec<ContainerId>) {
+    fn containers(&mut self, containers: &ContainerSet, suspects: &mut Vec<ContainerId>) {
         let what = if self.options.read_data { "containers and data" } else { "containers" };
         self.monitor.step(what, containers.len() as u64);
         let (engine, monitor) = (self.engine, self.monitor);
@@ -108,7 +109,7 @@ impl Check<'_> {
             self.report.containers += 1;
             self.report.read_bytes += read_bytes;
             self.report.chunks += found.as_ref().map_or(0, |found| found.chunks);
-            let is_whole = found.is_ok_and(|found| found.damage.is_empty() && found.homes.iter().all(|home| self.present.contains(home)));
+            let is_whole = found.is_ok_and(|found| found.damage.is_empty() && found.homes.iter().all(|home| self.present.contains(*home)));
             if !wrong.is_empty() || !is_whole {
                 suspects.push(container);
             }
@@ -151,7 +152,7 @@ impl Check<'_> {
 
     /// Reports homes of a merged container whose addresses no longer lead to it.
     fn homes(&mut self, container: ContainerId, homes: &[ContainerId]) {
-        for home in homes.iter().filter(|home| !self.present.contains(home)) {
+        for home in homes.iter().filter(|home| !self.present.contains(**home)) {
             let what = format!("container {container} has chunks of container {home}, whose forward is missing");
             self.report.add(ProblemKind::Container, what);
             self.dead_ends.insert(Origin::from(*home));

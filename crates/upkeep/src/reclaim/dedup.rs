@@ -16,7 +16,7 @@ use crate::{Monitor, Result};
 use onefold_engine::{Address, ContainerId, Contents, Copies, DeadSlots, Engine, EngineError, Joined};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{File, Ground};
-use onefold_storage::ChunkKind;
+use onefold_storage::{ChunkKind, ContainerSet};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -140,16 +140,16 @@ impl Search<'_> {
     }
 
     /// Puts the live chunks of all containers into their parts. Returns false if it was cut short.
-    fn gather(&mut self, containers: &[ContainerId], is_first: bool, parts: &mut Parts, go_on: &dyn Fn() -> bool) -> Result<bool> {
+    fn gather(&mut self, containers: &ContainerSet, is_first: bool, parts: &mut Parts, go_on: &dyn Fn() -> bool) -> Result<bool> {
         let committed = self.engine.storage().committed_slots();
-        for container in containers {
+        for container in containers.iter() {
             if !go_on() {
                 return Ok(false);
             }
             self.monitor.advance(1);
-            let Contents { slots, dead, .. } = match self.engine.contents_of(*container) {
+            let Contents { slots, dead, .. } = match self.engine.contents_of(container) {
                 // It was merged into another one: that one is on the list too, or is newer than the list.
-                Ok(Some(found)) if found.container != *container => continue,
+                Ok(Some(found)) if found.container != container => continue,
                 Ok(Some(found)) => found,
                 Ok(None) => continue,
                 Err(error) if error.is_damage() => {

@@ -11,7 +11,7 @@ use crate::Monitor;
 use crate::{Result, UpkeepError};
 use onefold_engine::{ContainerId, DeadSlots, Engine, EngineError};
 use onefold_storage::StorageError;
-use std::collections::BTreeMap;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// The most slots that containers merged into one may have in total. A container can have 65,535.
@@ -94,13 +94,14 @@ fn prune_once(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor
     let go_on = || go_on() && !monitor.is_cancelled();
     let mut report = PruneReport::default();
     let mut is_short = false;
-    let mut dead: BTreeMap<ContainerId, DeadSlots> = BTreeMap::new();
+    let mut found;
     if options.dry_run {
         monitor.step("unused chunks", 0);
         let would = super::unused::would_remove(engine, &go_on)?;
         (report.chunks, report.chunk_bytes, report.problems, report.is_complete) =
             (would.chunks, would.bytes, would.damaged, would.is_complete);
-        dead.extend(would.dead);
+        found = Found::new(engine, options)?;
+        would.dead.into_iter().for_each(|(container, slots)| found.add(container, &slots));
     } else {
         drop(engine.permit_deletion("prune")?);
         monitor.step("unused chunks", 0);
@@ -112,11 +113,12 @@ fn prune_once(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor
         is_short = is_short_of_room;
         (report.chunks, report.chunk_bytes, report.problems, report.is_complete) = (chunks, bytes, damaged, is_complete);
         report.kept_for = kept_for;
-        engine.for_each_dead(&mut |container, slots| drop(dead.insert(container, slots)))?;
+        found = Found::new(engine, options)?;
+        engine.for_each_dead(&mut |container, slots| found.add(container, &slots))?;
     }
     report.raw_bytes = engine.unique_bytes();
-    report.unused_bytes = dead.values().map(|dead| dead.bytes).sum();
-    let wanted = chosen(candidates(engine, &dead)?, report.unused_bytes, report.raw_bytes, options);
+    report.unused_bytes = found.unused_bytes;
+    let wanted = chosen(found.victims, report.unused_bytes, report.raw_bytes, options);
     let compression = engine.stored_bytes() as f64 / report.raw_bytes.max(1) as f64;
     let groups = groups(engine, wanted, compression);
     monitor.step("containers", groups.iter().map(|group| group.len() as u64).sum());
@@ -161,19 +163,32 @@ impl PruneReport {
     }
 }
 
-/// Returns the sealed containers with unused chunks. Containers that cannot be read cannot be merged. Chunks in
-/// quarantine stay where they are.
-fn candidates(engine: &Engine, dead: &BTreeMap<ContainerId, DeadSlots>) -> Result<Vec<Victim>> {
-    let quarantined = engine.quarantined_containers()?;
-    let sealed = dead
-        .iter()
-        .filter(|(container, dead)| !dead.is_given_up() && !quarantined.contains(container) && engine.storage().is_sealed(**container));
-    let candidate = |(container, dead): (&ContainerId, &DeadSlots)| Victim {
-        container: *container,
-        dead_bytes: dead.bytes,
-        live_bytes: dead.of_bytes.saturating_sub(dead.bytes),
-    };
-    Ok(sealed.map(candidate).collect())
+/// The containers that may be merged.
+struct Found<'a> {
+    engine: &'a Engine,
+    max_fill: f64,
+    quarantined: HashSet<ContainerId>,
+    /// Those that are empty enough: all others stay, whatever the store needs.
+    victims: Vec<Victim>,
+    /// Bytes of unused chunks, in all containers.
+    unused_bytes: u64,
+}
+
+impl<'a> Found<'a> {
+    fn new(engine: &'a Engine, options: PruneOptions) -> Result<Found<'a>> {
+        let quarantined = engine.quarantined_containers()?;
+        Ok(Found { engine, max_fill: options.max_fill, quarantined, victims: Vec::new(), unused_bytes: 0 })
+    }
+
+    /// Adds a container with unused chunks. Only sealed ones are merged. Chunks in quarantine stay where they are.
+    fn add(&mut self, container: ContainerId, dead: &DeadSlots) {
+        self.unused_bytes += dead.bytes;
+        let victim = Victim { container, dead_bytes: dead.bytes, live_bytes: dead.of_bytes.saturating_sub(dead.bytes) };
+        let is_empty_enough = victim.live_bytes == 0 || victim.fill() <= self.max_fill;
+        if is_empty_enough && !dead.is_given_up() && !self.quarantined.contains(&container) && self.engine.storage().is_sealed(container) {
+            self.victims.push(victim);
+        }
+    }
 }
 
 impl Victim {
@@ -233,8 +248,8 @@ fn merge(engine: &Engine, group: &[Victim], order: &ReadingOrder, report: &mut P
     match engine.merge_containers(&victims, &|address| order.rank(address)) {
         Ok(None) => Ok(true),
         Ok(Some(merged)) => {
-            report.containers_before += merged.containers_before;
-            report.containers_after += merged.containers_after;
+            report.containers_before += merged.files_before.containers;
+            report.containers_after += merged.files_after.containers;
             report.freed_bytes += merged.stored_bytes_before.saturating_sub(merged.stored_bytes_after);
             report.unused_bytes = report.unused_bytes.saturating_sub(group.iter().map(|candidate| candidate.dead_bytes).sum());
             report.raw_bytes = (report.raw_bytes + merged.raw_bytes_after).saturating_sub(merged.raw_bytes_before);

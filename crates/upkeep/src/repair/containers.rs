@@ -34,7 +34,7 @@ impl Repair<'_> {
         }
         let containers = engine.storage().containers()?;
         self.monitor.step("catalogs of containers", containers.len() as u64);
-        for container in containers {
+        for container in containers.iter() {
             if !self.go_on() {
                 break;
             }
@@ -80,16 +80,16 @@ impl Repair<'_> {
         let storage = engine.storage();
         let containers = storage.containers()?;
         let mut answers: BTreeMap<ContainerId, ContainerId> = BTreeMap::new();
-        for container in &containers {
+        for container in containers.iter() {
             if !self.go_on() {
                 return Ok(());
             }
-            let Ok(catalog) = storage.catalog(*container) else { continue };
-            if catalog.container == *container && catalog.homes.is_some() {
-                answers.extend(catalog.home_containers().iter().map(|home| (*home, *container)));
+            let Ok(catalog) = storage.catalog(container) else { continue };
+            if catalog.container == container && catalog.homes.is_some() {
+                answers.extend(catalog.home_containers().iter().map(|home| (*home, container)));
             }
         }
-        answers.retain(|home, _| containers.binary_search(home).is_err() && self.go_on() && storage.verify_forward(*home).is_err());
+        answers.retain(|home, _| !containers.contains(*home) && self.go_on() && storage.verify_forward(*home).is_err());
         let mut by_target: BTreeMap<ContainerId, Vec<ContainerId>> = BTreeMap::new();
         answers.into_iter().for_each(|(home, target)| by_target.entry(target).or_default().push(home));
         for (target, homes) in by_target {
@@ -246,7 +246,7 @@ impl Repair<'_> {
     /// Gives up forwards that lead nowhere. By now their chunks are in quarantine.
     fn give_up_dead_ends(&mut self, engine: &Arc<Engine>) -> Result<()> {
         let storage = engine.storage();
-        for id in storage.forwards()? {
+        for id in storage.forwards()?.iter() {
             if !self.go_on() {
                 break;
             }

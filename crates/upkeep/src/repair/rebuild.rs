@@ -26,8 +26,8 @@ pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command:
     let moment = engine.moment(None)?;
     monitor.step("references", containers.len() as u64 + 1);
     let mut counts = Counts::default();
-    let containers = if engine.descriptor().profile.counts() { containers } else { Vec::new() };
-    for container in containers {
+    let counted = engine.descriptor().profile.counts().then_some(&containers);
+    for container in counted.into_iter().flat_map(|containers| containers.iter()) {
         let slots = match engine.storage().slots(container) {
             Ok(slots) => slots,
             // It was reported with the places.

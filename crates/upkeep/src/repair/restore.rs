@@ -72,7 +72,7 @@ impl Repair<'_> {
         let mut by_name: HashMap<Fingerprint, Vec<usize>> = HashMap::new();
         wanted.for_each(|(number, chunk)| by_name.entry(chunk.fingerprint).or_default().push(number));
         let mut places = Vec::new();
-        for container in engine.storage().containers()? {
+        for container in engine.storage().containers()?.iter() {
             if !self.go_on() {
                 break;
             }

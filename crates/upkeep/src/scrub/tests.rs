@@ -229,7 +229,7 @@ fn a_full_disk_keeps_a_scrub_or_check_from_nothing_but_repair() {
     write(&engine, &mut Random(1), 600_000);
     assert!(engine.make_parity(true, &|| true).unwrap() > 0);
     engine.maintain(true).unwrap();
-    let lost = engine.storage().containers().unwrap()[1];
+    let lost = engine.storage().containers().unwrap().iter().nth(1).unwrap();
     let path = format!("containers/{:04x}/00000/{:08x}", lost.partition(), lost.number());
     witness.ground.remove(&path).unwrap();
     let free = witness.ground.used_bytes();
@@ -313,7 +313,7 @@ fn what_was_written_and_is_seen_by_nobody_yet_is_not_claimed() {
     scrub_by(&witness, &engine, ScrubOptions::default(), &NoMonitor, &|| true).unwrap();
     let after = engine.storage().committed_slots();
     let slots = |of: &onefold_storage::CommittedSlots| -> usize {
-        engine.storage().containers().unwrap().iter().map(|id| of.of(*id)).filter(|slots| *slots != usize::MAX).sum()
+        engine.storage().containers().unwrap().iter().map(|id| of.of(id)).filter(|slots| *slots != usize::MAX).sum()
     };
     assert!(slots(&after) != slots(&before), "the scrub had them written into the log before it looked");
     drop(stream);

@@ -67,7 +67,7 @@ fn a_check_beside_writers_finds_nothing_that_is_not_there() {
 /// A chunk of a sealed container, the file and a byte of its first frame.
 fn sealed(world: &World) -> (Fingerprint, String, u64) {
     let storage = world.engine.storage();
-    let container = storage.containers().unwrap().into_iter().find(|container| storage.is_sealed(*container)).expect("a full container");
+    let container = storage.containers().unwrap().iter().find(|container| storage.is_sealed(*container)).expect("a full container");
     let catalog = storage.catalog(container).unwrap();
     let folder = |number: u32| format!("{:05x}/{number:08x}", number >> 12);
     let path = format!("containers/{:04x}/{}", container.partition(), folder(container.number()));

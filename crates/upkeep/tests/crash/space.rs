@@ -194,7 +194,7 @@ fn stored(world: &World) -> Result<Stored, Fault> {
     let mut stored = Stored::default();
     let digest_bytes = world.engine.digest_bytes();
     let container_bytes = u64::from(world.engine.descriptor().container_bytes);
-    for container in storage.containers()? {
+    for container in storage.containers()?.iter() {
         let dead = world.engine.dead_slots(container)?;
         let slots = storage.slots(container)?;
         let mut entries = Vec::new();

@@ -72,10 +72,10 @@ fn merged_containers_that_came_back_are_counted_once_and_a_rebuilt_index_is_righ
     assert_clean(&ground, "merged");
     let path = |id: &ContainerId| format!("containers/0000/00000/{:08x}", id.number());
     let is_gone = |id: &ContainerId| !ground.exists(&path(id)).unwrap();
-    let mut gone = engine.storage().containers().unwrap();
+    let mut gone: Vec<ContainerId> = engine.storage().containers().unwrap().iter().collect();
     gone.retain(is_gone);
     // It was merged from others and into another one, and has no forward: no address is its own.
-    let newest = open(&between, Mode::ReadOnly).unwrap().storage().containers().unwrap().pop().unwrap();
+    let newest = open(&between, Mode::ReadOnly).unwrap().storage().containers().unwrap().iter().last().unwrap();
     assert!(is_gone(&newest) && !gone.contains(&newest) && !ground.exists(&format!("{}.forward", path(&newest))).unwrap());
     let has_metadata = |id: &ContainerId| engine.storage().slots(*id).unwrap().iter().any(|(_, slot)| slot.kind != ChunkKind::Data);
     assert!(gone.len() >= 3 && gone.iter().any(has_metadata), "{gone:?}");
@@ -136,7 +136,7 @@ fn a_forward_that_the_device_cannot_read_is_damage_and_ends_neither_check_nor_re
     let scene = Scene::merged();
     let ground = scene.copy();
     let storage = open(&ground, Mode::ReadOnly).unwrap().storage().clone();
-    let forward = storage.forwards().unwrap()[0];
+    let forward = storage.forwards().unwrap().iter().nth(0).unwrap();
     ground.make_unreadable(&format!("containers/0000/00000/{:08x}.forward", forward.number())).unwrap();
     let engine = open(&ground, Mode::ReadOnly).unwrap();
     assert!(engine.storage().container_of(forward).unwrap_err().is_damage());

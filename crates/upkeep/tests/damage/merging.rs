@@ -19,7 +19,7 @@ pub fn merge(ground: &SimulatedGround, skip: usize) -> Position {
     let mut indexed: HashMap<Fingerprint, u64> = HashMap::new();
     let mut alive: HashSet<Address> = HashSet::new();
     let engine = open(ground, Mode::ReadOnly).unwrap();
-    for container in engine.storage().containers().unwrap() {
+    for container in engine.storage().containers().unwrap().iter() {
         let (Ok(slots), dead) = (engine.storage().slots(container), engine.dead_slots(container).unwrap()) else { continue };
         alive.extend(slots.iter().enumerate().filter(|(number, _)| !dead.contains(*number)).map(|(_, (address, _))| *address));
     }
@@ -54,8 +54,8 @@ pub fn merge(ground: &SimulatedGround, skip: usize) -> Position {
     })
     .unwrap();
     store.recovered(log.start(), log.end()).unwrap();
-    let sealed = store.containers().unwrap().into_iter().rev().filter(|id| store.is_sealed(*id));
-    let victims: Vec<ContainerId> = sealed.skip(skip).take(2).collect();
+    let sealed: Vec<ContainerId> = store.containers().unwrap().iter().filter(|id| store.is_sealed(*id)).collect();
+    let victims: Vec<ContainerId> = sealed.into_iter().rev().skip(skip).take(2).collect();
     assert_eq!(victims.len(), 2);
     let slots = victims.iter().flat_map(|victim| store.slots(*victim).unwrap());
     let live: Vec<(Address, Fingerprint)> = slots

@@ -119,7 +119,7 @@ impl Scene {
         // Which stream fills which container differs from run to run; so many must be full to be merged.
         for part in 0.. {
             let storage = engine.storage();
-            if storage.containers().unwrap().into_iter().filter(|container| storage.is_sealed(*container)).count() >= 6 {
+            if storage.containers().unwrap().iter().filter(|container| storage.is_sealed(*container)).count() >= 6 {
                 break;
             }
             let data = noise(part + 101, 150_000);

@@ -1,63 +1,44 @@
-//! Sets of origins and of chunks, as bits: a bit for each container number, or for each slot.
+//! Sets of origins and of chunks, as bits.
 
 use crate::liveness::slots::Slots;
-use onefold_storage::{Address, ContainerId, Origin};
-use std::collections::{BTreeMap, HashMap};
+use onefold_storage::{Address, ContainerId, ContainerSet, Origin};
+use std::collections::HashMap;
 
-/// A set of origins. Takes a bit for each container number of a partition, up to the greatest one in the set.
+/// A set of origins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Origins(BTreeMap<u16, Vec<u64>>);
+pub(crate) struct Origins(ContainerSet);
 
 impl Origins {
     pub(crate) fn insert(&mut self, origin: Origin) {
-        let (partition, number) = parts(origin);
-        let words = self.0.entry(partition).or_default();
-        words.resize(words.len().max(number / 64 + 1), 0);
-        words[number / 64] |= 1 << (number % 64);
+        self.0.insert(container(origin));
     }
 
     pub(crate) fn remove(&mut self, origin: Origin) {
-        let (partition, number) = parts(origin);
-        if let Some(word) = self.0.get_mut(&partition).and_then(|words| words.get_mut(number / 64)) {
-            *word &= !(1 << (number % 64));
-        }
+        self.0.remove(container(origin));
     }
 
     pub(crate) fn contains(&self, origin: Origin) -> bool {
-        let (partition, number) = parts(origin);
-        self.0.get(&partition).and_then(|words| words.get(number / 64)).is_some_and(|word| word >> (number % 64) & 1 != 0)
+        self.0.contains(container(origin))
     }
 
     /// Adds the origins of a partition from number `from` up to but not including `end`.
     pub(crate) fn insert_range(&mut self, partition: u16, from: u32, end: u32) {
-        for number in from.max(1)..end {
-            self.insert(Origin::from(ContainerId::new(partition, number)));
-        }
+        self.0.extend((from.max(1)..end).map(|number| ContainerId::new(partition, number)));
     }
 
     /// Returns the origins from `from` on, in order.
     pub(crate) fn from(&self, from: Origin) -> impl Iterator<Item = Origin> + '_ {
-        let (first, number) = parts(from);
-        self.0.range(first..).flat_map(move |(partition, words)| {
-            let start = if *partition == first { number } else { 0 };
-            let of_word = move |(at, word): (usize, &u64)| {
-                let word = if at == start / 64 { word & (u64::MAX << (start % 64)) } else { *word };
-                (0..64).filter(move |bit| word >> bit & 1 != 0).map(move |bit| (at * 64 + bit) as u32)
-            };
-            let numbers = words.iter().enumerate().skip(start / 64).filter(|(_, word)| **word != 0).flat_map(of_word);
-            numbers.map(|number| Origin::from(ContainerId::new(*partition, number)))
-        })
+        self.0.iter_from(container(from)).map(Origin::from)
     }
 
     /// Returns all origins, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Origin> + '_ {
-        self.from(Origin::from_bits(0))
+        self.0.iter().map(Origin::from)
     }
 }
 
-fn parts(origin: Origin) -> (u16, usize) {
-    let container = ContainerId::from_bits(origin.bits());
-    (container.partition(), container.number() as usize)
+fn container(origin: Origin) -> ContainerId {
+    ContainerId::from_bits(origin.bits())
 }
 
 /// A set of chunks by address.
@@ -115,32 +96,9 @@ impl Chunks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-    use std::collections::BTreeSet;
 
     fn origin(partition: u16, number: u32) -> Origin {
         Origin::from(ContainerId::new(partition, number))
-    }
-
-    proptest! {
-        #[test]
-        fn origins_are_a_sorted_set(all: BTreeSet<(u8, u16)>, gone: BTreeSet<(u8, u16)>, from: (u8, u16)) {
-            let mut origins = Origins::default();
-            let mut model: BTreeSet<Origin> = BTreeSet::new();
-            for (partition, number) in &all {
-                origins.insert(origin((*partition).into(), (*number).into()));
-                model.insert(origin((*partition).into(), (*number).into()));
-            }
-            for (partition, number) in &gone {
-                origins.remove(origin((*partition).into(), (*number).into()));
-                model.remove(&origin((*partition).into(), (*number).into()));
-            }
-            prop_assert_eq!(origins.iter().collect::<Vec<_>>(), model.iter().copied().collect::<Vec<_>>());
-            let from = origin(from.0.into(), from.1.into());
-            prop_assert_eq!(origins.from(from).collect::<Vec<_>>(), model.range(from..).copied().collect::<Vec<_>>());
-            prop_assert!(model.iter().all(|one| origins.contains(*one)));
-            prop_assert_eq!(origins.contains(from), model.contains(&from));
-        }
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Marked {
         let mut found = Vec::new();
         // So that no file of a merge is half made.
         let _nothing_moves = engine.reclaiming.alone();
-        for container in engine.storage().containers()? {
+        for container in engine.storage().containers()?.iter() {
             let durable = moment.containers().of(container);
             let slots = match engine.storage().slots(container) {
                 Ok(slots) => slots,
