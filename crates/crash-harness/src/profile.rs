@@ -78,6 +78,7 @@ fn small_settings(seed: u64) -> Settings {
         catalog_cache_bytes: [4 << 10, 16 << 10][(seed / 3) as usize % 2],
         catalog_cache_policy: CachePolicy::ALL[(seed / 2) as usize % 3],
         in_flight_bytes: 32 << 10,
+        marks_bytes: [1, 512, 64 << 20][(seed / 2) as usize % 3],
         object_index_cache_bytes: 64 << 10,
         object_index_pending_bytes: [4 << 10, 16 << 10][(seed / 5) as usize % 2],
         bloom_bytes: 1 << 10,

@@ -99,6 +99,11 @@ pub trait Liveness: Send + Sync {
     /// asked where lost chunks have counts.
     fn nobody_needs(&self, places: &[Address]) -> Vec<bool>;
 
+    /// Returns whether places of an origin may be unneeded that were needed at the survey before the last one.
+    fn may_have_lost(&self, _: Origin) -> bool {
+        true
+    }
+
     /// Returns for each of these places whether somebody may have added a reference to it since that survey, or to an
     /// address that leads to it. Asked under the commit lock: everything that was submitted is known. Not asked where
     /// lost chunks have counts.

@@ -356,7 +356,7 @@ fn figures_found_by_making_the_index_anew_hold_wherever_the_next_opening_is_cut_
     write(&mut engine.stream(), &bytes(7, 200_000), 16 << 10);
     engine.flush().unwrap();
     let before = (engine.unique_bytes(), engine.stored_bytes());
-    let lost = engine.storage().containers().unwrap().iter().nth(0).unwrap();
+    let lost = engine.storage().containers().unwrap().iter().next().unwrap();
     drop(engine);
     let (partition, number) = (lost.partition(), lost.number());
     ground.remove(&format!("containers/{partition:04x}/{:05x}/{number:08x}", number >> 12)).unwrap();

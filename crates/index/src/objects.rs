@@ -39,6 +39,7 @@ use onefold_ground::{Access, Ground};
 pub use onefold_oplog::Change;
 use onefold_oplog::{Owned, Ownership, Position};
 use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -109,6 +110,13 @@ struct Partition {
     has_lost: AtomicBool,
     /// Position of the last second copy that this opening wrote. Locked while one is written.
     copied: Mutex<Option<Position>>,
+}
+
+/// Returns the changes of each partition that has some, in their order.
+fn by_partition(changes: &[Change]) -> BTreeMap<u16, Vec<&Change>> {
+    let mut found: BTreeMap<u16, Vec<&Change>> = BTreeMap::new();
+    changes.iter().for_each(|change| found.entry(change.0).or_default().push(change));
+    found
 }
 
 /// Returns the path of a partition's file in the directory of the object index.
@@ -214,10 +222,11 @@ impl ObjectIndex {
     /// another owner.
     pub fn apply(&self, end: Position, sequence: u64, changes: &[Change]) -> Result<()> {
         changes.iter().try_for_each(|(partition, ..)| self.check_number(*partition))?;
+        let by_partition = by_partition(changes);
         for (number, partition) in self.numbered() {
             let mut tiers = partition.tiers.write();
             let before = tiers.pending_bytes();
-            let own = || changes.iter().filter(|(of, ..)| *of == number);
+            let own = || by_partition.get(&number).into_iter().flatten().copied();
             for (_, key, value) in own() {
                 tiers.apply(end, sequence, key, value);
             }
@@ -233,11 +242,8 @@ impl ObjectIndex {
     /// Runs `work` once for each partition that has changes, under its lock.
     fn each<'c>(&self, changes: &'c [Change], work: impl Fn(&mut Tiers, &mut dyn Iterator<Item = &'c Change>)) -> Result<()> {
         changes.iter().try_for_each(|(partition, ..)| self.place(*partition).map(drop))?;
-        for (number, partition) in self.numbered() {
-            let mut own = changes.iter().filter(|(of, ..)| *of == number).peekable();
-            if own.peek().is_some() {
-                work(&mut partition.tiers.write(), &mut own);
-            }
+        for (number, own) in by_partition(changes) {
+            work(&mut self.partitions[self.place(number)?].tiers.write(), &mut own.into_iter());
         }
         Ok(())
     }

@@ -203,7 +203,7 @@ fn m0_12_a_flipped_byte_anywhere_in_a_container_is_found() {
         drop(store);
         let store = open(Arc::new(ground.clone()), &log, 2, &options, Access::Read).unwrap();
         check(&store, &all);
-        let container = store.containers().unwrap().iter().nth(0).unwrap();
+        let container = store.containers().unwrap().iter().next().unwrap();
         let path = format!("{DIRECTORY}/{:04x}/00000/{:08x}", container.partition(), container.number());
         let length = ground.open(&path, Access::Read).unwrap().len().unwrap();
         assert!(store.verify_container(container, true, None).unwrap().sealed);
@@ -294,7 +294,7 @@ fn a_damaged_container_does_not_keep_the_others_from_being_written() {
     let store = open(Arc::new(ground.clone()), &log, 2, &small(), Access::ReadWrite).unwrap();
     append(&mut store.writer(), &mut next_name, &[900; 3], &mut all).unwrap();
     flush(&store, &mut log, Scope::Everything).unwrap();
-    let lost = store.containers().unwrap().iter().nth(0).unwrap();
+    let lost = store.containers().unwrap().iter().next().unwrap();
     drop(store);
     ground.remove(&format!("{DIRECTORY}/{:04x}/00000/{:08x}", lost.partition(), lost.number())).unwrap();
     let store = open(Arc::new(ground.clone()), &log, 2, &small(), Access::ReadWrite).unwrap();

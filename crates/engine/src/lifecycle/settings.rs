@@ -14,6 +14,8 @@ pub struct Settings {
     pub chunk_index_filter_bytes: usize,
     /// Hooks of a sampled index, bytes.
     pub sampled_index_bytes: usize,
+    /// Marks of a group while they are made, where liveness is marked, bytes. More of them go through a file.
+    pub marks_bytes: usize,
     /// Whether a store opens for writing only if its hooks have room for one of each container. Tests use less memory.
     pub hooks_each_container: bool,
     /// Pages of the chunk index read in parallel. 1: a look-up reads one after the other.
@@ -66,6 +68,7 @@ impl Default for Settings {
             chunk_index_cache_bytes: 16 << 20,
             chunk_index_filter_bytes: 256 << 20,
             sampled_index_bytes: 256 << 20,
+            marks_bytes: 64 << 20,
             hooks_each_container: false,
             chunk_index_reads: 64,
             frame_cache_bytes: 64 << 20,

@@ -17,6 +17,7 @@ use onefold_storage::{Address, Origin};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// First byte of the keys, and their partition.
 pub(crate) const PREFIX: u8 = b'o';
@@ -44,12 +45,14 @@ pub(crate) struct Redirects {
     /// All redirects, for a reader beside a writer: once it holds what it reads, it must not ask the object index any
     /// more.
     held: Option<HashMap<Address, Address>>,
+    /// Whether a settling was left out.
+    is_unsettled: AtomicBool,
 }
 
 impl Redirects {
     /// `holds`: all redirects are read at once, and the object index is not asked later.
     pub(crate) fn open(objects: Arc<ObjectIndex>, holds: bool) -> Result<Redirects> {
-        let mut redirects = Redirects { objects, origins: RwLock::default(), held: None };
+        let mut redirects = Redirects { objects, origins: RwLock::default(), held: None, is_unsettled: AtomicBool::new(false) };
         let (mut from, mut held) = (None, HashMap::new());
         while let Some(page) = redirects.page(from)? {
             from = page.last().map(|(origin, _)| *origin);
@@ -72,6 +75,16 @@ impl Redirects {
         let read = page.iter().filter_map(|(key, value)| Some((origin_of(key)?, decode(value))));
         let read: Vec<_> = read.collect();
         Ok((!read.is_empty()).then_some(read))
+    }
+
+    /// Notes that redirects could not be settled: the next settling looks at all of them.
+    pub(crate) fn leave_unsettled(&self) {
+        self.is_unsettled.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns whether a settling has to look at all redirects.
+    pub(crate) fn begin_settling(&self) -> bool {
+        self.is_unsettled.swap(false, Ordering::SeqCst)
     }
 
     /// Returns whether there may be any.

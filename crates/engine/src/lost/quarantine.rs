@@ -464,13 +464,14 @@ impl Engine {
         }
         if !self.descriptor.profile.is_exact() {
             if !self.reclaiming.is_nobody_in_flight() {
+                self.redirects.leave_unsettled();
                 return Ok(());
             }
             // What they submitted counts as added.
             self.flush_before_repair()?;
         }
         let _one = self.reclaiming.alone();
-        self.settle_redirects()?;
+        self.settle_redirects().inspect_err(|_| self.redirects.leave_unsettled())?;
         let counts = self.descriptor.profile.counts();
         let mut left = Names::default();
         self.for_each_quarantined_batch(self.lost_in_a_batch(), &mut |batch| {
@@ -521,13 +522,15 @@ impl Engine {
         unmarked.iter().zip(added).map(|(is_unmarked, is_added)| *is_unmarked && !is_added).collect()
     }
 
-    /// Removes redirects from addresses that no group has marked, and shortens chains.
+    /// Removes redirects from addresses that no group has marked, and shortens chains. Looks only where marks may have
+    /// gone, unless a settling before was left out. After copies were joined, that is everywhere.
     fn settle_redirects(&self) -> Result<()> {
+        let is_all = self.redirects.begin_settling();
         let (mut seen, mut after, mut damaged) = (Vec::new(), None, None);
         while let Some(page) = self.redirects.page(after)? {
             after = page.last().map(|(origin, _)| *origin);
             let mut known: Vec<(Address, Address)> = Vec::new();
-            for (origin, of_origin) in page {
+            for (origin, of_origin) in page.into_iter().filter(|(origin, _)| is_all || self.liveness.may_have_lost(*origin)) {
                 seen.push(origin);
                 match of_origin {
                     Ok(of_origin) => known.extend(of_origin.into_iter().map(|(slot, is_at)| (origin.address(slot), is_at))),

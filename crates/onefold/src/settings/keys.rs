@@ -151,6 +151,14 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         section: "memory",
+        name: "marks",
+        default: "\"64MiB\"",
+        kind: MEMORY,
+        about: "Profiles `marked` and `sampled`: marks of data while `prune` looks at what a series of backups or a map of a volume needs, a bit for each chunk. More of them go through a file. Marks of metadata chunks come on top.",
+        set: |settings, value| settings.engine.marks_bytes = value.units(),
+    },
+    Key {
+        section: "memory",
         name: "catalog_cache",
         default: "\"32MiB\"",
         kind: MEMORY,

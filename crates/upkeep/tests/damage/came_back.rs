@@ -136,7 +136,7 @@ fn a_forward_that_the_device_cannot_read_is_damage_and_ends_neither_check_nor_re
     let scene = Scene::merged();
     let ground = scene.copy();
     let storage = open(&ground, Mode::ReadOnly).unwrap().storage().clone();
-    let forward = storage.forwards().unwrap().iter().nth(0).unwrap();
+    let forward = storage.forwards().unwrap().iter().next().unwrap();
     ground.make_unreadable(&format!("containers/0000/00000/{:08x}.forward", forward.number())).unwrap();
     let engine = open(&ground, Mode::ReadOnly).unwrap();
     assert!(engine.storage().container_of(forward).unwrap_err().is_damage());

@@ -14,6 +14,7 @@ use onefold_ground::wire::{Reader, WireError, put_bytes, put_varint};
 use onefold_ground::{Access, File, Ground, GroundError, checksum};
 use onefold_oplog::Position;
 use onefold_storage::{MAX_SLOTS, Origin};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const MAGIC: &[u8; 8] = b"1FLDMRK1";
@@ -66,6 +67,13 @@ impl MarkWriter {
         Ok(MarkWriter { file, label, ready: Vec::new(), written_bytes: 0, blocks: 0, entries: Vec::new(), last: None })
     }
 
+    /// Begins a file that has no name and goes when it is closed. `path` is free again on return.
+    pub(crate) fn create_nameless(ground: &dyn Ground, path: &str, label: Label) -> Result<MarkWriter, GroundError> {
+        let writer = MarkWriter::create(ground, path, label)?;
+        ground.remove(path)?;
+        Ok(writer)
+    }
+
     /// Adds the marks of the next origin. Origins come in rising order.
     pub(crate) fn push(&mut self, origin: Origin, slots: &Slots) -> Result<(), GroundError> {
         debug_assert!(self.last < Some(origin));
@@ -86,12 +94,23 @@ impl MarkWriter {
 
     /// Ends the file. Its content is durable on return; its name when the directory is synced. Returns its length.
     pub(crate) fn finish(mut self) -> Result<u64, GroundError> {
+        self.end()?;
+        self.file.sync()?;
+        Ok(self.written_bytes)
+    }
+
+    /// Ends the file and returns it for reading. Nothing is durable.
+    pub(crate) fn into_reader(mut self) -> Result<MarkFile, GroundError> {
+        self.end()?;
+        let name = format!("marks of group {:016x} on their way", self.label.group.bits());
+        Ok(MarkFile { file: self.file, name, label: self.label, length_bytes: self.written_bytes, block: None })
+    }
+
+    fn end(&mut self) -> Result<(), GroundError> {
         if !self.entries.is_empty() {
             self.end_block(HEADER_BYTES + self.entries.len() + SUM_BYTES)?;
         }
-        self.write()?;
-        self.file.sync()?;
-        Ok(self.written_bytes)
+        self.write()
     }
 
     fn end_block(&mut self, length: usize) -> Result<(), GroundError> {
@@ -167,6 +186,27 @@ impl MarkFile {
         Ok(())
     }
 
+    /// Returns all entries, from the first on.
+    pub(crate) fn entries(&mut self) -> impl Iterator<Item = Result<Entry, String>> + '_ {
+        let (mut number, mut at) = (0, 0);
+        std::iter::from_fn(move || {
+            while number < self.blocks() {
+                match self.read(number) {
+                    Ok(entries) if at < entries.len() => {
+                        at += 1;
+                        return Some(Ok(entries[at - 1].clone()));
+                    }
+                    Ok(_) => (number, at) = (number + 1, 0),
+                    Err(why) => {
+                        number = u64::MAX;
+                        return Some(Err(why));
+                    }
+                }
+            }
+            None
+        })
+    }
+
     /// Returns the marks of an origin, if it has any. Cheap if the origin asked for before was near.
     pub(crate) fn of(&mut self, origin: Origin) -> Result<Option<&Slots>, String> {
         let reaches = |entries: &[Entry]| {
@@ -191,6 +231,46 @@ impl MarkFile {
         }
         let Some((_, entries)) = &self.block else { return Ok(None) };
         Ok(entries.binary_search_by_key(&origin, |entry| entry.0).ok().map(|at| &entries[at].1))
+    }
+}
+
+/// Entries in rising order.
+pub(crate) type Sorted<'a> = Box<dyn Iterator<Item = Result<Entry, String>> + 'a>;
+
+/// The union of entries from several sources, in rising order. Holds one entry of each.
+pub(crate) struct Union<'a> {
+    sources: Vec<Sorted<'a>>,
+    /// The next entry of each source that has one.
+    heads: BTreeMap<(Origin, usize), Slots>,
+    /// Sources whose next entry was not read yet.
+    unread: Vec<usize>,
+}
+
+impl<'a> Union<'a> {
+    pub(crate) fn of(sources: Vec<Sorted<'a>>) -> Union<'a> {
+        let unread = (0..sources.len()).collect();
+        Union { sources, heads: BTreeMap::new(), unread }
+    }
+}
+
+impl Iterator for Union<'_> {
+    type Item = Result<Entry, String>;
+
+    fn next(&mut self) -> Option<Result<Entry, String>> {
+        while let Some(number) = self.unread.pop() {
+            match self.sources[number].next() {
+                Some(Ok((origin, slots))) => drop(self.heads.insert((origin, number), slots)),
+                Some(Err(why)) => return Some(Err(why)),
+                None => {}
+            }
+        }
+        let ((origin, number), mut slots) = self.heads.pop_first()?;
+        self.unread.push(number);
+        while let Some(other) = self.heads.first_entry().filter(|head| head.key().0 == origin) {
+            self.unread.push(other.key().1);
+            slots.add(&other.remove());
+        }
+        Some(Ok((origin, slots)))
     }
 }
 
@@ -253,7 +333,6 @@ mod tests {
     use super::*;
     use onefold_ground::SimulatedGround;
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
 
     const PATH: &str = "marks";
 
@@ -298,6 +377,31 @@ mod tests {
             let ground = SimulatedGround::new(1);
             let (length, entries) = write(&ground, &marks);
             prop_assert_eq!(read(&ground, length), Ok(entries));
+        }
+
+        #[test]
+        fn m3_7_the_union_of_files_has_all_their_marks(
+            all in prop::collection::vec(prop::collection::btree_map(1u64..60, prop::collection::vec(any::<u16>(), 1..4), 0..40), 0..5),
+        ) {
+            let ground = SimulatedGround::new(1);
+            let mut model: BTreeMap<Origin, Slots> = BTreeMap::new();
+            let mut files = Vec::new();
+            for marks in &all {
+                let mut writer = MarkWriter::create_nameless(&ground, PATH, label()).unwrap();
+                for (number, of) in marks {
+                    let mut slots = Slots::default();
+                    for slot in of {
+                        slots.insert((*slot).into());
+                    }
+                    writer.push(origin(*number), &slots).unwrap();
+                    model.entry(origin(*number)).or_default().add(&slots);
+                }
+                prop_assert!(!ground.exists(PATH).unwrap());
+                files.push(writer.into_reader().unwrap());
+            }
+            let sources: Vec<Sorted<'_>> = files.iter_mut().map(|file| Box::new(file.entries()) as Sorted<'_>).collect();
+            let found: Result<BTreeMap<Origin, Slots>, String> = Union::of(sources).collect();
+            prop_assert_eq!(found, Ok(model));
         }
 
         #[test]

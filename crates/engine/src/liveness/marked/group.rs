@@ -1,15 +1,15 @@
 //! Marks one group.
 
 use crate::Engine;
-use crate::liveness::marked::file::{Label, MarkFile, MarkWriter};
+use crate::liveness::marked::file::{Label, MarkFile, MarkWriter, Sorted, Union};
 use crate::liveness::marked::objects::{Saved, Trust};
 use crate::liveness::marked::origins::{Chunks, Origins};
+use crate::liveness::marked::state::MARKS;
 use crate::liveness::marked::trace::{Roots, Step, Tracer};
-use crate::liveness::slots::Slots;
-use crate::{Moment, Result};
+use crate::{EngineError, Moment, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::Ground;
-use onefold_storage::{Address, Origin};
+use onefold_storage::Address;
 
 /// Chunks that the index is asked for together.
 const RESOLVED_TOGETHER: usize = 4096;
@@ -19,31 +19,57 @@ const LISTED: usize = 100;
 const FOLLOWED_TOGETHER: usize = 1 << 16;
 
 /// The marks of a group while they are made.
+///
+/// Those of metadata chunks stay in memory, a bit each: what has one is not followed again. All others go into files
+/// when there is no memory for them, and come together when the marks are written.
 pub(crate) struct GroupMarks<'a> {
     engine: &'a Engine,
-    chunks: Chunks,
+    metadata: Chunks,
+    others: Chunks,
+    /// Memory for the others.
+    limit_bytes: usize,
+    /// Marks that there was no memory for, each file in order.
+    spilled: Vec<MarkFile>,
     /// Chunks that the index was not asked for yet.
     names: Vec<(Fingerprint, Address)>,
     /// The marks from before.
     old: Option<MarkFile>,
+    /// Whether all of these stay.
+    keeps_old: bool,
     /// Whether these name the places where chunks are now.
     is_current: bool,
     trust: Trust,
     /// Why something may be missing.
     pub(crate) damaged: Vec<String>,
+    /// Why the marks cannot be made.
+    failed: Option<EngineError>,
 }
 
 impl<'a> GroupMarks<'a> {
     /// Begins with nothing. `old`: marks that had all that the group needed. `is_current`: no chunk got another place
-    /// since.
-    pub(crate) fn new(engine: &'a Engine, old: Option<MarkFile>, is_current: bool) -> GroupMarks<'a> {
-        GroupMarks { engine, chunks: Chunks::default(), names: Vec::new(), old, is_current, trust: Trust::Whole, damaged: Vec::new() }
+    /// since. `limit_bytes`: memory for marks of data.
+    pub(crate) fn new(engine: &'a Engine, old: Option<MarkFile>, is_current: bool, limit_bytes: usize) -> GroupMarks<'a> {
+        GroupMarks {
+            engine,
+            metadata: Chunks::default(),
+            others: Chunks::default(),
+            limit_bytes,
+            spilled: Vec::new(),
+            names: Vec::new(),
+            old,
+            keeps_old: false,
+            is_current,
+            trust: Trust::Whole,
+            damaged: Vec::new(),
+            failed: None,
+        }
     }
 
     /// Takes over the old marks, which are whole. Errors: they cannot be read.
     pub(crate) fn keep_old(&mut self) -> std::result::Result<(), String> {
-        let chunks = &mut self.chunks;
-        self.old.as_mut().map_or(Ok(()), |old| old.for_each(&mut |origin, slots| chunks.add(origin, slots)))
+        self.keeps_old = true;
+        // Now, as later it would be too late to begin with nothing.
+        self.old.as_mut().map_or(Ok(()), |old| old.for_each(&mut |_, _| {}))
     }
 
     /// Marks what the objects of the group refer to, and what that refers to. Returns false if it was cut short.
@@ -53,7 +79,7 @@ impl<'a> GroupMarks<'a> {
         let mut follow = |stack: &mut Vec<Step>| {
             let below = &mut |step: &Step, stack: &mut Vec<Step>| tracer.below(step, roots, stack);
             is_done = is_done
-                && tracer.trace(stack, below, &mut |step| self.enter(step.address, step.fingerprint), &mut |step, why| {
+                && tracer.trace(stack, below, &mut |step| self.enter(label, step), &mut |step, why| {
                     unreadable
                         .push((step.address, format!("metadata chunk {} at {} cannot be read: {why}", step.fingerprint, step.address)));
                 });
@@ -97,16 +123,41 @@ impl<'a> GroupMarks<'a> {
         }
     }
 
-    /// Marks a chunk. Returns whether it had no mark.
-    fn enter(&mut self, address: Address, fingerprint: Fingerprint) -> bool {
-        let is_new = self.chunks.insert(address);
+    /// Marks a chunk. Returns whether it may have had no mark, so that what it refers to has to be followed.
+    fn enter(&mut self, label: Label, step: &Step) -> bool {
+        if self.failed.is_some() {
+            return false;
+        }
+        let is_new = match step.is_data() {
+            true => self.others.insert(step.address),
+            false => !self.has_old(step.address) && self.metadata.insert(step.address),
+        };
         if is_new {
-            self.names.push((fingerprint, address));
+            self.names.push((step.fingerprint, step.address));
             if self.names.len() == RESOLVED_TOGETHER {
                 self.resolve();
             }
+            if self.others.bytes() > self.limit_bytes {
+                self.failed = self.spill(label).err();
+            }
         }
         is_new
+    }
+
+    /// Returns whether a chunk has an old mark that stays.
+    fn has_old(&mut self, address: Address) -> bool {
+        let Some(old) = self.old.as_mut().filter(|_| self.keeps_old) else { return false };
+        old.of(address.origin()).is_ok_and(|slots| slots.is_some_and(|slots| slots.contains(address.slot().into())))
+    }
+
+    fn spill(&mut self, label: Label) -> Result<()> {
+        let chunks = std::mem::take(&mut self.others);
+        let mut writer = MarkWriter::create_nameless(&**self.engine.ground(), &label.path(MARKS), label)?;
+        for (origin, slots) in chunks.sorted() {
+            writer.push(origin, slots)?;
+        }
+        self.spilled.push(writer.into_reader()?);
+        Ok(())
     }
 
     /// Marks where the index has the latest chunks: not at the address, if the copy there was found damaged. Marks lost
@@ -114,49 +165,58 @@ impl<'a> GroupMarks<'a> {
     fn resolve(&mut self) {
         let names = std::mem::take(&mut self.names);
         let asked = self.engine.further_places(&names, &mut |place| {
-            self.chunks.insert(place);
+            self.others.insert(place);
         });
         if let Err(error) = asked {
             self.lacks(error.to_string());
         }
     }
 
-    /// Returns the marks without writing them.
+    /// Returns the marks without writing them. Call only if there was no limit of memory.
     pub(crate) fn finish(mut self) -> (Chunks, Trust) {
         self.resolve();
-        (self.chunks, self.trust)
+        self.metadata.sorted().into_iter().for_each(|(origin, slots)| self.others.add(origin, slots));
+        (self.others, self.trust)
     }
 
     /// Writes the marks, and adds the origins that lost some to `lost`. Durable on return, but for the name. Errors
-    /// inside: the old marks cannot be read.
-    pub(crate) fn write(
-        mut self,
-        ground: &dyn Ground,
-        directory: &str,
-        label: Label,
-        lost: &mut Origins,
-    ) -> Result<std::result::Result<Saved, String>> {
+    /// inside: the old marks, or those that were put aside, cannot be read.
+    pub(crate) fn write(mut self, ground: &dyn Ground, label: Label, lost: &mut Origins) -> Result<std::result::Result<Saved, String>> {
         self.resolve();
-        let (old, chunks) = (&mut self.old, &mut self.chunks);
-        let mut with_old = |visit: &mut dyn FnMut(Origin, &Slots)| old.as_mut().map_or(Ok(()), |old| old.for_each(visit));
-        if self.trust != Trust::Whole
-            && let Err(why) = with_old(&mut |origin, slots| chunks.add(origin, slots))
-        {
-            return Ok(Err(why));
+        if let Some(error) = self.failed {
+            return Err(error);
         }
-        let mut writer = MarkWriter::create(ground, &label.path(directory), label)?;
-        for (origin, slots) in chunks.sorted() {
-            writer.push(origin, slots)?;
-        }
-        let length_bytes = writer.finish()?;
-        let compared = with_old(&mut |origin, slots| {
-            if !chunks.of(origin).is_some_and(|new| slots.is_within(new)) {
-                lost.insert(origin);
-            }
+        // If something could not be read, what it refers to keeps its marks.
+        let keeps_old = self.keeps_old || self.trust != Trust::Whole;
+        let in_memory = [&self.metadata, &self.others].map(|chunks| {
+            Box::new(chunks.sorted().into_iter().map(|(origin, slots)| Ok((origin, slots.clone())))) as Sorted<'_>
         });
-        if let Err(why) = compared {
-            return Ok(Err(why));
+        let mut sources: Vec<Sorted<'_>> = in_memory.into_iter().collect();
+        let files = self.spilled.iter_mut().chain(self.old.as_mut().filter(|_| keeps_old));
+        sources.extend(files.map(|file| Box::new(file.entries()) as Sorted<'_>));
+        let mut writer = MarkWriter::create(ground, &label.path(MARKS), label)?;
+        for entry in Union::of(sources) {
+            match entry {
+                Ok((origin, slots)) => writer.push(origin, &slots)?,
+                Err(why) => return Ok(Err(why)),
+            }
         }
-        Ok(Ok(Saved { position: label.position, length_bytes, trust: self.trust }))
+        let saved = Saved { position: label.position, length_bytes: writer.finish()?, trust: self.trust };
+        if let Some(old) = self.old.as_mut().filter(|_| !keeps_old) {
+            let mut new = match MarkFile::open(ground, &label.path(MARKS), label, saved.length_bytes) {
+                Ok(new) => new,
+                Err(why) => return Ok(Err(why)),
+            };
+            let compared = old.for_each(&mut |origin, slots| {
+                // If that cannot be told, it is swept.
+                if !new.of(origin).is_ok_and(|new| new.is_some_and(|new| slots.is_within(new))) {
+                    lost.insert(origin);
+                }
+            });
+            if let Err(why) = compared {
+                return Ok(Err(why));
+            }
+        }
+        Ok(Ok(saved))
     }
 }

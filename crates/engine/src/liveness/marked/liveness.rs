@@ -6,6 +6,7 @@ use crate::liveness::marked::trial::Reached;
 use crate::liveness::{Candidate, Cursor, Facts, Liveness, Noted, ReferencesOf, Survey};
 use crate::{Address, Engine, Moment, Result};
 use onefold_fingerprint::Fingerprint;
+use onefold_storage::Origin;
 
 impl Liveness for Marked {
     fn note(&self, facts: &Facts<'_>) -> Result<Noted> {
@@ -47,6 +48,10 @@ impl Liveness for Marked {
 
     fn may_be_added(&self, engine: &Engine, places: &[Address]) -> Vec<bool> {
         self.added_since(engine, places)
+    }
+
+    fn may_have_lost(&self, origin: Origin) -> bool {
+        self.state.lock().run.as_ref().is_none_or(|run| !run.is_planned || run.sweep.contains(origin))
     }
 
     fn nobody_needs(&self, places: &[Address]) -> Vec<bool> {

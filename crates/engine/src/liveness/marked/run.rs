@@ -175,11 +175,12 @@ impl Marked {
         }
         let old = opened.and_then(|opened| opened.ok()).filter(|_| !is_lost && lacking.is_none());
         let is_current = is_before(all.dropped);
-        let mut marks = GroupMarks::new(scene.engine, old, is_current);
+        let limit_bytes = scene.engine.settings.marks_bytes;
+        let mut marks = GroupMarks::new(scene.engine, old, is_current, limit_bytes);
         if has_grown_only && let Err(why) = marks.keep_old() {
             tracing::warn!(why, "the marks of a group are lost, and are made again");
             progress.sweeps_all = true;
-            marks = GroupMarks::new(scene.engine, None, false);
+            marks = GroupMarks::new(scene.engine, None, false, limit_bytes);
         }
         let label = Label { group, position: progress.floor };
         if !marks.mark(label, scene.moment, scene.roots, scene.go_on) {
@@ -187,7 +188,7 @@ impl Marked {
         }
         progress.done.damaged.append(&mut marks.damaged);
         progress.done.marked += 1;
-        match marks.write(&*self.ground, MARKS, label, &mut progress.sweep)? {
+        match marks.write(&*self.ground, label, &mut progress.sweep)? {
             Ok(new) => {
                 progress.saved.insert(group, new);
                 progress.changes.push(new.put(group));

@@ -57,6 +57,11 @@ impl Step {
         Step { address, fingerprint, what: What::Unknown }
     }
 
+    /// Returns whether the chunk is known to refer to nothing.
+    pub(crate) fn is_data(&self) -> bool {
+        self.what == What::Data
+    }
+
     fn piece(&self) -> Piece {
         Piece::Chunk { fingerprint: self.fingerprint, address: self.address, offset: 0, length: 0 }
     }

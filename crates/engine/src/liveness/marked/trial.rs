@@ -170,7 +170,7 @@ fn trace(
     go_on: &dyn Fn() -> bool,
     damaged: &mut Vec<String>,
 ) -> (Chunks, Trust) {
-    let mut marks = GroupMarks::new(engine, None, false);
+    let mut marks = GroupMarks::new(engine, None, false, usize::MAX);
     marks.mark(Label { group, position: Position(0) }, moment, roots, go_on);
     damaged.append(&mut marks.damaged);
     marks.finish()
