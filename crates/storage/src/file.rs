@@ -20,7 +20,7 @@ const FLAG_MERGED: u8 = 1;
 /// The suffix of a forward's file name, after the name of its container.
 const FORWARD_SUFFIX: &str = ".forward";
 /// Bits of a number within a folder: containers of one folder share the bits above these.
-const FOLDER_BITS: u32 = 12;
+pub(crate) const FOLDER_BITS: u32 = 12;
 
 /// Returns the directory of a partition, below the directory of all containers.
 pub(crate) fn partition_directory(directory: &str, partition: u16) -> String {

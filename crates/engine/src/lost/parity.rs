@@ -26,7 +26,7 @@ impl Engine {
             self.check_room_beside_reserve(2 * u64::from(self.descriptor.container_bytes))?;
             match self.storage.make_parity(size, all)? {
                 None => break,
-                // One of them was merged meanwhile; it is not among the next ones.
+                // One of them was merged meanwhile and is not among the next ones, or more folders are to be looked at.
                 Some(0) => {}
                 Some(_) => groups += 1,
             }

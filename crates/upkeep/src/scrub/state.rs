@@ -80,7 +80,7 @@ impl Position {
 
     /// Returns the next position.
     pub(super) fn next(self) -> Position {
-        Position { unit: self.unit + 1, ..self }
+        Position { unit: self.unit.saturating_add(1), ..self }
     }
 }
 
@@ -265,7 +265,7 @@ fn read_position(reader: &mut Reader<'_>) -> Result<Position, WireError> {
     let number = reader.u8()?;
     let what = "phase of a scrub";
     let phase = Phase::from_number(number).ok_or(WireError::OutOfRange { what, value: u64::from(number), offset_bytes })?;
-    Ok(Position { phase, unit: reader.varint_to("unit of a scrub", u64::MAX >> 8)? })
+    Ok(Position { phase, unit: reader.varint()? })
 }
 
 fn read_pass(reader: &mut Reader<'_>) -> Result<Option<Pass>, WireError> {
