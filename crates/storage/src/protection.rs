@@ -393,7 +393,11 @@ mod tests {
 
     fn remove(protection: &Protection, disk: &Disk, group: GroupId) {
         disk.names.borrow_mut().remove(&group);
-        protection.with(disk, group.folder(), |groups| Ok(groups.remove(group))).unwrap();
+        let note = |groups: &mut Groups<'_>| {
+            groups.remove(group);
+            Ok(())
+        };
+        protection.with(disk, group.folder(), note).unwrap();
     }
 
     /// What is known of a container: its group, the others with it, and the notes.
@@ -450,6 +454,22 @@ mod tests {
         on(&protection, &disk, container(2, 0), |_, _| ());
         assert_eq!(on(&protection, &disk, container(0, 0), |groups, _| groups.wanting(9)), []);
         assert!(protection.known.lock().notes.damaged.is_empty());
+    }
+
+    #[test]
+    fn a_sequence_number_is_given_out_once_though_its_folder_was_evicted() {
+        let (protection, disk) = (Protection::new(1), Disk::default());
+        take(&protection, &disk, &Step::Place(0, BTreeSet::from([0, 1])));
+        let next = || on(&protection, &disk, container(0, 0), |groups, _| groups.next_group().unwrap().sequence());
+        assert_eq!(next(), 2);
+        on(&protection, &disk, container(2, 0), |_, _| ());
+        assert_eq!(next(), 3);
+        // A later opening goes on from the names.
+        let later = Protection::new(1);
+        assert_eq!(on(&later, &disk, container(0, 0), |groups, _| groups.next_group().unwrap().sequence()), 2);
+        disk.names.borrow_mut().insert(GroupId::new(Folder::of(container(0, 0)), crate::group_id::MAX_SEQUENCE), vec![1]);
+        on(&later, &disk, container(2, 0), |_, _| ());
+        assert!(on(&later, &disk, container(0, 0), |groups, _| groups.next_group()).is_err());
     }
 
     #[test]
