@@ -186,20 +186,18 @@ impl Protection {
 
     /// Returns how much has parity. Reads the names in folders that were never in memory, one folder after the other.
     pub(crate) fn statistics(&self, names: &dyn Names) -> Result<ParityStatistics> {
-        loop {
-            let mut known = self.lock();
-            let folders = known.folders(names)?;
-            if let Some(folder) = folders.iter().find(|(_, counted)| counted.is_none()).map(|(folder, _)| *folder) {
-                known.load(names, folder)?;
-                continue;
-            }
-            let mut sum = ParityStatistics::default();
-            for counted in folders.values().flatten() {
-                sum.groups += counted.groups;
-                sum.containers += counted.containers;
-            }
-            return Ok(sum);
+        let is_uncounted = |(folder, counted): (&Folder, &Option<ParityStatistics>)| counted.is_none().then_some(*folder);
+        let uncounted: Vec<Folder> = self.lock().folders(names)?.iter().filter_map(is_uncounted).collect();
+        for folder in uncounted {
+            // Others may use the groups between two folders.
+            self.lock().load(names, folder)?;
         }
+        let mut sum = ParityStatistics::default();
+        for counted in self.lock().folders(names)?.values().flatten() {
+            sum.groups += counted.groups;
+            sum.containers += counted.containers;
+        }
+        Ok(sum)
     }
 
     /// Notes that a container was sealed. Waits for nobody who reads directories.
