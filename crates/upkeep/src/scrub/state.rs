@@ -368,6 +368,9 @@ mod tests {
     fn a_state_is_read_as_written_and_garbage_refused() {
         let mut state = State { current: Some(stepped(&[(Position::START, 5), (at(Phase::Forwards, 77), 9)])), ..State::default() };
         assert_eq!(State::decode(&state.encode()), Ok(state.clone()));
+        // The greatest name that a group can have.
+        state.current = Some(stepped(&[(Position::START, 5), (at(Phase::Parity, u64::MAX - 1).next(), 9)]));
+        assert_eq!(State::decode(&state.encode()), Ok(state.clone()));
         state.complete();
         state.current = Some(Pass::new(20));
         state.damages.push(Damage { position: at(Phase::ObjectIndex, 0), what: "torn".into() });
