@@ -58,11 +58,6 @@ pub(crate) fn folder_start(name: &str) -> Option<u32> {
     (name.len() == 5).then(|| hex(name)).flatten().map(|start| start << FOLDER_BITS)
 }
 
-/// Returns the first number of the folder that has this one.
-pub(crate) fn folder_start_of(number: u32) -> u32 {
-    number >> FOLDER_BITS << FOLDER_BITS
-}
-
 /// Returns the number of the container file called `name`; `None`: no container.
 pub(crate) fn number(name: &str) -> Option<u32> {
     (name.len() == 8).then(|| hex(name)).flatten().filter(|number| *number > 0)

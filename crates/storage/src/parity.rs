@@ -1,12 +1,13 @@
 //! The parity file of a group of containers (`docs/format.md` section 5.10): names, header, and what its blocks can
 //! repair.
 //!
-//! A group has some containers of one partition, its *members*. Block `b` of the parity is the exclusive or of the
+//! A group has some containers of one folder, its *members*. Block `b` of the parity is the exclusive or of the
 //! blocks `b` of all members. Zeros continue a shorter member. The header has the checksum of every block of every
 //! member, so it is known which blocks are rotten. At each place in the file, one member may be lost.
 
 use crate::address::decode_container;
-use crate::{ContainerId, file};
+use crate::group_id::{Folder, MAX_SEQUENCE};
+use crate::{ContainerId, GroupId, file};
 use onefold_ground::checksum;
 use onefold_ground::wire::{Reader, WireError};
 
@@ -20,7 +21,8 @@ const MAX_LENGTH_BYTES: u64 = u32::MAX as u64;
 const ALIGNMENT_BYTES: usize = 4096;
 
 const MAGIC: &[u8; 8] = b"1FLDPAR1";
-const VERSION: u32 = 1;
+/// In version 1 a group had members of several folders, and was named by partition and number.
+const VERSION: u32 = 2;
 /// Bytes of the header before its first member.
 const START_BYTES: usize = 48;
 
@@ -36,8 +38,7 @@ pub(crate) struct Member {
 /// The header of a parity file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ParityHeader {
-    /// Partition and number of the group, like those of a container.
-    pub(crate) group: ContainerId,
+    pub(crate) group: GroupId,
     pub(crate) store: [u8; 16],
     /// In ascending order.
     pub(crate) members: Vec<Member>,
@@ -123,14 +124,14 @@ impl ParityHeader {
             return Err("the checksum of the header is wrong".to_owned());
         }
         let mut reader = Reader::new(&bytes[16..]);
-        let group = decode_container(&mut reader).map_err(said)?;
+        let group = GroupId::from_bits(reader.u64().map_err(said)?);
         let mut store = [0; 16];
         store.copy_from_slice(reader.take(16).map_err(said)?);
         if reader.u32().map_err(said)? as usize != BLOCK_BYTES || reader.u32().map_err(said)? as usize != most {
             return Err("its blocks do not match its members".to_owned());
         }
-        if members.iter().any(|member| member.container.partition() != group.partition()) {
-            return Err("its members are in different partitions".to_owned());
+        if members.iter().any(|member| Folder::of(member.container) != group.folder()) {
+            return Err("its members are in different folders".to_owned());
         }
         let header = ParityHeader { group, store, members, checksums };
         if bytes.len() as u64 != header.data_offset() || bytes[end + 8..].iter().any(|byte| *byte != 0) {
@@ -179,26 +180,34 @@ pub(crate) fn parity_directory(directory: &str, partition: u16) -> String {
     format!("{}/parity", file::partition_directory(directory, partition))
 }
 
-/// Returns the folder of the parity file of a group.
-pub(crate) fn parity_folder(directory: &str, group: ContainerId) -> String {
-    format!("{}/{:05x}", parity_directory(directory, group.partition()), group.number() >> 12)
+/// Returns the path of the parity files of a folder.
+pub(crate) fn parity_folder(directory: &str, folder: Folder) -> String {
+    format!("{}/{folder}", parity_directory(directory, folder.partition()))
 }
 
 /// Returns the path of the parity file of a group. Its name has the members, so a list of files tells which containers
 /// have parity.
-pub(crate) fn parity_path(directory: &str, group: ContainerId, members: &[u32]) -> String {
-    let mut path = format!("{}/{:08x}", parity_folder(directory, group), group.number());
+pub(crate) fn parity_path(directory: &str, group: GroupId, members: &[u32]) -> String {
+    let mut path = format!("{}/{:07x}", parity_folder(directory, group.folder()), group.sequence());
     members.iter().for_each(|member| path.push_str(&format!("-{member:08x}")));
     path
 }
 
-/// Returns group and members of a parity file by its name; `None`: it is not one.
-pub(crate) fn parity_name(name: &str) -> Option<(u32, Vec<u32>)> {
-    let mut numbers = name.split('-').map(file::number);
-    let group = numbers.next()??;
-    let members = numbers.collect::<Option<Vec<u32>>>()?;
+/// Returns the path of the parity file of a group while it is written.
+pub(crate) fn new_parity_path(directory: &str, group: GroupId) -> String {
+    let folder = group.folder();
+    format!("{}/{folder}-{:07x}.new", parity_directory(directory, folder.partition()), group.sequence())
+}
+
+/// Returns group and members of a parity file by its folder and name; `None`: it is not one.
+pub(crate) fn parity_name(folder: Folder, name: &str) -> Option<(GroupId, Vec<u32>)> {
+    let (sequence, numbers) = name.split_once('-')?;
+    // As long as the name of a container when a digit is put before it.
+    let sequence = file::number(&format!("0{sequence}")).filter(|sequence| *sequence <= MAX_SEQUENCE)?;
+    let number = |name| file::number(name).filter(|number| folder.container(*number).is_some());
+    let members = numbers.split('-').map(number).collect::<Option<Vec<u32>>>()?;
     let is_ascending = members.windows(2).all(|pair| pair[0] < pair[1]);
-    (is_ascending && (1..=MAX_MEMBERS).contains(&members.len())).then_some((group, members))
+    (is_ascending && members.len() <= MAX_MEMBERS).then_some((GroupId::new(folder, sequence), members))
 }
 
 /// Adds a block, by exclusive or, to another one that is at least as long.
@@ -218,7 +227,8 @@ mod tests {
             checksums: (0..blocks(length_bytes) as u64).map(|block| block ^ length_bytes).collect(),
         };
         let members = vec![member(5, 1), member(6, 200_000), member(900, 65_536)];
-        ParityHeader { group: ContainerId::new(3, 7), store: [9; 16], members, checksums: vec![1, 2, 3, 4] }
+        let group = GroupId::new(Folder::of(ContainerId::new(3, 5)), 7);
+        ParityHeader { group, store: [9; 16], members, checksums: vec![1, 2, 3, 4] }
     }
 
     #[test]
@@ -240,16 +250,44 @@ mod tests {
     }
 
     #[test]
+    fn members_of_another_folder_are_refused() {
+        let mut header = header();
+        header.members[2].container = ContainerId::new(3, 0x1000);
+        assert_eq!(ParityHeader::decode(&header.encode()), Err("its members are in different folders".to_owned()));
+        header.members[2].container = ContainerId::new(3, 0xfff);
+        assert!(ParityHeader::decode(&header.encode()).is_ok());
+        header.group = GroupId::new(Folder::of(ContainerId::new(4, 5)), 7);
+        assert!(ParityHeader::decode(&header.encode()).is_err());
+    }
+
+    #[test]
     fn names_of_parity_files_tell_their_members() {
-        let group = ContainerId::new(1, 0x1234);
-        let path = parity_path("containers", group, &[5, 0x1_0000]);
-        assert_eq!(path, "containers/0001/parity/00001/00001234-00000005-00010000");
-        assert_eq!(parity_name(path.rsplit_once('/').unwrap().1), Some((0x1234, vec![5, 0x1_0000])));
-        for wrong in ["00001234", "00001234-", "00001234-00000006-00000005", "0000123g-00000005-00000006", "00000007.new", ""] {
-            assert_eq!(parity_name(wrong), None, "{wrong}");
+        let folder = Folder::of(ContainerId::new(1, 0x1234));
+        let group = GroupId::new(folder, 0x56);
+        let path = parity_path("containers", group, &[0x1005, 0x1fff]);
+        assert_eq!(path, "containers/0001/parity/00001/0000056-00001005-00001fff");
+        assert_eq!(new_parity_path("containers", group), "containers/0001/parity/00001-0000056.new");
+        assert_eq!(parity_name(folder, "0000056-00001005-00001fff"), Some((group, vec![0x1005, 0x1fff])));
+        let wrong = [
+            "0000056",
+            "0000056-",
+            "0000056-00001006-00001005",
+            "000005g-00001005-00001006",
+            "0000000-00001005",
+            "fffffff-00001005",
+            // Another folder, and the names of version 1.
+            "0000056-00001005-00002000",
+            "00000056-00001005-00001fff",
+            "00001-0000056.new",
+            "",
+        ];
+        for wrong in wrong {
+            assert_eq!(parity_name(folder, wrong), None, "{wrong}");
         }
-        let most = parity_path("c", group, &(1..=16).collect::<Vec<_>>());
-        assert!(parity_name(most.rsplit_once('/').unwrap().1).is_some() && most.len() < 255);
+        let most = parity_path("c", group, &(0x1000..0x1010).collect::<Vec<_>>());
+        let name = most.rsplit_once('/').unwrap().1;
+        assert!(parity_name(folder, name).is_some() && name.len() < 255);
+        assert_eq!(parity_name(folder, &format!("{name}-00001010")), None);
     }
 
     #[test]
@@ -264,7 +302,7 @@ mod tests {
             prop_assert!(ParityHeader::decode(&bytes).is_err());
             if bytes.len() > 20 {
                 bytes[..8].copy_from_slice(MAGIC);
-                bytes[8..16].copy_from_slice(&[1, 0, 0, 0, 1, 0, 0, 0]);
+                bytes[8..16].copy_from_slice(&[2, 0, 0, 0, 1, 0, 0, 0]);
                 let _ = ParityHeader::length_of(&bytes);
                 prop_assert!(ParityHeader::decode(&bytes).is_err());
             }

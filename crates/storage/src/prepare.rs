@@ -120,7 +120,7 @@ impl ContainerStore {
                 self.shared.caches.keep_catalog(&catalog);
                 if self.shared.unsealed.remove(change.container.id) {
                     self.shared.counters.sealed();
-                    self.shared.protection.with_known(|groups| groups.sealed(change.container.id));
+                    self.shared.protection.sealed(change.container.id);
                 }
                 continue;
             }

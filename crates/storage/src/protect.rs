@@ -4,14 +4,15 @@
 //! The file is written whole and synced under another name, then renamed. Groups that it replaces go afterwards. A
 //! crash or a full disk at any point leaves what was there.
 
+use crate::group_id::Folder;
 use crate::parity::{
-    BLOCK_BYTES, MAX_MEMBERS, Member, ParityHeader, add, block_length, blocks, data_offset, parity_directory, parity_path,
+    BLOCK_BYTES, MAX_MEMBERS, Member, ParityHeader, add, block_length, blocks, data_offset, new_parity_path, parity_directory, parity_path,
 };
 use crate::repair::Repair;
 use crate::scrub::WHOLE_BYTES;
 use crate::sealed::Bytes;
 use crate::store::{ContainerStore, Shared};
-use crate::{ContainerId, Result, StorageError, file};
+use crate::{ContainerId, GroupId, Result, StorageError, file};
 use onefold_ground::{Access, File, GroundError, checksum};
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -22,6 +23,9 @@ use std::sync::Arc;
 
 /// Blocks of the parity that are made at a time. With as much of a member, that is the memory it needs.
 const STRIPE_BLOCKS: usize = 16;
+
+/// Folders that one call looks at before it asks its caller again.
+const FOLDERS_OF_A_CALL: usize = 16;
 
 /// Blocks of a member that are read at a time to verify it.
 const WINDOW_BLOCKS: usize = 64;
@@ -73,9 +77,9 @@ impl Gathered {
 }
 
 impl ContainerStore {
-    /// Makes parity for one group of `size` containers (2 to 16) that have none. With `all`, also for fewer; they are
-    /// grouped again, with others, when there are more. Returns how many containers are in the new group; `None`: there
-    /// is nothing to do.
+    /// Makes parity for one group of `size` containers (2 to 16) of one folder that have none. With `all`, also for
+    /// fewer; they are grouped again, with others, when there are more. Returns how many containers are in the new
+    /// group, or 0 if it made none and may have work left. `None`: there is nothing to do.
     ///
     /// The calling thread does all the work. Damage of a container leaves it without parity and is no error.
     pub fn make_parity(&self, size: usize, all: bool) -> Result<Option<usize>> {
@@ -83,83 +87,119 @@ impl ContainerStore {
         shared.check_writable()?;
         let _one_at_a_time = shared.protection.make_alone();
         let size = size.clamp(2, MAX_MEMBERS);
-        shared.know_containers_without(self)?;
-        {
-            // Left by a crash, or by a removal that failed.
-            let _nothing_goes = shared.merging.hold_files();
-            shared.remove_groups(&shared.with_groups(|groups| Ok(groups.unneeded()))?)?;
+        if shared.protection.begin() {
+            let folders = shared.container_folders();
+            shared.protection.add_unseen(folders.as_ref().ok().cloned());
+            folders?;
         }
-        loop {
-            let Some(candidates) = shared.candidates(size, all)? else { return Ok(None) };
-            let gathered = shared.whole_ones(&candidates)?;
-            // The others are unfit now, and are not chosen again.
-            if gathered.sources.len() < candidates.len() {
-                continue;
+        for _ in 0..FOLDERS_OF_A_CALL {
+            let Some(folder) = shared.protection.take_folder(all) else { return Ok(None) };
+            let made = shared.protect_folder(folder, size, all);
+            if !matches!(made, Ok(None)) {
+                // There may be more, also after an error.
+                shared.protection.changed(folder);
+                return made;
             }
-            return shared.write_group(&gathered).map(Some);
         }
+        Ok(Some(0))
     }
 }
 
 impl Shared {
-    /// Lists, once, the sealed containers that are in no group.
-    fn know_containers_without(&self, store: &ContainerStore) -> Result<()> {
-        let _nothing_goes = self.merging.hold_files();
-        if !self.with_groups(|groups| Ok(groups.begin_list()))? {
-            return Ok(());
+    /// Makes one group in a folder. `None`: there is nothing to do.
+    fn protect_folder(&self, folder: Folder, size: usize, all: bool) -> Result<Option<usize>> {
+        {
+            // Left by a crash, or by a removal that failed.
+            let _nothing_goes = self.merging.hold_files();
+            self.remove_groups(folder, &self.with_groups(folder, |groups| Ok(groups.unneeded()))?)?;
         }
-        let listed = store.containers();
-        let sealed: Vec<ContainerId> =
-            listed.iter().flat_map(|listed| listed.iter()).filter(|container| store.is_sealed(*container)).collect();
-        self.with_groups(|groups| {
-            match &listed {
-                Ok(_) => groups.end_list(sealed),
-                Err(_) => groups.abandon_list(),
+        loop {
+            self.know_containers_without(folder)?;
+            let Some(candidates) = self.candidates(folder, size, all)? else { return Ok(None) };
+            let gathered = self.whole_ones(folder, &candidates)?;
+            // The others are unfit now, and are not chosen again.
+            if gathered.sources.len() < candidates.len() {
+                continue;
             }
-            Ok(())
-        })?;
-        listed.map(drop)
+            return self.write_group(folder, &gathered).map(Some);
+        }
     }
 
-    /// Chooses the containers of the next group, all of one partition:
-    /// * containers without parity, or with parity that is to be replaced, and
-    /// * containers of groups that are too small.
-    fn candidates(&self, size: usize, all: bool) -> Result<Option<Vec<ContainerId>>> {
-        self.with_groups(|groups| {
-            for partition in self.owners.partitions() {
-                let mut chosen = groups.wanting(partition, size);
-                if chosen.is_empty() {
-                    continue;
-                }
-                if chosen.len() < size {
-                    // The small groups are the ones made last.
-                    let is_small = |group: &(ContainerId, &[u32])| group.0.partition() == partition && group.1.len() < size;
-                    for (group, _) in groups.all().filter(is_small).collect::<Vec<_>>().into_iter().rev() {
-                        let members = groups.members_counting_on(group);
-                        let may_go = !groups.is_outdated(group) && members.iter().all(|member| groups.is_fit(*member));
-                        if may_go && chosen.len() + members.len() <= size {
-                            chosen.extend(members);
-                        }
+    /// Returns all folders of container files, and those of parity files.
+    fn container_folders(&self) -> Result<Vec<Folder>> {
+        let mut folders = self.protection.folders(self)?;
+        for partition in self.owners.partitions() {
+            let entries = self.ground.list(&file::partition_directory(&self.directory, partition))?;
+            folders.extend(entries.iter().filter(|entry| entry.is_directory).filter_map(|entry| Folder::named(partition, &entry.name)));
+        }
+        Ok(folders)
+    }
+
+    /// Lists, once, the sealed containers of a folder that are in no group.
+    fn know_containers_without(&self, folder: Folder) -> Result<()> {
+        let _nothing_goes = self.merging.hold_files();
+        while self.with_groups(folder, |groups| Ok(groups.begin_list()))? {
+            let listed = self.sealed_of(folder);
+            self.with_groups(folder, |groups| {
+                match listed {
+                    Ok(sealed) => groups.end_list(sealed),
+                    Err(error) => {
+                        groups.abandon_list();
+                        return Err(error);
                     }
                 }
-                if chosen.len() >= size || all {
-                    chosen.sort_unstable();
-                    chosen.dedup();
-                    return Ok(Some(chosen));
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Returns the sealed containers of a folder that have a file of their own.
+    fn sealed_of(&self, folder: Folder) -> Result<Vec<ContainerId>> {
+        // First: a container that is made meanwhile is not sealed, whatever the list of open ones says by then.
+        let before = self.placement.given_out();
+        let mut found = self.list_folder(folder, file::number)?;
+        found.retain(|container| !before.is_not_made(*container) && !self.unsealed.contains(*container));
+        found.retain(|container| !self.merging.is_unlogged(*container) && !self.replay.is_leftover(*container));
+        found.retain(|container| !self.forwards.is_logged(*container));
+        Ok(found)
+    }
+
+    /// Chooses the containers of the next group, all of one folder:
+    /// * containers without parity, or with parity that is to be replaced, and
+    /// * containers of groups that are too small. Also only these, if that joins groups.
+    fn candidates(&self, folder: Folder, size: usize, all: bool) -> Result<Option<Vec<ContainerId>>> {
+        self.with_groups(folder, |groups| {
+            let mut chosen = groups.wanting(size);
+            // What the new group joins. A container without parity is worth a group in any case.
+            let mut parts = if chosen.is_empty() { 0 } else { 2 };
+            for members in groups.small(size) {
+                if chosen.len() + members.len() <= size {
+                    chosen.extend(members);
+                    parts += 1;
                 }
             }
-            Ok(None)
+            if parts < 2 {
+                return Ok(None);
+            }
+            if chosen.len() < size && !all {
+                groups.to_do.leave_partial(folder);
+                return Ok(None);
+            }
+            chosen.sort_unstable();
+            chosen.dedup();
+            Ok(Some(chosen))
         })
     }
 
     /// Reads containers and keeps the sound ones. First rebuilds damaged ones that have parity.
-    fn whole_ones(&self, containers: &[ContainerId]) -> Result<Gathered> {
+    fn whole_ones(&self, folder: Folder, containers: &[ContainerId]) -> Result<Gathered> {
         let mut gathered = Gathered::default();
         for container in containers {
             let container = *container;
             if self.forwards.is_logged(container) {
                 // A merge is about to take its file.
-                self.note_groups(|groups| groups.set_unfit(container))?;
+                self.note_groups(folder, |groups| groups.set_unfit(container))?;
                 continue;
             }
             let memory = std::mem::take(&mut gathered.memory);
@@ -172,7 +212,7 @@ impl Shared {
                 Ok(source) => gathered.take(source),
                 Err(error) => {
                     tracing::warn!(%container, %error, "a container gets no parity because it cannot be read");
-                    self.note_groups(|groups| groups.set_unfit(container))?;
+                    self.note_groups(folder, |groups| groups.set_unfit(container))?;
                 }
             }
         }
@@ -199,14 +239,11 @@ impl Shared {
 
     /// Writes the parity file of a new group and puts it in its place. Returns how many members it has: none if one of
     /// them was merged meanwhile.
-    fn write_group(&self, gathered: &Gathered) -> Result<usize> {
+    fn write_group(&self, folder: Folder, gathered: &Gathered) -> Result<usize> {
         let sources = &gathered.sources[..];
-        let Some(first) = sources.first() else { return Ok(0) };
-        let partition = first.container.partition();
-        let group = self.with_groups(|groups| groups.next_group(partition))?;
+        let group = self.with_groups(folder, |groups| groups.next_group())?;
         let folder = self.make_parity_folder(group)?;
-        let directory = parity_directory(&self.directory, partition);
-        let temporary = format!("{directory}/{:08x}.new", group.number());
+        let temporary = new_parity_path(&self.directory, group);
         let written = self.create_beside(&temporary).and_then(|file| self.write_parity(group, gathered, &*file));
         let placed = written.and_then(|()| {
             let _nothing_goes = self.merging.hold_files();
@@ -218,7 +255,7 @@ impl Shared {
         placed.map(|is_placed| if is_placed { sources.len() } else { 0 })
     }
 
-    fn write_parity(&self, group: ContainerId, gathered: &Gathered, file: &dyn File) -> Result<()> {
+    fn write_parity(&self, group: GroupId, gathered: &Gathered, file: &dyn File) -> Result<()> {
         let sources = &gathered.sources[..];
         let offset = data_offset(sources.iter().map(|source| source.length_bytes));
         let most = sources.iter().map(|source| blocks(source.length_bytes)).max().unwrap_or(0);
@@ -254,10 +291,10 @@ impl Shared {
 
     /// Puts a parity file in its place, durably, unless one of its members went meanwhile. Nothing goes while this is
     /// done.
-    fn place_group(&self, group: ContainerId, sources: &[Source], temporary: &str, folder: &str) -> Result<bool> {
+    fn place_group(&self, group: GroupId, sources: &[Source], temporary: &str, folder: &str) -> Result<bool> {
         for source in sources {
             if !self.stable(|| self.answering(source.container)).is_ok_and(|answering| answering == source.container) {
-                self.note_groups(|groups| groups.set_unfit(source.container))?;
+                self.note_groups(group.folder(), |groups| groups.set_unfit(source.container))?;
                 return Ok(false);
             }
         }
@@ -268,11 +305,12 @@ impl Shared {
     }
 
     /// Makes the name of a new group's parity file durable. Then removes the groups that nobody counts on any more.
-    pub(crate) fn put_in_place(&self, group: ContainerId, members: Vec<u32>, folder: &str) -> Result<()> {
-        self.note_groups(|groups| groups.insert(group, members))?;
-        let above = parity_directory(&self.directory, group.partition());
+    pub(crate) fn put_in_place(&self, group: GroupId, members: Vec<u32>, folder: &str) -> Result<()> {
+        self.note_groups(group.folder(), |groups| groups.insert(group, members))?;
+        let above = parity_directory(&self.directory, group.folder().partition());
         self.sync_folders(&BTreeSet::from([folder.to_owned(), above]))?;
-        self.remove_groups(&self.with_groups(|groups| Ok(groups.unneeded()))?)
+        let unneeded = self.with_groups(group.folder(), |groups| Ok(groups.unneeded()))?;
+        self.remove_groups(group.folder(), &unneeded)
     }
 }
 

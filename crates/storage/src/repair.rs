@@ -9,11 +9,14 @@
 //! is.
 
 use crate::components::REPAIR;
-use crate::parity::{BLOCK_BYTES, Member, ParityHeader, add, block_length, blocks, data_offset, parity_directory, parity_path};
+use crate::group_id::Folder;
+use crate::parity::{
+    BLOCK_BYTES, Member, ParityHeader, add, block_length, blocks, data_offset, new_parity_path, parity_directory, parity_path,
+};
 use crate::scrub::Window;
 use crate::sealed::Bytes;
 use crate::store::{ContainerStore, Shared};
-use crate::{ContainerId, FOOTER_BYTES, Footer, HEADER_BYTES, Header, Result, StorageError, file};
+use crate::{ContainerId, FOOTER_BYTES, Footer, GroupId, HEADER_BYTES, Header, Result, StorageError, file};
 use onefold_ground::{File, Ground, GroundError, ReadBuffer, checksum, parent};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,6 +32,9 @@ pub enum Repair {
     /// It cannot be rebuilt: it has no parity, or more of its group is damaged.
     Impossible,
 }
+
+/// Groups whose names are read at a time.
+const GROUPS_AT_ONCE: usize = 64;
 
 /// Blocks of the parity that one read of a verification takes.
 const WINDOW_BLOCKS: usize = 64;
@@ -73,21 +79,26 @@ impl ContainerStore {
     /// with the error if the cause was not the parity. Asks `go_on` between groups.
     pub fn repair_lost(&self, go_on: &dyn Fn() -> bool) -> Result<RepairedAndLost> {
         let (mut repaired, mut lost) = (Vec::new(), Vec::new());
-        for group in self.parity_groups()? {
-            if !go_on() {
-                break;
+        let mut from = GroupId::FIRST;
+        loop {
+            let groups = self.parity_groups_from(from, GROUPS_AT_ONCE)?;
+            let Some(last) = groups.last() else { return Ok((repaired, lost)) };
+            from = last.next();
+            for group in groups {
+                if !go_on() {
+                    return Ok((repaired, lost));
+                }
+                let (now, still) = self.shared.repair_lost_of(group)?;
+                repaired.extend(now);
+                lost.extend(still);
             }
-            let (now, still) = self.shared.repair_lost_of(group)?;
-            repaired.extend(now);
-            lost.extend(still);
         }
-        Ok((repaired, lost))
     }
 
     /// Reads the parity file of a group from the device, after rebuilding members that lost their files. If the parity
     /// is damaged, [`make_parity`](Self::make_parity) makes new parity of its members. Until then the file stays: the
     /// right parts of it may be of use.
-    pub fn scrub_parity(&self, group: ContainerId) -> Result<ScrubbedParity> {
+    pub fn scrub_parity(&self, group: GroupId) -> Result<ScrubbedParity> {
         self.shared.scrub_parity(group, &mut ReadBuffer::default())
     }
 }
@@ -119,32 +130,33 @@ impl Shared {
         if !self.may_repair() || self.unsealed.contains(container) {
             return Ok(Repair::Impossible);
         }
-        let group = |groups: &mut crate::groups::Groups| {
+        let folder = Folder::of(container);
+        let group = |groups: &mut crate::groups::Groups<'_>| {
             let is_hopeless = groups.is_beyond_repair(container);
             Ok(if is_hopeless { None } else { groups.group_of(container) })
         };
         // Most often there is no parity; then there is no wait.
-        if self.with_groups(group)?.is_none() {
+        if self.with_groups(folder, group)?.is_none() {
             return Ok(Repair::Impossible);
         }
         let _nothing_goes = self.merging.hold_files();
         let begun = Instant::now();
         // A merged container whose files still wait for their replacement is no longer looked up.
         let was_merged = self.forwards.is_logged(container);
-        let Some(group) = self.with_groups(group)?.filter(|_| !was_merged) else { return Ok(Repair::Impossible) };
+        let Some(group) = self.with_groups(folder, group)?.filter(|_| !was_merged) else { return Ok(Repair::Impossible) };
         let repaired = self.make_anew(group, container)?;
         match repaired {
             Repair::Repaired => {
                 self.profile.add(&REPAIR, begun.elapsed().as_nanos() as u64, self.file_bytes(container));
-                self.note_groups(|groups| groups.repaired(container))?;
+                self.note_groups(folder, |groups| groups.repaired(container))?;
             }
             Repair::Whole => {}
-            Repair::Impossible => self.note_groups(|groups| groups.set_beyond_repair(container))?,
+            Repair::Impossible => self.note_groups(folder, |groups| groups.set_beyond_repair(container))?,
         }
         Ok(repaired)
     }
 
-    pub(crate) fn scrub_parity(&self, group: ContainerId, buffer: &mut ReadBuffer) -> Result<ScrubbedParity> {
+    pub(crate) fn scrub_parity(&self, group: GroupId, buffer: &mut ReadBuffer) -> Result<ScrubbedParity> {
         let (repaired, lost) = self.repair_lost_of(group)?;
         let missing = |(member, why): (ContainerId, Option<StorageError>)| match why {
             Some(why) => self.damaged(member, None, None, format!("the file is missing, and parity cannot rebuild it: {why}")),
@@ -152,7 +164,7 @@ impl Shared {
         };
         let damage = lost.into_iter().map(missing).collect();
         let mut scrubbed = ScrubbedParity { read_bytes: 0, repaired, damage, damaged_parity: None };
-        let is_there = || self.with_groups(|groups| Ok(groups.members(group).is_some()));
+        let is_there = || self.with_groups(group.folder(), |groups| Ok(groups.numbers(group).is_some()));
         if !is_there()? {
             return Ok(scrubbed);
         }
@@ -168,7 +180,7 @@ impl Shared {
                 Err(Unusable::Failed(error)) => return Err(error),
                 Err(Unusable::Damaged(why)) => {
                     scrubbed.damaged_parity = Some(format!("{}: {why}", self.ground.describe(&self.parity_file(group)?)));
-                    self.note_groups(|groups| groups.set_outdated(group))?;
+                    self.note_groups(group.folder(), |groups| groups.set_outdated(group))?;
                 }
             }
         }
@@ -176,9 +188,9 @@ impl Shared {
     }
 
     /// Rebuilds members of a group that have no file.
-    fn repair_lost_of(&self, group: ContainerId) -> Result<RepairedAndLost> {
+    fn repair_lost_of(&self, group: GroupId) -> Result<RepairedAndLost> {
         let (mut repaired, mut lost) = (Vec::new(), Vec::new());
-        for member in self.with_groups(|groups| Ok(groups.members_counting_on(group)))? {
+        for member in self.with_groups(group.folder(), |groups| Ok(groups.members_counting_on(group)))? {
             if self.rehearsed(member).is_some() || self.ground.exists(&file::path(&self.directory, member))? {
                 continue;
             }
@@ -194,7 +206,7 @@ impl Shared {
                 }
             };
             // It may have gone while it was read. From here on nothing goes.
-            if self.with_groups(|groups| Ok(groups.group_of(member)))? == Some(group) {
+            if self.with_groups(group.folder(), |groups| Ok(groups.group_of(member)))? == Some(group) {
                 lost.push((member, error));
             }
         }
@@ -206,12 +218,12 @@ impl Shared {
         opened.and_then(|file| file.len()).unwrap_or(0)
     }
 
-    fn parity_file(&self, group: ContainerId) -> Result<String> {
-        self.with_groups(|groups| Ok(parity_path(&self.directory, group, groups.numbers(group).unwrap_or_default())))
+    fn parity_file(&self, group: GroupId) -> Result<String> {
+        self.with_groups(group.folder(), |groups| Ok(parity_path(&self.directory, group, groups.numbers(group).unwrap_or_default())))
     }
 
     /// Reads and checks the header.
-    pub(crate) fn open_parity(&self, group: ContainerId) -> std::result::Result<Parity, Unusable> {
+    pub(crate) fn open_parity(&self, group: GroupId) -> std::result::Result<Parity, Unusable> {
         let damaged = |why: &str| Unusable::Damaged(why.to_owned());
         let file = self.ground.open_past_cache(&self.parity_file(group).map_err(Unusable::Failed)?)?;
         let length = file.len()?;
@@ -225,7 +237,7 @@ impl Shared {
         file.read_at(0, &mut start)?;
         let header = ParityHeader::decode(&start).map_err(Unusable::Damaged)?;
         let members: Vec<ContainerId> = header.members.iter().map(|member| member.container).collect();
-        let named = self.with_groups(|groups| Ok(groups.members(group))).map_err(Unusable::Failed)?;
+        let named = self.with_groups(group.folder(), |groups| Ok(groups.members(group))).map_err(Unusable::Failed)?;
         if header.group != group || header.store != self.options.store || named.is_some_and(|named| named != members) {
             return Err(damaged("it belongs to another group or another store"));
         }
@@ -236,7 +248,7 @@ impl Shared {
     }
 
     /// Reads a whole parity file. Returns its length.
-    fn verify_parity(&self, group: ContainerId, buffer: &mut ReadBuffer) -> std::result::Result<u64, Unusable> {
+    fn verify_parity(&self, group: GroupId, buffer: &mut ReadBuffer) -> std::result::Result<u64, Unusable> {
         let parity = self.open_parity(group)?;
         let mut block = [0; BLOCK_BYTES];
         for (window, sums) in parity.header.checksums.chunks(WINDOW_BLOCKS).enumerate() {
@@ -259,7 +271,7 @@ impl Shared {
     }
 
     /// The caller [holds files in place](crate::merging::Merging::hold_files).
-    fn make_anew(&self, group: ContainerId, container: ContainerId) -> Result<Repair> {
+    fn make_anew(&self, group: GroupId, container: ContainerId) -> Result<Repair> {
         let parity = match self.open_parity(group) {
             Ok(parity) => parity,
             Err(Unusable::Failed(error)) => return Err(error),
@@ -387,14 +399,14 @@ impl Shared {
     /// Writes parity of the staying members and puts it in its place, durably, before the files of the others go.
     /// Without space for that, it repairs the staying members instead. If one of them cannot be repaired, that is the
     /// error, and the files wait. The caller [holds files in place](crate::merging::Merging::hold_files).
-    pub(crate) fn shrink_or_verify(&self, group: ContainerId, gone: &BTreeSet<ContainerId>) -> Result<()> {
+    pub(crate) fn shrink_or_verify(&self, group: GroupId, gone: &BTreeSet<ContainerId>) -> Result<()> {
         let full = match self.shrink(group, gone) {
             Ok(true) => return Ok(()),
             Ok(false) => None,
             Err(error) if error.is_full() => Some(error),
             Err(error) => return Err(error),
         };
-        for member in self.with_groups(|groups| Ok(groups.members_counting_on(group)))? {
+        for member in self.with_groups(group.folder(), |groups| Ok(groups.members_counting_on(group)))? {
             if !gone.contains(&member) && self.make_anew(group, member)? == Repair::Impossible {
                 tracing::warn!(container = %member, "a container cannot be read, and parity cannot rebuild it");
                 if let Some(full) = full {
@@ -406,25 +418,25 @@ impl Shared {
     }
 
     /// Returns `false` if the parity's header cannot be read: such parity is of no use.
-    fn shrink(&self, group: ContainerId, gone: &BTreeSet<ContainerId>) -> Result<bool> {
+    fn shrink(&self, group: GroupId, gone: &BTreeSet<ContainerId>) -> Result<bool> {
         let parity = match self.open_parity(group) {
             Ok(parity) => parity,
             Err(Unusable::Failed(error)) => return Err(error),
             Err(Unusable::Damaged(_)) => return Ok(false),
         };
         // Members that count on another group keep that one, which may be better.
-        let counting = self.with_groups(|groups| Ok(groups.members_counting_on(group)))?;
+        let counting = self.with_groups(group.folder(), |groups| Ok(groups.members_counting_on(group)))?;
         let staying: BTreeSet<ContainerId> = counting.into_iter().filter(|member| !gone.contains(member)).collect();
-        let new = self.with_groups(|groups| groups.next_group(group.partition()))?;
+        let new = self.with_groups(group.folder(), |groups| groups.next_group())?;
         let folder = self.make_parity_folder(new)?;
-        let temporary = format!("{}/{:08x}.new", parity_directory(&self.directory, new.partition()), new.number());
+        let temporary = new_parity_path(&self.directory, new);
         let written = self.write_shrunk(&parity, new, &staying, &temporary);
         let placed = written.and_then(|(members, is_damaged)| {
             self.ground.rename(&temporary, &parity_path(&self.directory, new, &members)).map_err(StorageError::cannot_write)?;
             self.put_in_place(new, members, &folder)?;
             if is_damaged {
                 // Its sound members get better parity.
-                self.note_groups(|groups| groups.set_outdated(new))?;
+                self.note_groups(new.folder(), |groups| groups.set_outdated(new))?;
             }
             Ok(true)
         });
@@ -436,13 +448,7 @@ impl Shared {
 
     /// Writes the parity file of group `new`, with the members of an older group that are `staying`. Returns their
     /// numbers, and whether a place is damaged.
-    fn write_shrunk(
-        &self,
-        parity: &Parity,
-        new: ContainerId,
-        staying: &BTreeSet<ContainerId>,
-        temporary: &str,
-    ) -> Result<(Vec<u32>, bool)> {
+    fn write_shrunk(&self, parity: &Parity, new: GroupId, staying: &BTreeSet<ContainerId>, temporary: &str) -> Result<(Vec<u32>, bool)> {
         let all = &parity.header.members;
         let files = all.iter().map(|member| member_file(&*self.ground, &self.directory, member)).collect::<Result<Vec<_>>>()?;
         let stays = |member: &Member| staying.contains(&member.container);

@@ -66,7 +66,7 @@ impl ContainerStore {
         shared.merging.logged(&mut claim, start);
         let replacement = Replacement { claim, target, forwarded, removed };
         shared.switch(&replacement);
-        target.iter().for_each(|target| shared.protection.with_known(|groups| groups.sealed(*target)));
+        target.iter().for_each(|target| shared.protection.sealed(*target));
         shared.merging.add_pending(replacement);
     }
 

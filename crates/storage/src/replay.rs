@@ -1,6 +1,6 @@
 //! What a replay of the log knows of containers: what the opening found in their directories, and what the log says.
 
-use crate::groups::highest_member;
+use crate::group_files::highest_member;
 use crate::{ContainerId, Result, file};
 use onefold_ground::Ground;
 use onefold_oplog::Position;
@@ -50,7 +50,7 @@ pub(crate) struct Recovery {
     pub(crate) highest: BTreeMap<u16, u32>,
     /// By partition: the files with the highest numbers.
     pub(crate) newest: BTreeMap<u16, Vec<u32>>,
-    /// Folders with the files that the opening checks, and all folders with parity.
+    /// Folders with the files that the opening looks at.
     pub(crate) folders: BTreeSet<String>,
 }
 
@@ -96,7 +96,7 @@ impl Recovery {
                     break;
                 }
             }
-            highest = highest.max(highest_member(ground, containers, partition, &mut recovery.folders)?);
+            highest = highest_member(ground, containers, partition, highest, &mut recovery.folders)?;
             numbers.sort_unstable_by(|a, b| b.cmp(a));
             numbers.truncate(LEFTOVER_FILES);
             recovery.highest.insert(partition, highest);

@@ -7,7 +7,7 @@
 
 use crate::sealed::Bytes;
 use crate::store::{ContainerStore, Shared};
-use crate::{Catalog, ContainerId, FORWARD_BYTES, Result, ScrubbedParity, StorageError, file};
+use crate::{Catalog, ContainerId, FORWARD_BYTES, GroupId, Result, ScrubbedParity, StorageError, file};
 use onefold_ground::{Access, File, ReadBuffer, checksum};
 use parking_lot::Mutex;
 use std::borrow::Cow;
@@ -54,12 +54,12 @@ impl ScrubThreads {
 
     /// Looks at each of `ids` in some thread, and passes on the findings, in order, in this thread. When `stop` is set,
     /// no other id is begun. Meanwhile it calls `waiting` several times a second. Returns how many were passed on.
-    fn in_order<T: Send>(
+    fn in_order<I: Copy + Sync, T: Send>(
         &self,
-        ids: &[ContainerId],
+        ids: &[I],
         stop: &AtomicBool,
-        look: &(dyn Fn(ContainerId, &mut ReadBuffer) -> T + Sync),
-        found: &mut dyn FnMut(ContainerId, T),
+        look: &(dyn Fn(I, &mut ReadBuffer) -> T + Sync),
+        found: &mut dyn FnMut(I, T),
         waiting: &mut dyn FnMut(),
     ) -> usize {
         let next = AtomicUsize::new(0);
@@ -119,10 +119,10 @@ impl ContainerStore {
     /// for containers.
     pub fn scrub_parities(
         &self,
-        groups: &[ContainerId],
+        groups: &[GroupId],
         threads: &ScrubThreads,
         stop: &AtomicBool,
-        found: &mut dyn FnMut(ContainerId, Result<ScrubbedParity>),
+        found: &mut dyn FnMut(GroupId, Result<ScrubbedParity>),
         waiting: &mut dyn FnMut(),
     ) -> usize {
         threads.in_order(groups, stop, &|group, buffer| self.shared.scrub_parity(group, buffer), found, waiting)

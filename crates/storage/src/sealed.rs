@@ -160,7 +160,7 @@ impl ContainerStore {
             // group keep what they can.
             let _nothing_goes = shared.merging.hold_files();
             shared.leave_parity([container].iter())?;
-            shared.protection.with_known(|groups| groups.sealed(container));
+            shared.protection.sealed(container);
             let path = file::path(&shared.directory, container);
             let file = shared.ground.open(&path, Access::ReadWrite)?;
             // Within one sector, so it is written whole or not at all.

@@ -4,6 +4,7 @@
 //! Returned bytes have the checksum that the parity file knows; otherwise the read is an error. Nobody merges or
 //! replaces files meanwhile, as a writer has the store alone.
 
+use crate::group_id::Folder;
 use crate::parity::{BLOCK_BYTES, Member, block_length};
 use crate::repair::{Parity, Unusable, member_file, read_block};
 use crate::scrub::Window;
@@ -67,7 +68,7 @@ impl Shared {
     /// Returns `None` if it has no parity that can be read.
     pub(crate) fn stand_in(&self, container: ContainerId) -> Result<Option<Arc<dyn File>>> {
         let is_merged = self.forwards.is_logged(container);
-        let group = self.with_groups(|groups| Ok(groups.group_of(container)))?;
+        let group = self.with_groups(Folder::of(container), |groups| Ok(groups.group_of(container)))?;
         let Some(group) = group.filter(|_| !is_merged && !self.unsealed.contains(container)) else { return Ok(None) };
         let parity = match self.open_parity(group) {
             Ok(parity) => parity,

@@ -6,7 +6,7 @@ use crate::eviction::CachePolicy;
 use crate::flow::Flow;
 use crate::forwards::Forwards;
 use crate::frame_cache::FrameCache;
-use crate::groups::Protection;
+use crate::group_id::Folder;
 use crate::job::Job;
 use crate::log_end::LogEnd;
 use crate::merging::Merging;
@@ -14,6 +14,7 @@ use crate::mode::Mode;
 use crate::open::Seal;
 use crate::owner::Owners;
 use crate::placement::{CommittedSlots, Placement};
+use crate::protection::Protection;
 use crate::rehearsal::Rehearsal;
 use crate::replay::Replay;
 use crate::unsealed::Unsealed;
@@ -230,15 +231,23 @@ impl Shared {
         let mut found = ContainerSet::default();
         for partition in self.owners.partitions() {
             let directory = file::partition_directory(&self.directory, partition);
-            let lowest = file::folder_start_of(first(partition));
-            for folder in self.ground.list(&directory)? {
-                if folder.is_directory && file::folder_start(&folder.name).is_some_and(|start| start >= lowest) {
-                    let files = self.ground.list(&format!("{directory}/{}", folder.name))?;
-                    found.extend(files.iter().filter_map(|entry| Some(ContainerId::new(partition, number(&entry.name)?))));
-                }
+            let lowest = Folder::of(ContainerId::new(partition, first(partition)));
+            let folders = self.ground.list(&directory)?.into_iter().filter(|entry| entry.is_directory);
+            for folder in folders.filter_map(|entry| Folder::named(partition, &entry.name)).filter(|folder| *folder >= lowest) {
+                found.extend(self.list_folder(folder, number)?);
             }
         }
         Ok(found)
+    }
+
+    /// Returns the containers whose files in a folder have names of one kind.
+    pub(crate) fn list_folder(&self, folder: Folder, number: fn(&str) -> Option<u32>) -> Result<Vec<ContainerId>> {
+        let path = folder.path(&self.directory);
+        if !self.ground.exists(&path)? {
+            return Ok(Vec::new());
+        }
+        let files = self.ground.list(&path)?;
+        Ok(files.iter().filter_map(|entry| folder.container(number(&entry.name)?)).collect())
     }
 
     /// Checks that appending is allowed.

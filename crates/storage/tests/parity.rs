@@ -124,21 +124,16 @@ fn damaged_parity_is_found_and_made_anew_and_never_used() {
     let ground = start(1);
     let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
     fill(&mut world, 10).unwrap();
-    let groups = protect(&world, true).unwrap();
+    let made = protect(&world, true).unwrap();
     for offset in [9, 60, 5000, 100_000] {
         let files = parity_files(&ground);
-        assert_eq!(files.len(), groups);
+        assert_eq!(files.len(), made);
         ground.corrupt(&files[0], offset, 4).unwrap();
-        let damaged: Vec<_> = world
-            .store
-            .parity_groups()
-            .unwrap()
-            .into_iter()
-            .filter_map(|group| world.store.scrub_parity(group).unwrap().damaged_parity)
-            .collect();
+        let damaged: Vec<_> =
+            groups(&world).into_iter().filter_map(|group| world.store.scrub_parity(group).unwrap().damaged_parity).collect();
         assert_eq!(damaged.len(), 1, "{offset}");
         assert_eq!(protect(&world, true).unwrap(), 1);
-        for group in world.store.parity_groups().unwrap() {
+        for group in groups(&world) {
             let scrubbed = world.store.scrub_parity(group).unwrap();
             assert!(
                 scrubbed.damaged_parity.is_none() && scrubbed.read_bytes > 0 && scrubbed.damage.is_empty() && scrubbed.repaired.is_empty()
@@ -161,7 +156,7 @@ fn a_header_that_is_written_anew_gets_parity_anew() {
     let ground = start(1);
     let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
     fill(&mut world, 10).unwrap();
-    let groups = protect(&world, true).unwrap();
+    let made = protect(&world, true).unwrap();
     let group: Vec<ContainerId> = sealed(&world).into_iter().filter(|id| id.partition() == 0).take(2).collect();
     // Parity cannot restore the header: the same block of another member is rotten.
     ground.corrupt(&path(group[0]), 20, 1).unwrap();
@@ -170,13 +165,12 @@ fn a_header_that_is_written_anew_gets_parity_anew() {
     assert_eq!(world.store.repair(group[0]).unwrap(), Repair::Impossible);
     assert!(world.store.repair_header(group[0]).unwrap());
     // That place is marked in the parity of the others, which stays.
-    assert_eq!(parity_files(&ground).len(), groups);
+    assert_eq!(parity_files(&ground).len(), made);
     put(&ground, group[1], &there);
     let model = world.model.clone();
     drop(world);
     let world = World::open(&ground, model, &small(), Access::ReadWrite).unwrap();
-    let damaged =
-        world.store.parity_groups().unwrap().into_iter().filter(|id| world.store.scrub_parity(*id).unwrap().damaged_parity.is_some());
+    let damaged = groups(&world).into_iter().filter(|id| world.store.scrub_parity(*id).unwrap().damaged_parity.is_some());
     assert_eq!(damaged.count(), 1);
     protect(&world, true).unwrap();
     let whole = contents(&ground, &group);
@@ -250,7 +244,7 @@ fn verify_after(ground: &SimulatedGround, model: Model) {
     let (_, lost) = repair_lost(&world).unwrap();
     assert_eq!(lost, []);
     world.check(ground);
-    for group in world.store.parity_groups().unwrap() {
+    for group in groups(&world) {
         assert!(world.store.scrub_parity(group).unwrap().damaged_parity.is_none(), "{group}");
     }
     work(ground, &mut world).unwrap();

@@ -15,13 +15,13 @@ fn world(ground: &SimulatedGround) -> World {
 }
 
 /// Returns a store where all sealed containers have parity, and in it a group of partition 0 with four members.
-fn protected(ground: &SimulatedGround) -> (World, ContainerId, Vec<ContainerId>) {
+fn protected(ground: &SimulatedGround) -> (World, GroupId, Vec<ContainerId>) {
     let mut world = world(ground);
     world.seal(SIZE, 10).unwrap();
     protect(&world, false).unwrap();
     let members: Vec<_> = world.sealed().into_iter().take(SIZE).collect();
     assert!(contents(ground, &members).values().all(|bytes| bytes.len() > 70_000), "each has two blocks");
-    let group = world.store.parity_groups().unwrap()[0];
+    let group = groups(&world)[0];
     (world, group, members)
 }
 
@@ -90,7 +90,7 @@ fn damaged_parity_stays_as_long_as_a_rotten_member_needs_it() {
         for _ in 0..2 {
             assert!(ground.exists(&file).unwrap());
             assert_eq!(world.store.repair(rotten).unwrap(), Repair::Impossible);
-            let groups = world.store.parity_groups().unwrap();
+            let groups = groups(&world);
             let damaged = groups.iter().filter(|group| world.store.scrub_parity(**group).unwrap().damaged_parity.is_some());
             assert_eq!(damaged.copied().collect::<Vec<_>>(), [group]);
         }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::merges::*;
-use common::parities::SIZE;
+use common::parities::{SIZE, next_folder, repair_lost};
 use common::*;
 use onefold_ground::simulation::trials::*;
 use onefold_ground::{Access, SimulatedGround};
@@ -30,6 +30,9 @@ impl Containers {
     fn work(&self, world: &mut World) -> Result<()> {
         for round in 0..8 {
             world.write(&[700, 1900, 40 * round, 2500, 0, 900, 1200])?;
+            if self.has_parity && round == 4 {
+                next_folder(world)?;
+            }
         }
         if self.has_parity {
             protect(world, false)?;
@@ -79,6 +82,8 @@ impl Subject for Containers {
 
     fn compare(&self, ground: &SimulatedGround, world: &mut World, _: &mut Model) {
         world.check(ground);
+        // Nothing is lost here, so no parity has a member without a file.
+        assert_eq!(repair_lost(world).unwrap(), (Vec::new(), Vec::new()));
     }
 }
 

@@ -21,7 +21,7 @@ use crate::Monitor;
 use crate::Result;
 use crate::clock::{Clock, SystemClock};
 use onefold_engine::{ContainerId, Engine, ScrubListing, Transaction};
-use onefold_storage::ScrubThreads;
+use onefold_storage::{ContainerSet, GroupId, ScrubThreads};
 use pace::Pace;
 use state::{Damage, Pass, Phase, Position, State};
 use std::sync::Arc;
@@ -275,14 +275,21 @@ impl Scrub<'_> {
         let from = pass.position;
         let (step, behind) = (Step::at(from), Step::at(from.phase.end()));
         match from.phase {
-            Phase::Containers | Phase::Forwards | Phase::Parity => {
+            Phase::Containers | Phase::Forwards => {
                 let Some(ids) = self.next_files(pass, listing, go_on)? else { return Ok(step) };
                 match from.phase {
                     _ if ids.is_empty() => Ok(behind),
                     Phase::Containers => Ok(self.containers(&ids, step, pace, go_on)),
-                    Phase::Forwards => self.forwards(&ids, step, pace, go_on),
-                    _ => self.parity(&ids, step, pace, go_on),
+                    _ => self.forwards(&ids, step, pace, go_on),
                 }
+            }
+            Phase::Parity => {
+                // Only a sample, for up to the age of a list: parity files are listed by folder, when they are read.
+                if self.next_files(pass, listing, go_on)?.is_none() {
+                    return Ok(step);
+                }
+                let groups = self.engine.storage().parity_groups_from(GroupId::from_bits(from.unit), self.units_of_a_step())?;
+                if groups.is_empty() { Ok(behind) } else { self.parity(&groups, step, pace, go_on) }
             }
             Phase::ChunkIndex => {
                 pass.sample(self.clock.wall_ns());
@@ -321,7 +328,7 @@ impl Scrub<'_> {
             let ids = match phase {
                 Phase::Containers => storage.containers()?,
                 Phase::Forwards => storage.forwards()?,
-                _ => storage.parity_groups()?.into_iter().collect(),
+                _ => ContainerSet::default(),
             };
             *listing = Some(ScrubListing { phase: phase as u8, ids, time_ns, made });
         }
@@ -329,9 +336,14 @@ impl Scrub<'_> {
         if let Some(time_ns) = listing.time_ns {
             pass.sample(time_ns);
         }
-        let of_containers = (STEP_BYTES / u64::from(self.engine.descriptor().container_bytes).max(1)).max(1) as usize;
-        let units = if phase == Phase::Forwards { STEP_UNITS } else { STEP_UNITS.min(of_containers) };
+        let units = if phase == Phase::Forwards { STEP_UNITS } else { self.units_of_a_step() };
         Ok(Some(listing.ids.iter_from(ContainerId::from_bits(unit)).take(units).collect()))
+    }
+
+    /// Returns how many containers or parity files a step reads.
+    fn units_of_a_step(&self) -> usize {
+        let of_containers = (STEP_BYTES / u64::from(self.engine.descriptor().container_bytes).max(1)).max(1) as usize;
+        STEP_UNITS.min(of_containers)
     }
 }
 

@@ -6,7 +6,7 @@ use onefold_storage::{Address, ContainerId, Repair, StorageError};
 use std::cell::Cell;
 
 /// Groups that the background thread makes in one round. New data makes fewer than this from one round to the next. So
-/// a store without parity catches up slowly.
+/// a store without parity catches up slowly, and after an opening all folders are looked at once, some in each round.
 const GROUPS_OF_A_ROUND: u32 = 4;
 /// Groups that a close makes: a second of work or less.
 const GROUPS_OF_A_CLOSE: u32 = 4;
@@ -26,7 +26,7 @@ impl Engine {
             self.check_room_beside_reserve(2 * u64::from(self.descriptor.container_bytes))?;
             match self.storage.make_parity(size, all)? {
                 None => break,
-                // One of them was merged meanwhile; it is not among the next ones.
+                // One of them was merged meanwhile and is not among the next ones, or more folders are to be looked at.
                 Some(0) => {}
                 Some(_) => groups += 1,
             }

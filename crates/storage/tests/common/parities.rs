@@ -3,6 +3,7 @@
 use super::merges::*;
 use super::*;
 use onefold_ground::{Access, Ground, SimulatedGround, read_file};
+use std::collections::BTreeSet;
 
 pub const SIZE: usize = 4;
 
@@ -32,14 +33,59 @@ pub fn fill(world: &mut World, rounds: u64) -> Result<()> {
     Ok(())
 }
 
+/// Lets the next containers of both partitions begin a new folder.
+pub fn next_folder(world: &World) -> Result<()> {
+    for partition in 0..2 {
+        let known = world.model.files.iter().chain(world.model.forwards.keys()).filter(|id| id.partition() == partition);
+        let last = known.map(|id| id.number()).max().unwrap_or(0);
+        world.store.keep_number(ContainerId::new(partition, last | 0xfff))?;
+    }
+    Ok(())
+}
+
+/// Returns the members of each parity file, by path. Checks that they are all of the folder of that file, and the
+/// figures.
+pub fn members(ground: &SimulatedGround, world: &World) -> BTreeMap<String, Vec<ContainerId>> {
+    let mut found = BTreeMap::new();
+    for path in parity_files(ground) {
+        let parts: Vec<&str> = path.split('/').collect();
+        let [_, partition, "parity", folder, name] = parts[..] else { panic!("{path}") };
+        let partition = u16::from_str_radix(partition, 16).unwrap();
+        let members: Vec<_> =
+            name.split('-').skip(1).map(|number| ContainerId::new(partition, u32::from_str_radix(number, 16).unwrap())).collect();
+        assert!(members.iter().all(|id| format!("{:05x}", id.number() >> 12) == folder), "{path}");
+        assert!((1..=SIZE).contains(&members.len()), "{path}");
+        found.insert(path, members);
+    }
+    let all: BTreeSet<_> = found.values().flatten().collect();
+    let statistics = world.store.parity_statistics().unwrap();
+    assert_eq!((statistics.groups as usize, statistics.containers as usize), (found.len(), all.len()));
+    assert_eq!(groups(world).len(), found.len());
+    found
+}
+
 /// Makes all parity that can be made. Returns the number of groups.
 pub fn protect(world: &World, all: bool) -> Result<usize> {
     let mut groups = 0;
     while let Some(members) = world.store.make_parity(SIZE, all)? {
-        assert!(members >= 1);
-        groups += 1;
+        groups += usize::from(members > 0);
     }
     Ok(groups)
+}
+
+/// Returns all groups, asked for by three.
+pub fn groups(world: &World) -> Vec<GroupId> {
+    let mut found: Vec<GroupId> = Vec::new();
+    loop {
+        let first = found.last().map_or(GroupId::FIRST, |last| GroupId::from_bits(last.bits() + 1));
+        let next = world.store.parity_groups_from(first, 3).unwrap();
+        if next.is_empty() {
+            assert!(found.is_sorted_by(|a, b| a < b));
+            assert!(found.iter().all(|group| world.store.has_parity_file(*group).unwrap()));
+            return found;
+        }
+        found.extend(next);
+    }
 }
 
 pub fn contents(ground: &SimulatedGround, containers: &[ContainerId]) -> BTreeMap<ContainerId, Vec<u8>> {

@@ -6,7 +6,7 @@ use super::{GoOn, STEP_BYTES, Scrub, Step};
 use crate::Result;
 use onefold_engine::{ContainerId, Repair};
 use onefold_index::objects::Verified;
-use onefold_storage::{FORWARD_BYTES, Scrubbed, ScrubbedParity, StorageError};
+use onefold_storage::{FORWARD_BYTES, GroupId, Scrubbed, ScrubbedParity, StorageError};
 use std::sync::atomic::Ordering;
 
 /// A step names this many damaged pages of the chunk index and counts the others.
@@ -82,7 +82,7 @@ impl Scrub<'_> {
     }
 
     /// Reads parity files, and rebuilds members that were lost.
-    pub(super) fn parity(&self, groups: &[ContainerId], mut step: Step, pace: &mut Pace<'_>, go_on: &GoOn<'_>) -> Result<Step> {
+    pub(super) fn parity(&self, groups: &[GroupId], mut step: Step, pace: &mut Pace<'_>, go_on: &GoOn<'_>) -> Result<Step> {
         for groups in groups.chunks(pace.files_at_once()) {
             if self.is_stopped() || !pace.wait(&|| go_on.asks()) {
                 break;
@@ -94,9 +94,9 @@ impl Scrub<'_> {
         Ok(step)
     }
 
-    fn parity_at_once(&self, groups: &[ContainerId], step: &mut Step, go_on: &GoOn<'_>) -> Result<()> {
+    fn parity_at_once(&self, groups: &[GroupId], step: &mut Step, go_on: &GoOn<'_>) -> Result<()> {
         let mut all = Vec::with_capacity(groups.len());
-        let mut found = |group: ContainerId, scrubbed: onefold_storage::Result<ScrubbedParity>| {
+        let mut found = |group: GroupId, scrubbed: onefold_storage::Result<ScrubbedParity>| {
             all.push((group, scrubbed));
             self.look(go_on);
         };
@@ -114,7 +114,7 @@ impl Scrub<'_> {
             if let Some(what) = scrubbed.damaged_parity {
                 // Its members get new parity. Members that cannot be read still need the old one.
                 let made = self.engine.make_parity(true, &|| go_on.asks());
-                let is_there = self.engine.storage().parity_groups()?.binary_search(&group).is_ok();
+                let is_there = self.engine.storage().has_parity_file(group)?;
                 if is_there && !go_on.asks() {
                     break;
                 }

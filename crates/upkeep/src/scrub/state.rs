@@ -80,7 +80,7 @@ impl Position {
 
     /// Returns the next position.
     pub(super) fn next(self) -> Position {
-        Position { unit: self.unit + 1, ..self }
+        Position { unit: self.unit.saturating_add(1), ..self }
     }
 }
 
@@ -265,7 +265,7 @@ fn read_position(reader: &mut Reader<'_>) -> Result<Position, WireError> {
     let number = reader.u8()?;
     let what = "phase of a scrub";
     let phase = Phase::from_number(number).ok_or(WireError::OutOfRange { what, value: u64::from(number), offset_bytes })?;
-    Ok(Position { phase, unit: reader.varint_to("unit of a scrub", u64::MAX >> 8)? })
+    Ok(Position { phase, unit: reader.varint()? })
 }
 
 fn read_pass(reader: &mut Reader<'_>) -> Result<Option<Pass>, WireError> {
@@ -367,6 +367,9 @@ mod tests {
     #[test]
     fn a_state_is_read_as_written_and_garbage_refused() {
         let mut state = State { current: Some(stepped(&[(Position::START, 5), (at(Phase::Forwards, 77), 9)])), ..State::default() };
+        assert_eq!(State::decode(&state.encode()), Ok(state.clone()));
+        // The greatest name that a group can have.
+        state.current = Some(stepped(&[(Position::START, 5), (at(Phase::Parity, u64::MAX - 1).next(), 9)]));
         assert_eq!(State::decode(&state.encode()), Ok(state.clone()));
         state.complete();
         state.current = Some(Pass::new(20));

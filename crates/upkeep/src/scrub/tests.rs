@@ -222,6 +222,43 @@ fn a_scrub_keeps_to_its_time_and_goes_on_where_it_was() {
 }
 
 #[test]
+fn scrubs_that_are_stopped_read_the_parity_of_every_folder_and_rebuild_what_is_lost_in_each() {
+    let witness = start();
+    let settings = Settings { workers: 1, background: false, parity_group: 4, ..Settings::default() };
+    let engine = Engine::open(Arc::new(witness.clone()), settings, Mode::ReadWrite, "test").unwrap();
+    let mut random = Random(1);
+    for folder in 1..5u32 {
+        write(&engine, &mut random, 900_000);
+        (0..2).for_each(|partition| engine.storage().keep_number(ContainerId::new(partition, (folder << 12) - 1)).unwrap());
+    }
+    engine.make_parity(true, &|| true).unwrap();
+    engine.maintain(true).unwrap();
+    let storage = engine.storage();
+    let mut lost: Vec<ContainerId> = storage.containers().unwrap().iter().filter(|id| storage.is_sealed(*id)).collect();
+    lost.dedup_by_key(|id| (id.partition(), id.number() >> 12));
+    assert!(lost.len() >= 6, "{lost:?}");
+    for id in &lost {
+        witness.ground.remove(&format!("containers/{:04x}/{:05x}/{:08x}", id.partition(), id.number() >> 12, id.number())).unwrap();
+    }
+    let (begun, mut repaired) = (witness.wall_ns(), Vec::new());
+    loop {
+        let left = Cell::new(12);
+        let go_on = || left.replace(left.get() - 1) > 1;
+        let report = scrub_by(&witness, &engine, ScrubOptions::default(), &NoMonitor, &go_on).unwrap();
+        repaired.extend(report.repaired);
+        if report.is_complete {
+            assert_eq!(report.status.damages, Vec::<String>::new());
+            break;
+        }
+    }
+    assert_eq!(repaired.len(), lost.len(), "{repaired:?}");
+    let groups = storage.parity_groups_from(GroupId::FIRST, usize::MAX).unwrap();
+    let seen = witness.seen.lock().unwrap();
+    let parity = seen.iter().filter(|(path, time)| path.contains("/parity/") && **time >= begun);
+    assert_eq!(parity.count(), groups.len());
+}
+
+#[test]
 fn a_full_disk_keeps_a_scrub_or_check_from_nothing_but_repair() {
     let witness = start();
     let settings = Settings { workers: 1, background: false, parity_group: 4, ..Settings::default() };
