@@ -1,10 +1,7 @@
-//! Finding out what is needed, in profile `marked` (M3.7): what it costs after a change, in stores of different size.
+//! Finding out what is needed, in profile `sampled` (M3.7): what it costs after a change, in stores of different size.
 //!
 //! A store has a hundred groups: series of backups. One of them changes, and is as large in every store. The others do
 //! not change, and are so many times larger. Before each measurement the store's files leave the page cache.
-//!
-//! Each chunk of the changed group is looked up in the chunk index, which takes a page for each at most. In a small
-//! store many chunks share a page, so there marking is cheaper.
 
 use crate::Options;
 use crate::backups::text;
@@ -39,7 +36,7 @@ struct Marking {
 pub fn measure(options: &Options, report: &mut Report) -> Result<()> {
     let group_bytes = options.size / GROUPS;
     report.group(format!(
-        "Marking what is needed after one group of {GROUPS} changed, {:.1} MB, profile marked, store on disk, cold",
+        "Marking what is needed after one group of {GROUPS} changed, {:.1} MB, profile sampled, store on disk, cold",
         group_bytes as f64 / 1e6
     ));
     let mut beside: Option<[f64; 2]> = None;
@@ -71,7 +68,7 @@ struct Found {
 fn one_store(options: &Options, place: &Path, group_bytes: u64, times: u64) -> Result<Found> {
     let binary = options.binary()?;
     let store = place.join("store");
-    run(&binary, &["init", text(&store), "--profile", "marked", "--compression", "none"])?;
+    run(&binary, &["init", text(&store), "--profile", "sampled", "--compression", "none"])?;
     let mut random = Random::new(options.seed);
     let data = place.join("data");
     let backup = |name: &str| run(&binary, &["backup", "--store", text(&store), "--name", name, text(&data)]).map(drop);
