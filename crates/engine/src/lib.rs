@@ -63,6 +63,7 @@ pub use statistics::Statistics;
 pub use write::chain;
 pub use write::in_flight::InFlight;
 pub use write::recipe_writer::RecipeWriter;
+pub use write::runs::{AskKnown, Spelled};
 pub use write::stream::{Hints, MetadataKind, WriteStream};
 
 use onefold_chunking::Chunker;

@@ -112,6 +112,9 @@ fn prune_once(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor
         is_short = is_short_of_room;
         (report.chunks, report.chunk_bytes, report.problems, report.is_complete) = (chunks, bytes, damaged, is_complete);
         report.kept_for = kept_for;
+        if let Err(error) = super::named::forget_useless(engine, chunks, &go_on) {
+            report.problems.push(format!("files that are known by their names were left as they are: {error}"));
+        }
         engine.for_each_dead(&mut |container, slots| drop(dead.insert(container, slots)))?;
     }
     report.raw_bytes = engine.unique_bytes();
