@@ -86,6 +86,9 @@ impl WriteStream {
                     break;
                 }
             }
+            if step.counts.is_empty() {
+                return false;
+            }
             engine.profile.add(&CHUNKING, begun.elapsed().as_nanos() as u64, step.bytes as u64);
             engine.name(&step.chunks, chain, &mut step.fingerprints);
             if let Some(ask) = &mut ask {
@@ -93,7 +96,7 @@ impl WriteStream {
                 step.leave_out(&ask(&step.spelled(), &mut recalled));
                 stream.recall(&recalled);
             }
-            !step.counts.is_empty()
+            true
         };
         self.store_steps(hints, cut, |step, stored| {
             for count in &step.counts {
