@@ -7,10 +7,10 @@
 //! The chunks of a backup that exists are kept. So it is enough to prove that the backup exists and has the recipe:
 //! * The backup is found under a guard ([`Catalog::backups_with_named_files`]). Its chunks stay as long as the guard is
 //!   held, even if it is forgotten meanwhile.
-//! * A backup that is copied back from another store has the id of the one that was forgotten here, but other addresses.
-//!   So the backup that names files leaves its root in an object of its own, in the transaction of its record. The
-//!   recipe of a root spells, with all chunks below it, every address in the backup. As long as record and object have
-//!   the same root, the backup has the recipes that were noted under its id.
+//! * A backup that is copied back from another store has the id of the one that was forgotten here, but other
+//!   addresses. So the backup that names files leaves its root in an object of its own, in the transaction of its
+//!   record. The recipe of a root spells, with all chunks below it, every address in the backup. As long as record and
+//!   object have the same root, the backup has the recipes that were noted under its id.
 
 use crate::keys::named_root_key;
 use crate::{Backup, BackupId, Catalog, CatalogError, PieceReader, Result};
@@ -100,8 +100,9 @@ impl Catalog {
         NamedFile::decode(&value, self.engine().digest_bytes()).ok()
     }
 
-    /// Returns a file's recipe if it can be taken as it is: the backup that has it `is_kept`, the recipe spells the chunks
-    /// of the file one by one, and none of them is lost. Else appends addresses where the chunks may be all the same.
+    /// Returns a file's recipe if it can be taken as it is: the backup that has it `is_kept`, the recipe spells the
+    /// chunks of the file one by one, and none of them is lost. Else appends addresses where the chunks may be all the
+    /// same.
     pub fn take(&self, found: NamedFile, is_kept: bool, file: &Spelled, recall: &mut Vec<Address>) -> Option<Recipe> {
         let (engine, recipe) = (self.engine(), found.recipe);
         // One more than wanted shows that there are too many.
@@ -144,8 +145,8 @@ impl Catalog {
         value
     }
 
-    /// Passes about `most` files from `from` on, as numbers of the space of names, to `is_useless`, and forgets those for
-    /// which it returns true. Returns how many. It asks `go_on` between its steps.
+    /// Passes about `most` files to `is_useless` and forgets those for which it returns true. Begins at `from`: the first
+    /// eight bytes of a name, as a number. Returns how many it forgot. It asks `go_on` between its steps.
     pub fn forget_named_files(
         &self,
         from: u64,

@@ -3,8 +3,8 @@
 //! neighbours.
 //!
 //! # Invariants
-//! * A recipe is taken only if a backup has it that is kept while this one runs, or this backup itself; if it spells the
-//!   chunks that were cut, one by one; and if none of them is lost. What was noted is advice otherwise.
+//! * A recipe is taken only if a backup has it that is kept while this one runs, or this backup itself; if it spells
+//!   the chunks that were cut, one by one; and if none of them is lost. What was noted is advice otherwise.
 //! * Nobody waits long: looking names up takes at most a share of the time, and what is noted may be dropped.
 
 use onefold_catalog::{BackupId, Catalog, FileName, NamedFile};

@@ -423,6 +423,8 @@ fn next_tree(model: &Model, random: &mut Random) -> Tree {
         };
         if random.one_in(4) {
             tree.remove(&path);
+        } else if random.one_in(3) {
+            tree.insert(path, Arc::new(random.file()));
         } else {
             let limit = if random.one_in(4) { 24 << 10 } else { 5 << 10 };
             let length = random.below(limit) as usize;

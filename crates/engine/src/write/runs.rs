@@ -1,5 +1,5 @@
-//! Many whole short runs at once (small files). Somebody may know a run by the names of its chunks before any of them is
-//! looked up (M3.3, `docs/decisions/0057-file-fingerprints.md`): then its chunks take no further part.
+//! Many whole short runs at once (small files). Somebody may know a run by the names of its chunks before any of them
+//! is looked up (M3.3, `docs/decisions/0057-file-fingerprints.md`): then its chunks take no further part.
 
 use crate::components::CHUNKING;
 use crate::write::stream::{STEP_BYTES, Step, push_chunks, push_piece};
@@ -11,8 +11,8 @@ use onefold_storage::Address;
 /// are one.
 pub type Spelled = Vec<(Option<Fingerprint>, u64)>;
 
-/// Returns for each of these runs whether it is known, so that it need not be stored. Appends addresses where the chunks
-/// of the others may be stored already ([`WriteStream::recall`]).
+/// Returns for each of these runs whether it is known, so that it need not be stored. Appends addresses where the
+/// chunks of the others may be stored already ([`WriteStream::recall`]).
 pub type AskKnown<'a> = &'a mut dyn FnMut(&[Spelled], &mut Vec<Address>) -> Vec<bool>;
 
 impl Step<'_> {
