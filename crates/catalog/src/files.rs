@@ -145,8 +145,8 @@ impl Catalog {
         value
     }
 
-    /// Passes about `most` files to `is_useless` and forgets those for which it returns true. Begins at `from`: the first
-    /// eight bytes of a name, as a number. Returns how many it forgot. It asks `go_on` between its steps.
+    /// Passes about `most` files to `is_useless` and forgets those for which it returns true. Begins at `from`, the
+    /// first eight bytes of a name as a number. Returns how many it forgot. It asks `go_on` between its steps.
     pub fn forget_named_files(
         &self,
         from: u64,
