@@ -19,7 +19,7 @@ const NOTED_TOGETHER: usize = 256;
 /// Looking names up takes at most this share of the time that a backup takes,
 const TIME_SHARE: u32 = 16;
 /// after this much. It matters where the object index is larger than memory and its disk is slow.
-const TIME_AT_FIRST: Duration = Duration::from_secs(1);
+const TIME_AT_FIRST: Duration = Duration::from_secs(10);
 
 /// The file that was found for a run.
 pub(crate) type Asked = (FileName, Option<Recipe>);
