@@ -17,7 +17,7 @@ use crate::{Backup, BackupId, Catalog, CatalogError, PieceReader, Result};
 use onefold_engine::{Address, Change, Engine, InFlight, Piece, Recipe, Spelled};
 use onefold_fingerprint::{Algorithm, Fingerprint};
 use onefold_ground::wire::{Reader, WireError, put_varint};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 /// The first byte of the keys of files.
 const FILE: u8 = b'j';
@@ -93,11 +93,23 @@ impl NamedFile {
 }
 
 impl Catalog {
-    /// Returns the file that was noted under a name. `None` also if that cannot be read.
-    pub fn named_file(&self, name: &FileName) -> Option<NamedFile> {
-        let (partition, key) = name.place(self.engine());
-        let value = self.engine().get(partition, &key).ok()??;
-        NamedFile::decode(&value, self.engine().digest_bytes()).ok()
+    /// Returns the file that was noted under each name. `None` also if that cannot be read.
+    pub fn named_files(&self, names: &[FileName]) -> Vec<Option<NamedFile>> {
+        let engine = self.engine();
+        let mut places: BTreeMap<u16, (Vec<usize>, Vec<Vec<u8>>)> = BTreeMap::new();
+        for (at, name) in names.iter().enumerate() {
+            let (partition, key) = name.place(engine);
+            let (of, keys) = places.entry(partition).or_default();
+            of.push(at);
+            keys.push(key);
+        }
+        let mut found = vec![None; names.len()];
+        for (partition, (of, keys)) in places {
+            for (at, value) in of.into_iter().zip(engine.get_many(partition, &keys).unwrap_or_default()) {
+                found[at] = value.and_then(|value| NamedFile::decode(&value, engine.digest_bytes()).ok());
+            }
+        }
+        found
     }
 
     /// Returns a file's recipe if it can be taken as it is: the backup that has it `is_kept`, the recipe spells the

@@ -56,21 +56,19 @@ impl<'a> NamedFiles<'a> {
         let begun = Instant::now();
         let is_slow = Duration::from_nanos(self.asking_ns.load(Ordering::Relaxed)) > TIME_AT_FIRST + self.begun.elapsed() / TIME_SHARE;
         let names = FileName::of(self.catalog.engine().descriptor().fingerprint, files);
-        let find = |(name, file): (FileName, &Spelled)| {
-            let recipe = if is_slow { None } else { self.find(&name, file, recall) };
+        let noted = if is_slow { vec![None; names.len()] } else { self.catalog.named_files(&names) };
+        let mut known = Vec::with_capacity(files.len());
+        for ((name, file), noted) in names.into_iter().zip(files).zip(noted) {
+            let new = self.new.lock().get(&name).map(|recipe| NamedFile { backup: self.id, recipe: recipe.clone() });
+            let recipe = new.or(noted).and_then(|found| {
+                let is_kept = found.backup == self.id || self.kept.contains(&found.backup);
+                self.catalog.take(found, is_kept, file, recall)
+            });
+            known.push(recipe.is_some());
             asked.push((name, recipe));
-            asked.last().is_some_and(|(_, recipe)| recipe.is_some())
-        };
-        let known = names.into_iter().zip(files).map(find).collect();
+        }
         self.asking_ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
         known
-    }
-
-    fn find(&self, name: &FileName, file: &Spelled, recall: &mut Vec<Address>) -> Option<Recipe> {
-        let new = self.new.lock().get(name).map(|recipe| NamedFile { backup: self.id, recipe: recipe.clone() });
-        let found = new.or_else(|| self.catalog.named_file(name))?;
-        let is_kept = found.backup == self.id || self.kept.contains(&found.backup);
-        self.catalog.take(found, is_kept, file, recall)
     }
 
     /// Notes a file of this backup.

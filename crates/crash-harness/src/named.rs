@@ -30,7 +30,7 @@ impl Names {
             let stored = stream.write_unknown_runs(&[bytes], &mut |files, recall| {
                 let of = FileName::of(world.engine.descriptor().fingerprint, files)[0];
                 name = Some(of);
-                taken = catalog.named_file(&of).and_then(|found| {
+                taken = catalog.named_files(&[of]).remove(0).and_then(|found| {
                     let is_kept = found.backup == self.id || self.kept.contains(&found.backup);
                     catalog.take(found, is_kept, &files[0], recall)
                 });

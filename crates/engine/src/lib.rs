@@ -216,6 +216,12 @@ impl Engine {
         Ok(self.objects.get(partition, key)?)
     }
 
+    /// Returns the values of several objects of a partition, as of one moment.
+    pub fn get_many(&self, partition: u16, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.check_looking()?;
+        Ok(self.objects.get_many(partition, keys)?)
+    }
+
     /// Returns up to `limit` objects with `from <= key < to`, sorted.
     pub fn range(&self, partition: u16, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         self.check_looking()?;
