@@ -2,7 +2,7 @@
 //!
 //! A record is in the object-index partition of its backup group (the hash of the name), under the key `b` + id.
 
-use crate::keys::{self, key, protection_key};
+use crate::keys::{self, key, named_root_key, protection_key};
 use crate::protection::{Now, Protection};
 use crate::{Backup, CatalogError, Result};
 use onefold_engine::{Change, Engine, EngineError, Group, Reference, Transaction};
@@ -89,14 +89,11 @@ impl Catalog {
         backup.seen_ns = self.engine.seen_ns();
         let value = backup.encode(self.engine.digest_bytes());
         let expected = [(partition, key.to_vec(), None), (GREATEST.0, GREATEST.1.to_vec(), noted)];
-        let transaction = Transaction {
-            changes: vec![
-                (partition, key.to_vec(), Some(value)),
-                (GREATEST.0, GREATEST.1.to_vec(), Some(note)),
-                self.engine.note_of_clock(),
-            ],
-            references: root_references(backup, 1),
-        };
+        let mut changes =
+            vec![(partition, key.to_vec(), Some(value)), (GREATEST.0, GREATEST.1.to_vec(), Some(note)), self.engine.note_of_clock()];
+        // A copy named no files of this store.
+        changes.extend((is_new && self.engine.recalls()).then(|| self.note_root(backup)));
+        let transaction = Transaction { changes, references: root_references(backup, 1) };
         Ok(self.engine.submit_if(&expected, transaction)?)
     }
 
@@ -155,7 +152,8 @@ impl Catalog {
             return Err(CatalogError::Protected { id: backup.id, name: backup.name.clone(), until_ns });
         }
         let there = expected.iter().filter(|(.., value)| value.is_some());
-        let changes = there.map(|(partition, key, _)| (*partition, key.clone(), None)).collect();
+        let mut changes: Vec<Change> = there.map(|(partition, key, _)| (*partition, key.clone(), None)).collect();
+        changes.extend(self.engine.recalls().then(|| (partition, named_root_key(&backup.id), None)));
         Ok((expected, Transaction { changes, references: root_references(backup, -1) }))
     }
 

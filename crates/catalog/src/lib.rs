@@ -4,6 +4,7 @@
 //! * [`DirectoryWriter`] and [`DirectoryReader`]: turn entries into metadata chunks and back, chunk by chunk.
 //! * [`PieceReader`]: the pieces of a file of any size in bounded memory.
 //! * [`Backup`] and [`Catalog`]: the records of the backups, with commit, find, list, protect and remove.
+//! * [`FileName`] and [`NamedFile`]: files that are known by their content, where there is no chunk index.
 //! * [`retention`]: which backups a policy keeps.
 //! * [`TreeWalk`], [`Catalog::lookup`] and [`diff()`]: the content of a backup, and the changes between two.
 //!
@@ -21,6 +22,7 @@ mod diff;
 mod directory;
 mod entry;
 mod error;
+mod files;
 mod keys;
 mod protect;
 mod protection;
@@ -35,6 +37,7 @@ pub use diff::{Change, Difference, diff};
 pub use directory::{DirectoryReader, DirectoryWriter, decode_directory_chunk, encode_directory_chunk};
 pub use entry::{Attributes, CHATTR_FLAGS, Content, Entry, MAX_ENTRY_BYTES, is_valid_name};
 pub use error::{CatalogError, Result};
+pub use files::{FileName, NamedFile};
 pub use protection::Now;
 pub use recipes::PieceReader;
 pub use together::{SideBySide, Version, side_by_side};

@@ -24,6 +24,7 @@ use crate::assemble::assemble;
 use crate::job::Job;
 use crate::marker::Markers;
 use crate::monitor::{Counter, Monitor, Problem, Severity, Watch};
+use crate::named::NamedFiles;
 use crate::options::{BackupOptions, BackupOutcome, Parent, Rehearsal, clean, cleaned, common_directory};
 use crate::read::Reader;
 use crate::walk::{Event, Walk, Wanted};
@@ -56,8 +57,8 @@ struct Plan<'a> {
     parent: Option<Backup>,
     /// Device and inode of the store's directory.
     store: Option<(u64, u64)>,
-    /// Keeps the parent's chunks until the backup's record is committed.
-    _in_flight: InFlight,
+    /// Keeps the chunks of the parent, and of all backups that it sees, until the backup's record is committed.
+    in_flight: InFlight,
 }
 
 impl<'a> Plan<'a> {
@@ -89,7 +90,7 @@ impl<'a> Plan<'a> {
             }
             None => None,
         };
-        Ok(Plan { options, excludes, wanted, paths, parent, store, _in_flight: in_flight })
+        Ok(Plan { options, excludes, wanted, paths, parent, store, in_flight })
     }
 
     fn walk<'w>(&'w self, engine: &'w Arc<Engine>, watch: &'w Watch<'w>, events: Sender<Event>, jobs: Sender<Vec<Job>>) -> Walk<'w> {
@@ -149,6 +150,8 @@ pub fn backup(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor)
     let plan = Plan::new(catalog, options, monitor)?;
     let watch = Watch::new(monitor);
     let engine = catalog.engine();
+    let id = new_id()?;
+    let named = NamedFiles::new(catalog, id, &plan.in_flight)?;
     let stored_before = engine.stored_bytes();
     let metadata = Mutex::new(engine.stream());
     let (event_sender, events) = crossbeam_channel::bounded(EVENTS);
@@ -160,7 +163,7 @@ pub fn backup(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor)
         let mut threads = Vec::new();
         for _ in 0..READERS {
             let (jobs, entries) = (jobs.clone(), entry_sender.clone());
-            let mut reader = Reader::new(engine, &metadata, &watch);
+            let mut reader = Reader::new(engine, &metadata, &watch).with_names(named.as_ref());
             threads.push(scope.spawn(move || reader.run(&jobs, &entries)));
         }
         drop((jobs, entry_sender));
@@ -187,7 +190,8 @@ pub fn backup(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor)
         return Err(ClientError::Cancelled);
     }
     refuse_empty(&watch)?;
-    let made = Made { started_ns, stored_before, root, paths: plan.paths, parent: plan.parent.map(|parent| parent.id) };
+    named.iter().for_each(NamedFiles::finish);
+    let made = Made { id, started_ns, stored_before, root, paths: plan.paths, parent: plan.parent.map(|parent| parent.id) };
     commit(catalog, options, &watch, metadata.into_inner(), made)
 }
 
@@ -275,12 +279,19 @@ pub fn backup_stream(
         watch.count(Counter::Directories, 1);
     }
     let Content::Directory { recipe: root } = content else { unreachable!("the path has a component") };
-    let made = Made { started_ns, stored_before, root, paths: vec![path], parent: None };
+    let made = Made { id: new_id()?, started_ns, stored_before, root, paths: vec![path], parent: None };
     commit(catalog, options, &watch, metadata, made)
+}
+
+fn new_id() -> Result<BackupId> {
+    let mut id = [0; 16];
+    crate::random_bytes(&mut id)?;
+    Ok(BackupId::from_bytes(id))
 }
 
 /// A finished backup without its record.
 struct Made {
+    id: BackupId,
     started_ns: i64,
     stored_before: u64,
     root: Recipe,
@@ -297,10 +308,8 @@ fn commit(catalog: &Catalog, options: &BackupOptions, watch: &Watch<'_>, metadat
         // The compressed size of the last frames is known when they are written.
         engine.flush()?;
     }
-    let mut id = [0; 16];
-    crate::random_bytes(&mut id)?;
     let mut record = Backup {
-        id: BackupId::from_bytes(id),
+        id: made.id,
         sequence: 0,
         seen_ns: 0,
         name: options.name.clone(),

@@ -20,6 +20,7 @@ mod glob;
 mod job;
 mod marker;
 mod monitor;
+mod named;
 mod options;
 mod read;
 mod recall;

@@ -23,6 +23,8 @@ pub enum Counter {
     ChangedFiles,
     /// Files reused from the previous backup without reading them.
     UnmodifiedFiles,
+    /// Small files that were read and then taken from a backup by the name of their content.
+    TakenFiles,
     /// Directories done.
     Directories,
     /// Directories reused from the previous backup with everything in them.
@@ -53,7 +55,7 @@ pub enum Counter {
 
 impl Counter {
     /// All counters.
-    pub const ALL: [Counter; 20] = [
+    pub const ALL: [Counter; 21] = [
         Counter::Found,
         Counter::FoundBytes,
         Counter::Excluded,
@@ -61,6 +63,7 @@ impl Counter {
         Counter::NewFiles,
         Counter::ChangedFiles,
         Counter::UnmodifiedFiles,
+        Counter::TakenFiles,
         Counter::Directories,
         Counter::UnmodifiedDirectories,
         Counter::Others,

@@ -6,6 +6,7 @@
 
 use crate::job::Job;
 use crate::monitor::{Counter, Watch};
+use crate::named::NamedFiles;
 use crate::recall::Recalled;
 use crate::source::{self, Found};
 use crate::state::set_xattrs;
@@ -58,6 +59,7 @@ pub(crate) struct Reader<'a> {
     watch: &'a Watch<'a>,
     data: WriteStream,
     metadata: &'a Mutex<WriteStream>,
+    named: Option<&'a NamedFiles<'a>>,
     digest_bytes: usize,
     gathered: Gathered,
     buffer: Vec<u8>,
@@ -73,7 +75,12 @@ struct Open<'a> {
 impl<'a> Reader<'a> {
     pub(crate) fn new(engine: &'a Arc<Engine>, metadata: &'a Mutex<WriteStream>, watch: &'a Watch<'a>) -> Reader<'a> {
         let (data, digest_bytes) = (engine.stream().sequential(), engine.digest_bytes());
-        Reader { engine, watch, data, metadata, digest_bytes, gathered: Gathered::default(), buffer: Vec::new() }
+        Reader { engine, watch, data, metadata, named: None, digest_bytes, gathered: Gathered::default(), buffer: Vec::new() }
+    }
+
+    /// Takes small files by their names, and notes new ones.
+    pub(crate) fn with_names(self, named: Option<&'a NamedFiles<'a>>) -> Reader<'a> {
+        Reader { named, ..self }
     }
 
     /// Works until there are no more jobs.
@@ -184,14 +191,32 @@ impl<'a> Reader<'a> {
         }
         recalled.drain(..).for_each(|mut recalled| recalled.tell(&self.data, SMALL_BYTES));
         let runs: Vec<&[u8]> = files.iter().map(|(_, _, range)| &bytes[range.clone()]).collect();
-        let pieces = self.data.write_runs(&runs, Hints::default())?;
-        for ((ticket, mut entry, range), pieces) in files.drain(..).zip(pieces) {
-            let mut recipe = RecipeWriter::new(self.digest_bytes);
-            let mut metadata = self.metadata.lock();
-            for piece in pieces {
-                recipe.push(&mut metadata, piece)?;
-            }
-            entry.content = Content::File { size_bytes: range.len() as u64, recipe: recipe.finish(&mut metadata)? };
+        let mut asked = Vec::new();
+        let stored = match self.named {
+            Some(named) => self.data.write_unknown_runs(&runs, &mut |files, recall| named.ask(files, recall, &mut asked))?,
+            None => self.data.write_runs(&runs, Hints::default())?.into_iter().map(Some).collect(),
+        };
+        let mut asked = asked.into_iter();
+        for ((ticket, mut entry, range), pieces) in files.drain(..).zip(stored) {
+            let (name, taken) = asked.next().map_or((None, None), |(name, taken)| (Some(name), taken));
+            let recipe = match (taken, pieces) {
+                (Some(recipe), None) => {
+                    self.watch.count(Counter::TakenFiles, 1);
+                    recipe
+                }
+                (_, pieces) => {
+                    let mut recipe = RecipeWriter::new(self.digest_bytes);
+                    let mut metadata = self.metadata.lock();
+                    for piece in pieces.into_iter().flatten() {
+                        recipe.push(&mut metadata, piece)?;
+                    }
+                    let recipe = recipe.finish(&mut metadata)?;
+                    drop(metadata);
+                    self.named.into_iter().zip(name).for_each(|(named, name)| named.note(name, &recipe));
+                    recipe
+                }
+            };
+            entry.content = Content::File { size_bytes: range.len() as u64, recipe };
             answer(answers, ticket, Some(entry));
         }
         bytes.clear();

@@ -18,6 +18,7 @@ mod contract;
 mod forget;
 pub mod liveness;
 mod model;
+mod named;
 mod profile;
 pub mod readers;
 pub mod scenes;

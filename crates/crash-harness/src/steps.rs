@@ -6,10 +6,11 @@
 
 use crate::forget;
 use crate::model::{BLOCK_BYTES, BackupModel, Model, SLOTS, Tree, VolumeModel, sum_of};
+use crate::named::Names;
 use crate::witness::file_of;
 use crate::world::{Fault, Random, Step, World};
 use onefold_catalog::{Attributes, Backup, BackupId, Content, DirectoryWriter, Entry, Statistics};
-use onefold_engine::{Cursor, Hints, Recipe, RecipeWriter, Repair};
+use onefold_engine::{Cursor, Recipe, Repair};
 use onefold_ground::Ground;
 use onefold_upkeep::{DedupOptions, NoMonitor, PruneOptions, dedup};
 use onefold_volume::{Volume, VolumeError};
@@ -422,6 +423,8 @@ fn next_tree(model: &Model, random: &mut Random) -> Tree {
         };
         if random.one_in(4) {
             tree.remove(&path);
+        } else if random.one_in(3) {
+            tree.insert(path, Arc::new(random.file()));
         } else {
             let limit = if random.one_in(4) { 24 << 10 } else { 5 << 10 };
             let length = random.below(limit) as usize;
@@ -445,13 +448,16 @@ fn backup(world: &mut World, model: &mut Model, random: &mut Random, _: usize) -
 fn backup_in_flight(world: &mut World, model: &mut Model, random: &mut Random) -> Result<(), Fault> {
     let tree = next_tree(model, random);
     model.next_backup += 1;
-    let root = store(world, &tree, random)?;
-    if random.one_in(5) {
-        return Ok(()); // cancelled: what was stored stays without references
-    }
     let mut id = [0; 16];
     id[..8].copy_from_slice(&model.next_backup.to_be_bytes());
     id[8..].copy_from_slice(&onefold_ground::checksum(model.prefix.as_bytes()).to_be_bytes());
+    let in_flight = world.engine.in_flight();
+    let mut names = Names::new(world, BackupId::from_bytes(id), &in_flight)?;
+    let root = store(world, &tree, &mut names, random)?;
+    names.finish(world);
+    if random.one_in(5) {
+        return Ok(()); // cancelled: what was stored stays without references
+    }
     // Three an hour.
     let number = model.next_backup as i64 * 1_200_000_000_000;
     let mut backup = Backup {
@@ -480,18 +486,12 @@ fn backup_in_flight(world: &mut World, model: &mut Model, random: &mut Random) -
 }
 
 /// Stores a tree through both streams in turn; the root.
-fn store(world: &mut World, tree: &Tree, random: &mut Random) -> Result<Recipe, Fault> {
+fn store(world: &mut World, tree: &Tree, names: &mut Names, random: &mut Random) -> Result<Recipe, Fault> {
     let digest_bytes = world.engine.digest_bytes();
     let mut directories: BTreeMap<&str, Vec<Entry>> = BTreeMap::new();
     let mut root = BTreeMap::new();
     for (path, bytes) in tree {
-        let stream = &mut world.streams[random.below(2) as usize];
-        let mut pieces = Vec::new();
-        stream.write(bytes, true, Hints::default(), &mut pieces)?;
-        let mut recipe = RecipeWriter::new(digest_bytes);
-        let stream = &mut world.streams[random.below(2) as usize];
-        pieces.into_iter().try_for_each(|piece| recipe.push(stream, piece))?;
-        let content = Content::File { size_bytes: bytes.len() as u64, recipe: recipe.finish(stream)? };
+        let content = Content::File { size_bytes: bytes.len() as u64, recipe: names.file(world, bytes, random)? };
         match path.split_once('/') {
             Some((directory, name)) => directories.entry(directory).or_default().push(entry(name, content)),
             None => drop(root.insert(path.as_str(), entry(path, content))),

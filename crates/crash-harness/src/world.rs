@@ -42,6 +42,13 @@ impl Random {
         std::iter::repeat_with(|| self.number().to_le_bytes()).flatten().take(length).collect()
     }
 
+    /// Returns the bytes of one of a few files, which come again and again.
+    pub fn file(&mut self) -> Vec<u8> {
+        let mut of = Random(1000 + self.below(8));
+        let length = of.below(12 << 10) as usize;
+        of.fresh(length)
+    }
+
     /// Returns bytes with duplicates in them: runs from a small pool, fresh ones, zeros.
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
         let mut data = Vec::with_capacity(length);

@@ -135,6 +135,17 @@ impl Engine {
         Ok(true)
     }
 
+    /// Submits objects that are only advice. Drops them where the object index or the log is behind, the disk is full,
+    /// or a repair could not read some objects: nobody waits for advice, and nobody misses it.
+    pub fn submit_advice(&self, changes: Vec<Change>) {
+        if self.objects.is_over_limit() || self.log.is_over_limit() || self.is_reserve_in_use() || self.has_lost() {
+            return;
+        }
+        if let Err(error) = self.submit(Transaction { changes, references: Vec::new() }) {
+            tracing::debug!(%error, "advice is dropped");
+        }
+    }
+
     /// Makes everything durable that was written and submitted before the call. Concurrent callers share one commit.
     pub fn flush(&self) -> Result<()> {
         self.writable()?;

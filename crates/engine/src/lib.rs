@@ -63,6 +63,7 @@ pub use statistics::Statistics;
 pub use write::chain;
 pub use write::in_flight::InFlight;
 pub use write::recipe_writer::RecipeWriter;
+pub use write::runs::{AskKnown, Spelled};
 pub use write::stream::{Hints, MetadataKind, WriteStream};
 
 use onefold_chunking::Chunker;
@@ -213,6 +214,12 @@ impl Engine {
     pub fn get(&self, partition: u16, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.check_looking()?;
         Ok(self.objects.get(partition, key)?)
+    }
+
+    /// Returns the values of several objects of a partition, as of one moment.
+    pub fn get_many(&self, partition: u16, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.check_looking()?;
+        Ok(self.objects.get_many(partition, keys)?)
     }
 
     /// Returns up to `limit` objects with `from <= key < to`, sorted.

@@ -203,6 +203,12 @@ impl Engine {
         Ok(of_origin.map(|(address, slot)| Candidate { address: *address, fingerprint: slot.fingerprint }).collect())
     }
 
+    /// Returns whether the copy of a chunk that an address leads to is stored.
+    pub fn is_stored(&self, fingerprint: &Fingerprint, address: Address) -> Result<bool> {
+        let address = self.redirects.follow(address, &mut |_| {})?;
+        Ok(self.alive_in(address.origin())?.contains(&Candidate { address, fingerprint: *fingerprint }))
+    }
+
     /// Compares bytes with their fingerprints.
     fn verify(&self, wanted: &[(Address, Fingerprint)], slices: &[Slice], kind: ChunkKind) -> Result<()> {
         let bytes = slices.iter().map(|slice| slice.len() as u64).sum();

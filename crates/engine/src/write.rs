@@ -14,4 +14,5 @@ mod order_tests;
 pub(crate) mod prediction;
 pub(crate) mod recipe_writer;
 pub(crate) mod reservation;
+pub(crate) mod runs;
 pub(crate) mod stream;

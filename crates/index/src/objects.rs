@@ -438,6 +438,25 @@ impl ObjectIndex {
         self.access == Access::ReadWrite && self.pending_bytes() > self.pending_limit_bytes
     }
 
+    /// Returns the values of objects, all of one moment. Cheaper than one by one. Errors: a key is lost.
+    pub fn get_many(&self, partition: u16, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>> {
+        let partition = self.partition(partition)?;
+        partition.read(|| {
+            let tiers = partition.tiers.read();
+            let in_memory: Vec<Option<Option<Vec<u8>>>> = keys.iter().map(|key| tiers.get(key).cloned()).collect();
+            let snapshot = partition.file.snapshot()?;
+            let known = keys.iter().map(|key| partition.check_lost(key, None)).collect::<Vec<_>>();
+            drop(tiers);
+            let missing = keys.iter().zip(&in_memory).filter(|(_, found)| found.is_none()).map(|(key, _)| &key[..]);
+            let mut stored = snapshot.get_many(missing)?.into_iter();
+            let value = |(found, known): (Option<Option<Vec<u8>>>, Result<()>)| match found {
+                Some(value) => Ok(value),
+                None => stored.next().flatten().map_or_else(|| known.map(|()| None), |value| Ok(Some(value))),
+            };
+            in_memory.into_iter().zip(known).map(value).collect()
+        })
+    }
+
     /// Returns the value of an object.
     pub fn get(&self, partition: u16, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let partition = self.partition(partition)?;

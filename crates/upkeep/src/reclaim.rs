@@ -2,6 +2,7 @@
 //! little is needed.
 
 mod dedup;
+mod named;
 mod order;
 mod prune;
 mod rest;

@@ -54,7 +54,7 @@ impl Engine {
 /// A writing stream: a thread's way into the store. Its new chunks lie together in its own open container.
 #[derive(Debug)]
 pub struct WriteStream {
-    engine: Arc<Engine>,
+    pub(super) engine: Arc<Engine>,
     writer: Writer,
     prediction: Prediction,
     /// How much is cut before it is placed: little behind a prediction, growing up to [`STEP_BYTES`].
@@ -71,17 +71,17 @@ pub struct WriteStream {
 
 /// Chunks that were cut and named together.
 #[derive(Default)]
-struct Step<'d> {
+pub(super) struct Step<'d> {
     /// No step is on its way before it.
     is_first: bool,
     /// Its chunks were expected and are stored.
     is_predicted: bool,
-    bytes: usize,
-    chunks: Vec<&'d [u8]>,
+    pub(super) bytes: usize,
+    pub(super) chunks: Vec<&'d [u8]>,
     /// One for each chunk.
-    fingerprints: Vec<Fingerprint>,
-    /// Chunks of each run, where there are several.
-    counts: Vec<usize>,
+    pub(super) fingerprints: Vec<Fingerprint>,
+    /// Chunks of each run, where there are several. `None`: the run is known, and its chunks are left out.
+    pub(super) counts: Vec<Option<usize>>,
 }
 
 impl Step<'_> {
@@ -166,7 +166,7 @@ impl WriteStream {
         self.in_flight = None;
     }
 
-    fn wake(&mut self) {
+    pub(super) fn wake(&mut self) {
         if self.in_flight.is_none() {
             self.in_flight = Some(self.engine.in_flight());
         }
@@ -223,42 +223,6 @@ impl WriteStream {
         consumed
     }
 
-    /// Stores many whole short runs (small files) in few batches; returns the pieces of each.
-    pub fn write_runs<'d>(&mut self, runs: &[&'d [u8]], hints: Hints<'_>) -> Result<Vec<Vec<Piece>>> {
-        let engine = self.engine.clone();
-        let chain = hints.chain.unwrap_or(engine.filters.data());
-        engine.served(runs.iter().map(|run| run.len()).sum());
-        self.wake();
-        let mut pieces = Vec::with_capacity(runs.len());
-        let mut runs = runs.iter();
-        let cut = |_: &mut WriteStream, step: &mut Step<'d>| {
-            let mut cuts = Vec::new();
-            let begun = Instant::now();
-            for run in runs.by_ref() {
-                let before = step.chunks.len();
-                cuts.clear();
-                engine.chunker.cut(run, true, &mut cuts);
-                push_chunks(&mut step.chunks, run, &cuts);
-                step.counts.push(step.chunks.len() - before);
-                step.bytes += run.len();
-                if step.bytes >= STEP_BYTES {
-                    break;
-                }
-            }
-            engine.profile.add(&CHUNKING, begun.elapsed().as_nanos() as u64, step.bytes as u64);
-            engine.name(&step.chunks, chain, &mut step.fingerprints);
-            !step.counts.is_empty()
-        };
-        self.store_steps(hints, cut, |step, stored| {
-            for count in &step.counts {
-                let mut run = Vec::with_capacity(*count);
-                (&mut *stored).take(*count).for_each(|piece| push_piece(&mut run, piece));
-                pieces.push(run);
-            }
-        })?;
-        Ok(pieces)
-    }
-
     /// Stores steps in their order. `cut` makes the next one, or returns false at the end; `stored` gets each with its
     /// pieces.
     ///
@@ -266,7 +230,7 @@ impl WriteStream {
     /// reads before it stores the first one. It does the same while nobody knows some chunk and a hook of a later one
     /// may lead to the container of both. It claims nothing of a later step: it only
     /// [expects](crate::write::claims::Claims::expect) it.
-    fn store_steps<'d>(
+    pub(super) fn store_steps<'d>(
         &mut self,
         hints: Hints<'_>,
         mut cut: impl FnMut(&mut WriteStream, &mut Step<'d>) -> bool,
@@ -566,7 +530,7 @@ impl WriteStream {
 impl Engine {
     /// Appends the names of data chunks. Chunks of zeros need none when the first filter recognises them by their
     /// bytes: they get the empty one.
-    fn name(&self, chunks: &[&[u8]], chain: &Chain, out: &mut Vec<Fingerprint>) {
+    pub(super) fn name(&self, chunks: &[&[u8]], chain: &Chain, out: &mut Vec<Fingerprint>) {
         let algorithm = self.descriptor.fingerprint;
         let bytes = chunks.iter().map(|chunk| chunk.len() as u64).sum();
         self.profile.time(&FINGERPRINT, bytes, || {
@@ -587,7 +551,7 @@ impl Engine {
 }
 
 /// Appends the parts of `data` between `cuts`.
-fn push_chunks<'a>(chunks: &mut Vec<&'a [u8]>, data: &'a [u8], cuts: &[usize]) {
+pub(super) fn push_chunks<'a>(chunks: &mut Vec<&'a [u8]>, data: &'a [u8], cuts: &[usize]) {
     let mut start = 0;
     for cut in cuts {
         chunks.push(&data[start..*cut]);
@@ -596,7 +560,7 @@ fn push_chunks<'a>(chunks: &mut Vec<&'a [u8]>, data: &'a [u8], cuts: &[usize]) {
 }
 
 /// Appends a piece; zeros behind zeros become one piece.
-fn push_piece(pieces: &mut Vec<Piece>, piece: Piece) {
+pub(super) fn push_piece(pieces: &mut Vec<Piece>, piece: Piece) {
     if let (Some(Piece::Zeros { length: before }), Piece::Zeros { length }) = (pieces.last_mut(), piece) {
         *before += length;
     } else {

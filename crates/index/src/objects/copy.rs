@@ -20,8 +20,8 @@ const HEADER_BYTES: u64 = 48;
 /// Bytes per read or write.
 const PART_BYTES: usize = 1 << 20;
 /// First bytes of the keys that are not copied, sorted: block mappings, dead slots, redirects (a repair finds the other
-/// copies by their names), figures, and how far scrubbing is.
-const LEFT_OUT: [u8; 10] = [b'd', b'f', b'h', b'm', b'o', b'p', b's', b't', b'u', b'w'];
+/// copies by their names), figures, how far scrubbing is, and files by their names.
+const LEFT_OUT: [u8; 12] = [b'd', b'f', b'h', b'j', b'm', b'o', b'p', b's', b't', b'u', b'w', b'y'];
 
 /// Takes an object's key and value.
 type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;

@@ -308,6 +308,12 @@ impl Snapshot {
         Ok(value.map(|value| value.value().to_vec()))
     }
 
+    /// Returns the values of several objects.
+    pub(super) fn get_many<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Result<Vec<Option<Vec<u8>>>> {
+        let objects = self.objects()?;
+        keys.map(|key| Ok(objects.get(key).map_err(|error| self.failed(error))?.map(|value| value.value().to_vec()))).collect()
+    }
+
     /// Passes on the objects with `from <= key < to` in order until `visit` returns false.
     pub(super) fn range(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
         let objects = self.objects()?;
