@@ -45,8 +45,6 @@ impl Repetition<'_> {
         };
         step("mark", &|| mark(&engine, &stops))?;
         step("look at all containers", &|| remove_unneeded(&engine, &stops).map(drop))?;
-        // What is left to look at is noted with the next marks.
-        step("mark again", &|| mark(&engine, &stops))?;
         step("settle", &|| self.settle(&engine).map(drop))?;
         let hooks = engine.hooks().unwrap_or_default();
         step("close", &|| Ok(engine.close()?))?;

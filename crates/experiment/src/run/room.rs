@@ -85,7 +85,7 @@ fn needed_bytes(variant: &VariantSpec, scaled: &Scaled) -> u64 {
     let chunks = written / variant.store.chunk_sizes.target.max(1) as u64;
     let engine = &scaled.settings.engine;
     // Writers wait at twice the limit.
-    let log = engine.log_limit_bytes.saturating_mul(2).min(chunks.saturating_mul(LOG_BYTES_PER_CHUNK));
+    let log = engine.log_limit_bytes.saturating_mul(2).min(chunks.saturating_add(scaled.fill_chunks).saturating_mul(LOG_BYTES_PER_CHUNK));
     let log = log.saturating_add(engine.log_segment_bytes.saturating_mul(2));
     let data = if variant.store.discard_data { 0 } else { data };
     let metadata = chunks.saturating_mul(METADATA_BYTES_PER_CHUNK);
