@@ -10,8 +10,8 @@ use crate::{Candidate, Contents, Engine, EngineError, Piece, Recipe, Result, dec
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
 use onefold_storage::{Address, ChunkKind, Origin, Slice, StorageError};
-use std::collections::hash_map::Entry;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 /// Chunks loaded in one plan: neighbours share a read.
 const BATCH_CHUNKS: usize = 128;

@@ -104,6 +104,7 @@ mod tests {
             discards_data: false,
             settings: String::new(),
             repetitions: vec![vec![measured(log)]],
+            fills: Vec::new(),
             failure: None,
         };
         let about = About { id: "E".into(), ..About::default() };

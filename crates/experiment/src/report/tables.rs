@@ -39,8 +39,12 @@ fn expected(expectation: &Expectation) -> String {
     let what = title(*quantity).split(',').next().unwrap_or_default();
     let (more, less) = match (more, less) {
         (Side::Variant(more), Side::Variant(less)) => (more, less),
-        (Side::Figure(most), Side::Variant(of)) => return format!("{what}, generation {generation}: “{of}” at most {}", round_number(*most)),
-        (Side::Variant(of), Side::Figure(least)) => return format!("{what}, generation {generation}: “{of}” at least {}", round_number(*least)),
+        (Side::Figure(most), Side::Variant(of)) => {
+            return format!("{what}, generation {generation}: “{of}” at most {}", round_number(*most));
+        }
+        (Side::Variant(of), Side::Figure(least)) => {
+            return format!("{what}, generation {generation}: “{of}” at least {}", round_number(*least));
+        }
         (Side::Figure(_), Side::Figure(_)) => return "nothing of a variant".to_owned(),
     };
     let times =

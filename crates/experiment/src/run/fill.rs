@@ -58,7 +58,9 @@ impl Repetition<'_> {
             metadata_bytes,
             hooks: hooks.hooks,
             sampled_rate: hooks.rate_log2.map_or(0, |rate| 1 << rate),
-            directories: directories.map(|entry| (entry.file_name().to_string_lossy().into_owned(), measure::taken(&entry.path()))).collect(),
+            directories: directories
+                .map(|entry| (entry.file_name().to_string_lossy().into_owned(), measure::taken(&entry.path())))
+                .collect(),
             peak_memory_bytes: measure::peak_memory_bytes(),
             steps,
         })

@@ -38,8 +38,20 @@ pub(super) fn figure(table: Table<'_>, generations: u32) -> Result<PaperFigure> 
 
 /// Parses `[[expect]]`. Its variants are among `variants`.
 pub(super) fn expectation(table: Table<'_>, generations: u32, variants: &[String]) -> Result<Expectation> {
-    let keys =
-        ["quantity", "component", "generation", "more", "less", "less_component", "factor", "of", "at_least", "at_most", "of_paper", "quick"];
+    let keys = [
+        "quantity",
+        "component",
+        "generation",
+        "more",
+        "less",
+        "less_component",
+        "factor",
+        "of",
+        "at_least",
+        "at_most",
+        "of_paper",
+        "quick",
+    ];
     let table = table.only(&keys)?;
     let variant = |key: &str| {
         let name = table.words(key, "the name of a variant")?;

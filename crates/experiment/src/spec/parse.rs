@@ -98,17 +98,7 @@ fn variant(text: &str, name: String, merged: &DeTable<'_>, reader: &dyn Settings
         let why = "[fill] and workload.work name chunks that have no data: set store.discard_data = true, or leave them out".to_owned();
         return Err(SpecError::Contradiction { why });
     }
-    Ok(VariantSpec {
-        name,
-        workload,
-        fill,
-        store,
-        settings,
-        scaled,
-        run,
-        devices: parts(&top.table("parts")?, &devices)?,
-        lines: said,
-    })
+    Ok(VariantSpec { name, workload, fill, store, settings, scaled, run, devices: parts(&top.table("parts")?, &devices)?, lines: said })
 }
 
 fn workload(table: &Table<'_>) -> Result<WorkloadSpec> {

@@ -335,6 +335,17 @@ mod tests {
         for number in [0, 3, 7, 2999 * 2999 + 2, (1 << 48) - 1] {
             assert_eq!(file.of(origin(number)).unwrap(), None, "{number}");
         }
+        // Many origins without marks, one after the other, then one that has some.
+        for (of, slots) in &entries {
+            let beside = [of.bits().saturating_sub(1), of.bits() + 1].map(origin);
+            assert!(
+                beside
+                    .iter()
+                    .filter(|one| entries.binary_search_by_key(*one, |entry| entry.0).is_err())
+                    .all(|one| file.of(*one) == Ok(None))
+            );
+            assert_eq!(file.of(*of).unwrap(), Some(slots));
+        }
         assert_eq!(MarkWriter::create(&ground, PATH, label()).unwrap().finish().unwrap(), 0);
         assert_eq!(MarkFile::open(&ground, PATH, label(), 0).unwrap().of(origin(1)).unwrap(), None);
     }
