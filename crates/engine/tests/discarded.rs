@@ -208,7 +208,7 @@ fn m3_8_chunks_that_only_have_a_name_are_stored_once_and_found_again() {
         let engine = open(&ground, without_data());
         let (mut stream, mut again) = (engine.stream(), Vec::new());
         stream.write_named(&named(0..4000), &mut again).unwrap();
-        assert_eq!((stream.added_bytes(), &again[..3000] == &pieces[..3000]), (1_000_000, true), "{profile:?}: opened again");
+        assert_eq!((stream.added_bytes(), again[..3000] == pieces[..3000]), (1_000_000, true), "{profile:?}: opened again");
     }
 }
 

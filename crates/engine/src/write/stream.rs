@@ -355,9 +355,9 @@ impl WriteStream {
         Ok(pieces)
     }
 
-    /// Stores chunks of which only names and lengths are known, as if their bytes had been written: known ones are found,
-    /// unknown ones get a place. Appends a piece for each to `out`. For experiments. Errors: the store keeps data, and
-    /// nobody could read these chunks.
+    /// Stores chunks of which only names and lengths are known, as if their bytes had been written: known ones are
+    /// found, unknown ones get a place. Appends a piece for each to `out`. For experiments. Errors: the store keeps
+    /// data, and nobody could read these chunks.
     pub fn write_named(&mut self, chunks: &[(Fingerprint, u32)], out: &mut Vec<Piece>) -> Result<()> {
         let engine = self.engine.clone();
         if !engine.descriptor.discards_data {

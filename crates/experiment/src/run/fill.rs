@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 impl Repetition<'_> {
-    /// Stores the backups, then is killed. Opens the store again, marks what is needed, looks at all of it once, so that
-    /// later searches follow what changes, and closes the store.
+    /// Stores the backups, and drops the store as if it had been killed. Opens it again, marks what is needed, looks at
+    /// all of it once, so that later searches follow what changes, and closes it.
     pub(super) fn fill(&self, fill: FillSpec, ground: &Arc<dyn Ground>, directory: &Path) -> Result<Filled> {
         let naming = Naming::of(self.variant);
         let chunks = self.scaled.fill_chunks;

@@ -1,5 +1,5 @@
-//! Backups whose chunks have names but no data. They fill a store as if it had been used for years (M3.8, E3.2), and add
-//! and delete references (E3.3).
+//! Backups whose chunks have names but no data. They fill a store as if it had been used for years (M3.8, E3.2), and
+//! add and delete references (E3.3).
 //!
 //! The name of a chunk follows from its number and the seed, so the same chunks can be named again later.
 
@@ -70,8 +70,8 @@ impl Naming {
         Fingerprint::from_digest(&digest[..digest_bytes])
     }
 
-    /// Stores a backup, which is durable on return. Returns the bytes of its recipes and directories. `advance` hears of
-    /// each batch of chunks, and ends it with an error.
+    /// Stores a backup, which is durable on return. Returns the bytes of its recipes and directories. `advance` hears
+    /// of each batch of chunks, and ends it with an error.
     fn store(&self, engine: &Arc<Engine>, of: &Named, advance: &dyn Fn(u64) -> Result<()>) -> Result<u64> {
         let digest_bytes = engine.digest_bytes();
         // Metadata has a stream of its own: a frame that has some keeps all of its bytes.

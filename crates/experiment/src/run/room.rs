@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 const METADATA_BYTES_PER_CHUNK: u64 = 256;
 /// Log bytes of a chunk until it is replayed (measured: 92).
 const LOG_BYTES_PER_CHUNK: u64 = 128;
-/// What a chunk without data takes besides its name, which its catalog and its recipe have: address, lengths, marks, and
-/// the recipe's own chunks (measured: 24).
-const FILL_BYTES_PER_CHUNK: u64 = 28;
+/// What a chunk without data takes besides its name, which its catalog and its recipe have: address, lengths, marks,
+/// and the recipe's own chunks (measured: 28).
+const FILL_BYTES_PER_CHUNK: u64 = 32;
 /// The least that any store takes: empty indexes, containers that are not full.
 const LEAST_BYTES: u64 = 64 << 20;
 

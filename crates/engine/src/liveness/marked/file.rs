@@ -170,8 +170,8 @@ impl MarkFile {
         Ok(())
     }
 
-    /// Returns the marks of an origin, if it has any. Cheap if the origin asked for before was near, or in the same place
-    /// between two blocks: most groups have no marks for most origins.
+    /// Returns the marks of an origin, if it has any. Cheap if the origin asked for before was near, or in the same
+    /// place between two blocks: most groups have no marks for most origins.
     pub(crate) fn of(&mut self, origin: Origin) -> Result<Option<&Slots>, String> {
         if self.gap.contains(&origin.bits()) {
             return Ok(None);
