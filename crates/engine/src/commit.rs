@@ -24,6 +24,7 @@ use crate::liveness::dead::DeadChanges;
 use crate::liveness::reference::{Facts, Reference, Stored};
 use crate::lost::quarantine::StoredAgain;
 use crate::statistics::Totals;
+use crate::write::reservation::FingerprintSet;
 use crate::{Change, Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
@@ -270,7 +271,7 @@ impl Engine {
         if references.is_empty() {
             return false;
         }
-        let known: HashSet<Fingerprint> = prepared.chunks.iter().map(|(fingerprint, _, _)| *fingerprint).collect();
+        let known: FingerprintSet = prepared.chunks.iter().map(|(fingerprint, _, _)| *fingerprint).collect();
         references.iter().any(|fingerprint| !known.contains(fingerprint))
     }
 

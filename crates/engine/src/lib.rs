@@ -55,6 +55,7 @@ pub use lost::scrubbing::ScrubListing;
 pub use lost::store_salvage::{Meaning, SalvageOptions, Salvaged, salvage};
 pub use lost::{LostChunk, Readable};
 pub use onefold_index::Change;
+pub use onefold_index::sampled::HooksStatistics;
 pub use onefold_storage::{Address, CachePolicy, ContainerId, MergeStatistics, Origin, ParityStatistics, Repair};
 pub use read::moment::Moment;
 pub use read::recipe::{MAX_LEVEL, Piece, Recipe, decode_pieces, encode_pieces};

@@ -10,8 +10,8 @@ use crate::{Candidate, Contents, Engine, EngineError, Piece, Recipe, Result, dec
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
 use onefold_storage::{Address, ChunkKind, Origin, Slice, StorageError};
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 
 /// Chunks loaded in one plan: neighbours share a read.
 const BATCH_CHUNKS: usize = 128;
@@ -183,30 +183,32 @@ impl Engine {
         match self.places(&names) {
             Ok(Some(places)) => Ok(copies.iter().zip(places).map(|(copy, place)| place == Some(copy.address)).collect()),
             Ok(None) => {
-                let mut alive: HashMap<Origin, HashSet<Candidate>> = HashMap::new();
+                let mut alive: HashMap<Origin, Vec<Candidate>> = HashMap::new();
                 for copy in copies {
                     if let Entry::Vacant(of_origin) = alive.entry(copy.address.origin()) {
                         of_origin.insert(self.alive_in(copy.address.origin()).map_err(|error| error.to_string())?);
                     }
                 }
-                Ok(copies.iter().map(|copy| alive[&copy.address.origin()].contains(copy)).collect())
+                Ok(copies.iter().map(|copy| alive[&copy.address.origin()].binary_search(copy).is_ok()).collect())
             }
             Err(error) => Err(error.to_string()),
         }
     }
 
-    /// Returns the chunks of an origin that are alive. If nothing of it is left, there are none.
-    pub(crate) fn alive_in(&self, origin: Origin) -> Result<HashSet<Candidate>> {
-        let Some(Contents { slots, dead, .. }) = self.contents(origin)? else { return Ok(HashSet::new()) };
+    /// Returns the chunks of an origin that are alive, sorted. If nothing of it is left, there are none.
+    pub(crate) fn alive_in(&self, origin: Origin) -> Result<Vec<Candidate>> {
+        let Some(Contents { slots, dead, .. }) = self.contents(origin)? else { return Ok(Vec::new()) };
         let alive = slots.iter().enumerate().filter(|(number, _)| !dead.contains(*number)).map(|(_, slot)| slot);
         let of_origin = alive.filter(|(address, _)| address.origin() == origin);
-        Ok(of_origin.map(|(address, slot)| Candidate { address: *address, fingerprint: slot.fingerprint }).collect())
+        let mut alive: Vec<_> = of_origin.map(|(address, slot)| Candidate { address: *address, fingerprint: slot.fingerprint }).collect();
+        alive.sort_unstable();
+        Ok(alive)
     }
 
     /// Returns whether the copy of a chunk that an address leads to is stored.
     pub fn is_stored(&self, fingerprint: &Fingerprint, address: Address) -> Result<bool> {
         let address = self.redirects.follow(address, &mut |_| {})?;
-        Ok(self.alive_in(address.origin())?.contains(&Candidate { address, fingerprint: *fingerprint }))
+        Ok(self.alive_in(address.origin())?.binary_search(&Candidate { address, fingerprint: *fingerprint }).is_ok())
     }
 
     /// Compares bytes with their fingerprints.

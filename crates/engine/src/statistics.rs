@@ -7,6 +7,7 @@ use crate::lookup::figures::{self, Figures};
 use crate::{Activity, Engine, EngineError, Mode, Moment, Result};
 use onefold_ground::wire::{Reader, put_varint};
 use onefold_ground::{Access, Ground, Space};
+use onefold_index::sampled::HooksStatistics;
 use onefold_storage::FileFigures;
 use std::sync::atomic::Ordering;
 
@@ -97,6 +98,11 @@ impl Engine {
     /// Returns the number of stored chunks, as of the last flush.
     pub fn chunks(&self) -> u64 {
         self.totals.lock().chunks
+    }
+
+    /// Returns the figures of the hooks. `None`: there are none, or those of earlier openings are not all here yet.
+    pub fn hooks(&self) -> Option<HooksStatistics> {
+        self.lookup.sampled().filter(|sampled| sampled.is_filled()).map(|sampled| sampled.figures().hooks)
     }
 
     /// Returns how many bytes, before compression, are probably stored although they were stored already.

@@ -3,7 +3,10 @@
 mod common;
 
 use common::{DEFAULT_CHAIN, Meaningless, bytes, descriptor, open, read, refer, settings, store, try_open, unused, write};
-use onefold_engine::{Descriptor, Engine, EngineError, MetadataKind, Mode, Piece, Rebuild, SalvageOptions, Settings, salvage};
+use onefold_engine::{
+    Descriptor, Engine, EngineError, MetadataKind, Mode, Piece, Rebuild, SalvageOptions, Settings, StoreProfile, salvage,
+};
+use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Ground, LocalGround, ModelledGround, ModelledPart, SimulatedGround};
 use onefold_storage::StorageError;
 use std::os::unix::fs::MetadataExt;
@@ -181,6 +184,41 @@ fn room_of_the_simulated_disk_is_not_reserved_either() {
     let discarded = used(&discarding(), without_data());
     // Each container has a page of header and one or two of catalog and footer.
     assert!(discarded + RUN as u64 * 3 / 4 < kept, "{discarded} instead of {kept}");
+}
+
+/// Names of chunks that nobody has the bytes of, as long as the tests' chunks are.
+fn named(numbers: std::ops::Range<u64>) -> Vec<(Fingerprint, u32)> {
+    numbers.map(|number| (Fingerprint::from_digest(&bytes(number, 32)), 1000)).collect()
+}
+
+#[test]
+fn m3_8_chunks_that_only_have_a_name_are_stored_once_and_found_again() {
+    for profile in StoreProfile::ALL {
+        let ground = store(&Descriptor { profile, ..discarding() });
+        let engine = open(&ground, without_data());
+        let (mut stream, mut pieces) = (engine.stream(), Vec::new());
+        stream.write_named(&named(0..3000), &mut pieces).unwrap();
+        assert_eq!((stream.added_bytes(), pieces.len()), (3_000_000, 3000), "{profile:?}");
+        stream.write_named(&named(1000..2000), &mut pieces).unwrap();
+        assert_eq!((stream.added_bytes(), &pieces[3000..]), (3_000_000, &pieces[1000..2000].to_vec()[..]), "{profile:?}: in flight");
+        refer(&engine, 1, &pieces[..3000], 1);
+        drop(stream);
+        engine.close().unwrap();
+        drop(engine);
+        let engine = open(&ground, without_data());
+        let (mut stream, mut again) = (engine.stream(), Vec::new());
+        stream.write_named(&named(0..4000), &mut again).unwrap();
+        assert_eq!((stream.added_bytes(), again[..3000] == pieces[..3000]), (1_000_000, true), "{profile:?}: opened again");
+    }
+}
+
+#[test]
+fn m3_8_chunks_without_data_are_refused_where_data_is_kept() {
+    let engine = open(&store(&descriptor()), settings(DEFAULT_CHAIN));
+    let mut pieces = Vec::new();
+    let error = engine.stream().write_named(&named(0..1), &mut pieces).unwrap_err();
+    assert!(matches!(error, EngineError::Invalid { .. }) && error.to_string().contains("keeps data"), "{error}");
+    assert!(pieces.is_empty() && engine.unique_bytes() == 0);
 }
 
 /// A device model of the containers is charged the time for discarded data.

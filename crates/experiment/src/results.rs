@@ -65,6 +65,11 @@ pub enum Quantity {
     IndexReads,
     /// Percentage of the time of the data path in the named component or group of components.
     Share,
+    /// Latency of write requests in the steady state that one of a thousand exceeds, milliseconds.
+    #[serde(rename = "latency-p99.9")]
+    LatencyP999,
+    /// Seconds until the store took writes, when it was opened before the generation.
+    OpenTime,
 }
 
 /// One figure of a paper.
@@ -83,7 +88,17 @@ pub struct PaperFigure {
     pub plus_minus: Option<f64>,
 }
 
-/// An expected order of two results: the first is at least `factor` times the second.
+/// One side of an expectation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Side {
+    /// The result of the variant with this name.
+    Variant(String),
+    /// A figure: the other side has a bound.
+    Figure(f64),
+}
+
+/// An expected order: the first side is at least `factor` times the second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expectation {
@@ -93,10 +108,10 @@ pub struct Expectation {
     pub component: Option<String>,
     /// The generation of both, from 1.
     pub generation: u32,
-    /// The variant that has more.
-    pub more: String,
-    /// The variant that has less.
-    pub less: String,
+    /// The side that has more.
+    pub more: Side,
+    /// The side that has less.
+    pub less: Side,
     /// The component of the variant that has less, if it differs from `component`.
     #[serde(default)]
     pub less_component: Option<String>,
@@ -140,8 +155,44 @@ pub struct Variant {
     pub settings: String,
     /// For each repetition, the measurements of each generation, in order.
     pub repetitions: Vec<Vec<Measured>>,
+    /// How the store was filled before the first generation, for each repetition. Empty: it began empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fills: Vec<Filled>,
     /// Why it ended early. Earlier measurements remain valid.
     pub failure: Option<String>,
+}
+
+/// A step of some work, and the seconds that it took.
+pub type Step = (String, f64);
+
+/// A store that was filled with names instead of data.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Filled {
+    /// Its chunks, without those of metadata.
+    pub chunks: u64,
+    /// Their bytes, which are not there.
+    pub logical_bytes: u64,
+    /// Bytes of recipes and directories.
+    pub metadata_bytes: u64,
+    /// Hooks in memory.
+    pub hooks: u64,
+    /// One of so many fingerprints has a hook; 0: there is no sample.
+    pub sampled_rate: u64,
+    /// What the store's directories take on disk.
+    pub directories: BTreeMap<String, Taken>,
+    /// Peak resident memory.
+    pub peak_memory_bytes: u64,
+    /// Its steps, in order.
+    pub steps: Vec<Step>,
+}
+
+/// What files take on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    /// Number of files.
+    pub files: u64,
+    /// Their disk space, bytes.
+    pub bytes: u64,
 }
 
 /// The measurements of one generation in one repetition.
@@ -185,6 +236,24 @@ pub struct Measured {
     pub course_mb_s: Vec<f64>,
     /// Length of a span in `course_mb_s`.
     pub span_s: f64,
+    /// Time until the store took writes, when it was opened before. 0: it was open already, or new.
+    #[serde(default)]
+    pub open_s: f64,
+    /// Time after that until all its hooks were in memory.
+    #[serde(default)]
+    pub hooks_s: f64,
+    /// Searches for unneeded chunks that ended beside the clients.
+    #[serde(default)]
+    pub searches: u64,
+    /// Chunks that these removed.
+    #[serde(default)]
+    pub removed_chunks: u64,
+    /// One of so many fingerprints had a hook at the end; 0: there is no sample.
+    #[serde(default)]
+    pub sampled_rate: u64,
+    /// The steps of references added or deleted. Empty: data was written.
+    #[serde(default)]
+    pub steps: Vec<Step>,
 }
 
 /// Reads and writes of one part of the store.
@@ -235,6 +304,8 @@ impl Measured {
                 (there > 0).then(|| 100.0 * found as f64 / there as f64)
             }
             Quantity::SettleTime => Some(self.settle_s),
+            Quantity::LatencyP999 => (self.latency_ms.greatest > 0.0).then_some(self.latency_ms.p999),
+            Quantity::OpenTime => (self.open_s > 0.0).then_some(self.open_s),
             Quantity::IndexReads => {
                 let part = self.steady_parts.get("chunk-index")?;
                 (self.steady_s > 0.0).then(|| part.reads as f64 / self.steady_s / f64::from(part.devices.max(1)))

@@ -1,6 +1,6 @@
 //! Means with their confidence intervals, and whether results are in the expected order.
 
-use crate::results::{Expectation, Results};
+use crate::results::{Expectation, Results, Side};
 
 /// The mean of some measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,9 +33,9 @@ pub fn mean(values: &[f64]) -> Option<Mean> {
 /// The outcome of an expectation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Outcome {
-    /// The order is as expected, with this ratio.
+    /// The order is as expected, with this ratio. Where a bound is expected: with this result.
     Holds(f64),
-    /// The order is not as expected, with this ratio.
+    /// The order is not as expected, with this ratio or result.
     Fails(f64),
     /// One of the two was not measured, or not completely.
     Missing,
@@ -43,17 +43,25 @@ pub enum Outcome {
 
 /// Compares the means of results with an expectation.
 pub fn judge(results: &Results, expectation: &Expectation) -> Outcome {
-    let of = |name: &str, component: Option<&String>| {
+    let of = |side: &Side, component: Option<&String>| {
+        let name = match side {
+            Side::Variant(name) => name,
+            Side::Figure(figure) => return Some(*figure),
+        };
         let variant = results.variant(name).filter(|variant| variant.failure.is_none())?;
-        mean(&variant.figures(expectation.generation, expectation.quantity, component.map(String::as_str)))
+        Some(mean(&variant.figures(expectation.generation, expectation.quantity, component.map(String::as_str)))?.value)
     };
     let component = expectation.component.as_ref();
     let more = of(&expectation.more, component);
     let less = of(&expectation.less, expectation.less_component.as_ref().or(component));
     let (Some(more), Some(less)) = (more, less) else { return Outcome::Missing };
-    let ratio = more.value / less.value.max(1e-12);
-    let holds = more.value >= expectation.factor.unwrap_or(1.0) * less.value;
-    if holds { Outcome::Holds(ratio) } else { Outcome::Fails(ratio) }
+    let shown = match (&expectation.more, &expectation.less) {
+        (Side::Figure(_), _) => less,
+        (_, Side::Figure(_)) => more,
+        _ => more / less.max(1e-12),
+    };
+    let holds = more >= expectation.factor.unwrap_or(1.0) * less;
+    if holds { Outcome::Holds(shown) } else { Outcome::Fails(shown) }
 }
 
 /// Returns the expected orders that should show at this size and do not. Variants that failed are left out.
@@ -96,6 +104,7 @@ mod tests {
             discards_data: false,
             settings: String::new(),
             repetitions: vec![vec![measured(log)]],
+            fills: Vec::new(),
             failure: None,
         };
         let about = About { id: "E".into(), ..About::default() };
@@ -116,19 +125,25 @@ mod tests {
             quantity: Quantity::Throughput,
             component: None,
             generation: 1,
-            more: "quick".into(),
-            less: "slow".into(),
+            more: Side::Variant("quick".into()),
+            less: Side::Variant("slow".into()),
             less_component: None,
             factor: Some(2.5),
             of_paper: true,
             quick: false,
         };
         assert_eq!(judge(&results, &order), Outcome::Fails(2.0));
-        assert_eq!(judge(&results, &Expectation { less: "gone".into(), ..order.clone() }), Outcome::Missing);
+        assert_eq!(judge(&results, &Expectation { less: Side::Variant("gone".into()), ..order.clone() }), Outcome::Missing);
+        for (least, most, outcome) in [(0.4, 9.0, Outcome::Holds(0.5)), (0.6, 0.4, Outcome::Fails(0.5))] {
+            let bound = Expectation { factor: None, ..order.clone() };
+            assert_eq!(judge(&results, &Expectation { less: Side::Figure(least), ..bound.clone() }), outcome);
+            let at_most = Expectation { less: bound.more.clone(), more: Side::Figure(most), ..bound };
+            assert_eq!(judge(&results, &at_most), outcome);
+        }
         let share = Expectation {
             quantity: Quantity::Share,
             component: Some("log".into()),
-            more: "slow".into(),
+            more: Side::Variant("slow".into()),
             less_component: Some("chunking".into()),
             ..order
         };

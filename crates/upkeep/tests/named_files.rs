@@ -143,7 +143,7 @@ fn contents(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 fn data_chunks(catalog: &Catalog) -> usize {
     let engine = catalog.engine();
     let mut count = 0;
-    for container in engine.storage().containers().unwrap() {
+    for container in engine.storage().containers().unwrap().iter() {
         let dead = engine.dead_slots(container).unwrap();
         let slots = engine.storage().slots(container).unwrap();
         count += slots.iter().enumerate().filter(|(number, (_, slot))| slot.kind == ChunkKind::Data && !dead.contains(*number)).count();
@@ -312,7 +312,7 @@ fn m3_3_a_file_with_a_lost_chunk_is_stored_again() {
         let has_only_data = |container: &onefold_engine::ContainerId| {
             engine.storage().slots(*container).unwrap().iter().all(|(_, slot)| slot.kind == ChunkKind::Data)
         };
-        engine.storage().containers().unwrap().into_iter().filter(has_only_data).nth(3).unwrap()
+        engine.storage().containers().unwrap().iter().filter(has_only_data).nth(3).unwrap()
     });
     place.ground.remove(&format!("containers/{:04x}/{:05x}/{:08x}", lost.partition(), lost.number() >> 12, lost.number())).unwrap();
     let options = RepairOptions { dry_run: false, may_lose: true, memory_bytes: 16 << 20 };

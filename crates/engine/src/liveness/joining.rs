@@ -243,7 +243,7 @@ impl Engine {
         // One container's chunks in memory at a time.
         for (origin, ends) in ends {
             let alive = self.alive_in(origin)?;
-            ends.into_iter().for_each(|(number, end)| superfluous[number] = alive.contains(&end));
+            ends.into_iter().for_each(|(number, end)| superfluous[number] = alive.binary_search(&end).is_ok());
         }
         Ok(superfluous)
     }

@@ -37,11 +37,12 @@ use crate::liveness::reference::Stored;
 use crate::liveness::{Candidate, Cursor, ReferencesOf, Survey};
 use crate::write::claims::{Claim, Held, Search, Wanted};
 use crate::write::in_flight::Watch;
+use crate::write::reservation::FingerprintSet;
 use crate::{Engine, EngineError, Moment, Piece, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_storage::{Address, ChunkKind, ContainerId, Slice};
 use parking_lot::MutexGuard;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Most candidates of one removal. Bounds its memory: about 300 bytes each, and 32 for each reference of a metadata
@@ -280,11 +281,12 @@ impl Engine {
         let slots = self.storage.slots(container)?;
         let mut dead = DeadSlots::read(&self.objects, container)?;
         dead.of_bytes = slots.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum();
-        let places: HashMap<Address, usize> = slots.iter().enumerate().map(|(number, (address, _))| (*address, number)).collect();
+        let mut places: Vec<(Address, usize)> = slots.iter().enumerate().map(|(number, (address, _))| (*address, number)).collect();
+        places.sort_unstable();
         let mut doomed = Vec::with_capacity(chunks.len());
         for candidate in chunks {
             let Candidate { address, fingerprint } = *candidate;
-            let found = places.get(&address).map(|slot| (*slot, &slots[*slot].1));
+            let found = places.binary_search_by_key(&address, |(at, _)| *at).ok().map(|at| (places[at].1, &slots[places[at].1].1));
             let Some((slot, found)) = found.filter(|(_, found)| found.fingerprint == fingerprint) else {
                 removed.damaged.push(format!("chunk {fingerprint} is not at {address}, where the index places it"));
                 continue;
@@ -334,11 +336,11 @@ impl Engine {
         let mine = all.iter().zip(claims).filter(|(_, claim)| *claim == Claim::Mine);
         held.names.extend(mine.map(|(candidate, _)| candidate.fingerprint));
         // From here on, nobody who asks for one of these gets an answer from a cache.
-        let ours: HashSet<_> = held.names.iter().copied().filter(|fingerprint| self.reclaiming.watch().doom(fingerprint)).collect();
+        let ours: FingerprintSet = held.names.iter().copied().filter(|fingerprint| self.reclaiming.watch().doom(fingerprint)).collect();
         // These pages were read a moment ago.
         let unused = self.still_unneeded(&all, &mut removed.damaged)?;
         let count = unused.len() as u64;
-        let ours: HashSet<Candidate> = unused.into_iter().filter(|candidate| ours.contains(&candidate.fingerprint)).collect();
+        let ours: FingerprintSet<Candidate> = unused.into_iter().filter(|candidate| ours.contains(&candidate.fingerprint)).collect();
         doomed.iter_mut().for_each(|one| one.chunks.retain(|chunk| ours.contains(&chunk.candidate)));
         doomed.retain(|one| !one.chunks.is_empty());
         removed.in_use += count - doomed.iter().map(|one| one.chunks.len() as u64).sum::<u64>();

@@ -299,6 +299,11 @@ impl Sampled {
         HashMap::new()
     }
 
+    /// Returns whether the hooks of all earlier openings are here.
+    pub(crate) fn is_filled(&self) -> bool {
+        self.is_filled.load(Ordering::Acquire)
+    }
+
     fn serials(&self) -> std::result::Result<BTreeSet<u64>, GroundError> {
         if !self.ground.exists(HOOKS)? {
             return Ok(BTreeSet::new());
@@ -309,7 +314,7 @@ impl Sampled {
     /// Returns whether so many containers got hooks since the last snapshot that another one is worth its while.
     pub(crate) fn is_snapshot_due(&self) -> bool {
         let least = (self.hooks.statistics().memory_bytes / SNAPSHOT_BYTES_FOR_CATALOG).max(1);
-        self.is_filled.load(Ordering::Acquire) && self.unsaved.load(Ordering::Relaxed) >= least
+        self.is_filled() && self.unsaved.load(Ordering::Relaxed) >= least
     }
 
     /// Writes a snapshot, if it [is due](Self::is_snapshot_due). Durable on return. `go_on` ends it early, without a

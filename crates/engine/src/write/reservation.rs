@@ -17,8 +17,8 @@
 use onefold_fingerprint::Fingerprint;
 use onefold_storage::Address;
 use parking_lot::{Condvar, Mutex};
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::time::Instant;
 
@@ -40,6 +40,9 @@ impl Hasher for FingerprintHasher {
 
     fn write_usize(&mut self, _length: usize) {}
 }
+
+/// A set of fingerprints, or of what has one.
+pub type FingerprintSet<T = Fingerprint> = HashSet<T, BuildHasherDefault<FingerprintHasher>>;
 
 /// A map keyed by fingerprint.
 pub type FingerprintMap<V> = HashMap<Fingerprint, V, BuildHasherDefault<FingerprintHasher>>;

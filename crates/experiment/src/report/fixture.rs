@@ -1,6 +1,8 @@
 //! Invented results, to test the report with. Nobody measured them.
 
-use crate::results::{About, Expectation, Latency, Machine, Measured, PaperFigure, PartTraffic, Quantity, Results, VERSION, Variant};
+use crate::results::{
+    About, Expectation, Filled, Latency, Machine, Measured, PaperFigure, PartTraffic, Quantity, Results, Side, Taken, VERSION, Variant,
+};
 
 /// Returns an experiment like E0.1, with three repetitions.
 pub fn results() -> Results {
@@ -15,8 +17,8 @@ pub fn results() -> Results {
         quantity: Quantity::Throughput,
         component: None,
         generation,
-        more: more.into(),
-        less: less.into(),
+        more: Side::Variant(more.into()),
+        less: Side::Variant(less.into()),
         less_component: None,
         factor: Some(1.5),
         of_paper: true,
@@ -39,6 +41,13 @@ pub fn results() -> Results {
             expectation("4 SSDs", "2 SSDs", 2, true),
             expectation("2 SSDs", "4 SSDs", 2, false),
             expectation("4 SSDs", "never run", 1, false),
+            Expectation {
+                quantity: Quantity::LatencyP999,
+                more: Side::Figure(50.0),
+                factor: None,
+                of_paper: false,
+                ..expectation("", "4 SSDs", 1, false)
+            },
         ],
         differs: "Because it is made up.".into(),
     };
@@ -75,6 +84,13 @@ fn variant(name: &str, devices: u32, mb_s: f64) -> Variant {
         discards_data: true,
         settings: "[workload]\nset = \"generations\"\nsize = \"128GiB\"\n".into(),
         repetitions: (0..3).map(repetition).collect(),
+        fills: vec![Filled {
+            chunks: 1_000_000,
+            logical_bytes: 4096 * 1_000_000,
+            directories: [("containers".into(), Taken { files: 1000, bytes: 60_000_000 })].into(),
+            steps: vec![("fill".into(), 1.5), ("open".into(), 0.25)],
+            ..Filled::default()
+        }],
         failure: None,
     }
 }
@@ -110,5 +126,7 @@ fn measured(generation: u32, devices: u32, mb_s: f64) -> Measured {
         latency_ms: Latency { p50: 2.1, p90: 4.0, p99: 11.0, p999: 31.0, greatest: 70.0 },
         course_mb_s: (0..40).map(|at| mb_s * (1.0 + 0.1 * f64::from(at % 5 - 2))).collect(),
         span_s: wall_s / 40.0,
+        open_s: 0.25,
+        ..Measured::default()
     }
 }

@@ -37,6 +37,7 @@ pub fn section(run: &Results, anchor: &str) -> Markup {
                 (paragraphs(&about.differs))
             }
             (tables::measurements(run))
+            (tables::steps(run))
             (tables::beside_the_paper(run))
             (tables::variants(run))
         }

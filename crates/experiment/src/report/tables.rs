@@ -1,7 +1,7 @@
 //! The tables of one experiment.
 
 use super::figures::{NOTHING, duration, figure, generations, number, of_mean, over, round_number, size, title, value_of};
-use crate::results::{Expectation, Measured, PaperFigure, Quantity, Results, Variant};
+use crate::results::{Expectation, Filled, Measured, PaperFigure, Quantity, Results, Side, Step, Variant};
 use crate::statistics::{Mean, Outcome, judge};
 use maud::{Markup, html};
 
@@ -14,7 +14,7 @@ pub fn expectations(run: &Results) -> Markup {
         h3 { "Expected orders" }
         div.wide {
             table {
-                thead { tr { th.text { "" } th { "ratio" small { "of the means" } } th.text.long { "expected" } th.text { "whose" } } }
+                thead { tr { th.text { "" } th { "ratio" small { "of the means, or the mean" } } th.text.long { "expected" } th.text { "whose" } } }
                 tbody {
                     @for expectation in &run.about.expectations {
                         tr {
@@ -36,6 +36,17 @@ pub fn expectations(run: &Results) -> Markup {
 /// Returns an expectation in words.
 fn expected(expectation: &Expectation) -> String {
     let Expectation { more, less, component, less_component, generation, quantity, factor, .. } = expectation;
+    let what = title(*quantity).split(',').next().unwrap_or_default();
+    let (more, less) = match (more, less) {
+        (Side::Variant(more), Side::Variant(less)) => (more, less),
+        (Side::Figure(most), Side::Variant(of)) => {
+            return format!("{what}, generation {generation}: “{of}” at most {}", round_number(*most));
+        }
+        (Side::Variant(of), Side::Figure(least)) => {
+            return format!("{what}, generation {generation}: “{of}” at least {}", round_number(*least));
+        }
+        (Side::Figure(_), Side::Figure(_)) => return "nothing of a variant".to_owned(),
+    };
     let times =
         factor.filter(|factor| *factor != 1.0).map_or_else(|| "as much as".to_owned(), |factor| format!("{} times", round_number(factor)));
     match (quantity, component, less_component) {
@@ -46,17 +57,14 @@ fn expected(expectation: &Expectation) -> String {
             let other = other.as_ref().unwrap_or(component);
             format!("share of time, generation {generation}: {component} of “{more}” at least {times} {other} of “{less}”")
         }
-        _ => {
-            let what = title(*quantity).split(',').next().unwrap_or_default();
-            format!("{what}, generation {generation}: “{more}” at least {times} “{less}”")
-        }
+        _ => format!("{what}, generation {generation}: “{more}” at least {times} “{less}”"),
     }
 }
 
 /// A column: its title, its unit, and its content for a variant and generation.
 type Column = (&'static str, &'static str, fn(&Variant, u32) -> String);
 
-const COLUMNS: [Column; 12] = [
+const COLUMNS: [Column; 13] = [
     ("throughput", "MB/s, steady", |variant, generation| of_mean(over(variant, generation, |one| one.figure(Quantity::Throughput, None)))),
     ("processor", "s/GB, without the source", |variant, generation| {
         of_mean(over(variant, generation, |one| per_gigabyte(one, (one.cpu_s - one.source_cpu_s).max(0.0))))
@@ -79,6 +87,7 @@ const COLUMNS: [Column; 12] = [
         let of = |pick: fn(&Measured) -> f64| value_of(over(variant, generation, |one| Some(pick(one))));
         format!("{} / {} / {}", of(|one| one.latency_ms.p50), of(|one| one.latency_ms.p99), of(|one| one.latency_ms.p999))
     }),
+    ("opening", "s before", |variant, generation| value_of(over(variant, generation, |one| one.figure(Quantity::OpenTime, None)))),
     ("background", "s after the last write", |variant, generation| {
         of_mean(over(variant, generation, |one| one.figure(Quantity::SettleTime, None)))
     }),
@@ -131,6 +140,49 @@ pub fn measurements(run: &Results) -> Markup {
             }
         }
     }
+}
+
+/// Returns how stores were filled, and the steps of references added and deleted: those of the first repetition.
+pub fn steps(run: &Results) -> Markup {
+    let of_generations = |variant: &Variant| {
+        let measured = variant.repetitions.first().into_iter().flatten().filter(|measured| !measured.steps.is_empty());
+        measured.map(|measured| (format!("{}, generation {}", variant.name, measured.generation), measured.steps.clone())).collect()
+    };
+    let rows: Vec<(String, Vec<Step>)> = run.variants.iter().flat_map(|variant| -> Vec<_> { of_generations(variant) }).collect();
+    html! {
+        @for variant in &run.variants {
+            @if let Some(filled) = variant.fills.first() {
+                h3 { "How the store of " (variant.name) " was filled" }
+                (fill(filled))
+            }
+        }
+        @if !rows.is_empty() {
+            h3 { "Steps" }
+            table.about { @for (name, steps) in &rows { tr { th { (name) } td { (told(steps)) } } } }
+        }
+    }
+}
+
+fn fill(filled: &Filled) -> Markup {
+    html! {
+        table.about {
+            tr { th { "Chunks" } td { (number(filled.chunks as f64)) " by name, as if of " (size(filled.logical_bytes as f64)) } }
+            tr { th { "Hooks" } td { (number(filled.hooks as f64)) ", one of " (filled.sampled_rate) " fingerprints in the sample" } }
+            tr { th { "Recipes and directories" } td { (size(filled.metadata_bytes as f64)) } }
+            @for (name, taken) in &filled.directories {
+                tr {
+                    th { (name) }
+                    td { (size(taken.bytes as f64)) " in " (number(taken.files as f64)) " files, " (number(taken.bytes as f64 / filled.chunks.max(1) as f64)) " bytes a chunk" }
+                }
+            }
+            tr { th { "Memory, greatest" } td { (size(filled.peak_memory_bytes as f64)) } }
+            tr { th { "Steps" } td { (told(&filled.steps)) } }
+        }
+    }
+}
+
+fn told(steps: &[Step]) -> String {
+    steps.iter().map(|(what, seconds)| format!("{what} {}", duration(*seconds))).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the paper's figures and ours in numbers, each also as a multiple of the first variant's: the shape.

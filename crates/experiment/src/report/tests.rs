@@ -2,7 +2,7 @@
 
 use super::fixture::results;
 use super::{ReadError, html, read};
-use crate::results::{Results, VERSION};
+use crate::results::{Results, Side, Taken, VERSION};
 
 fn text_of(runs: &[Results]) -> String {
     serde_json::to_string(runs).unwrap()
@@ -47,7 +47,9 @@ fn the_page_says_what_is_modelled_reconstructed_and_thrown_away() {
         "Imaginary 9000",
         "160.3 ± 4.3",
         "2,848",
-        "✓ 1 held",
+        "✓ 2 held",
+        "“4 SSDs” at most 50",
+        "60.0 bytes a chunk",
         "✗ 1 not",
         "1 not measured",
         "as in the paper",
@@ -81,7 +83,7 @@ fn nothing_from_a_file_becomes_part_of_the_page() {
     run.about.paper = evil.into();
     run.about.differs = evil.into();
     run.about.figures[0].variant = evil.into();
-    run.about.expectations[0].more = evil.into();
+    run.about.expectations[0].more = Side::Variant(evil.into());
     run.onefold = evil.into();
     run.machine.processor = evil.into();
     run.machine.system = evil.into();
@@ -92,8 +94,11 @@ fn nothing_from_a_file_becomes_part_of_the_page() {
     variant.settings = evil.into();
     variant.failure = Some(evil.into());
     variant.modelled.insert(evil.into(), evil.into());
+    variant.fills[0].directories.insert(evil.into(), Taken::default());
+    variant.fills[0].steps.push((evil.into(), 1.0));
     for measured in variant.repetitions.iter_mut().flatten() {
         measured.components_s.insert(evil.into(), 1.0);
+        measured.steps.push((evil.into(), 1.0));
     }
     let page = html(&[run]);
     for part in ["<script", "<img", "\" onload", "alert('x')</script"] {

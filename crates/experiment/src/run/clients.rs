@@ -30,6 +30,7 @@ pub(super) struct Client {
 }
 
 /// The work of all clients together.
+#[derive(Default)]
 pub(super) struct Written {
     /// Time from the first write to the end of the last flush.
     pub(super) wall_s: f64,

@@ -16,6 +16,7 @@ pub(super) fn variant(variant: &VariantSpec, scaled: &Scaled) -> Variant {
         discards_data: variant.store.discard_data,
         settings: scaled.text.clone(),
         repetitions: Vec::new(),
+        fills: Vec::new(),
         failure: None,
     }
 }

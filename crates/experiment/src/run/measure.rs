@@ -1,6 +1,6 @@
 //! Measurements of the operating system: processor time, memory, disk space, the machine.
 
-use crate::results::Machine;
+use crate::results::{Machine, Taken};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -48,13 +48,18 @@ fn kib_of(path: &str, word: &str) -> Option<u64> {
 /// Returns the disk space of the files below a directory: blocks, not lengths. Files that vanish meanwhile are left
 /// out.
 pub(super) fn disk_bytes(directory: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(directory) else { return 0 };
+    taken(directory).bytes
+}
+
+/// Returns what the files below a directory take, in the same way.
+pub(super) fn taken(directory: &Path) -> Taken {
     let of = |entry: fs::DirEntry| match entry.metadata() {
-        Ok(found) if found.is_dir() => disk_bytes(&entry.path()),
-        Ok(found) => found.blocks() * 512,
-        Err(_) => 0,
+        Ok(found) if found.is_dir() => taken(&entry.path()),
+        Ok(found) => Taken { files: 1, bytes: found.blocks() * 512 },
+        Err(_) => Taken::default(),
     };
-    entries.flatten().map(of).sum()
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(of).fold(Taken::default(), |sum, one| Taken { files: sum.files + one.files, bytes: sum.bytes + one.bytes })
 }
 
 /// Returns the machine, and the file system of a directory.

@@ -7,7 +7,9 @@
 mod clients;
 mod describe;
 mod face;
+mod fill;
 mod measure;
+mod named;
 mod room;
 mod series;
 mod store;
@@ -160,6 +162,18 @@ pub enum RunError {
     /// An error of the test data.
     #[error(transparent)]
     Traffic(#[from] onefold_traffic::TrafficError),
+    /// An error of the catalog.
+    #[error(transparent)]
+    Catalog(#[from] onefold_catalog::CatalogError),
+    /// An error of the search for unneeded chunks.
+    #[error(transparent)]
+    Upkeep(#[from] onefold_upkeep::UpkeepError),
+    /// The search for unneeded chunks was held up.
+    #[error("unneeded chunks could not be removed: {why}")]
+    Unremoved {
+        /// The reason.
+        why: String,
+    },
     /// The run was cancelled.
     #[error("stopped before its end")]
     Cancelled,
@@ -225,11 +239,12 @@ pub fn run(spec: &Spec, plan: &Plan, program: &dyn Program, watcher: &dyn Watche
         let mut shown = describe::variant(variant, scaled);
         for number in 1..=repetitions {
             let title = format!("{} {}, repetition {number} of {repetitions}", spec.about.id, variant.name);
-            let mut measured = Vec::new();
-            let done = Repetition { variant, scaled, directory: &plan.directory, title, program, watcher }.run(&mut measured);
+            let (mut measured, mut filled) = (Vec::new(), None);
+            let done = Repetition { variant, scaled, directory: &plan.directory, title, program, watcher }.run(&mut measured, &mut filled);
             if !measured.is_empty() {
                 shown.repetitions.push(measured);
             }
+            shown.fills.extend(filled);
             shown.failure = done.as_ref().err().map(RunError::to_string);
             results.took_s = begun.elapsed().as_secs_f64();
             put(&mut results.variants, &shown);

@@ -1,18 +1,20 @@
 //! The store of a repetition: made, opened, written generation after generation, deleted.
 
-use super::clients::{Client, LOOK_INTERVAL, Written, write};
+use super::clients::{Client, LOOK_INTERVAL, Traffic, Written, write};
 use super::face::InProcess;
+use super::named::{Naming, delete, mark, remove_unneeded};
 use super::{Generations, Program, Result, RunError, Served, Service, Watcher, measure};
-use crate::results::{Measured, PartTraffic};
-use crate::spec::{Face, GRAIN_BYTES, Scaled, VariantSpec};
+use crate::results::{Filled, Measured, PartTraffic, Step};
+use crate::spec::{Face, GRAIN_BYTES, Scaled, VariantSpec, Work};
 use onefold_engine::{Engine, Mode, Settings, random_name};
 use onefold_ground::{Access, Ground, LocalGround, ModelledGround, PartCounters};
 use onefold_volume::Volumes;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How often the deletion of a store is tried while a thread still writes to it.
 const DELETIONS: u32 = 100;
@@ -54,11 +56,21 @@ impl Drop for Place {
     }
 }
 
+/// An opened engine, and the seconds that it took.
+pub(super) struct Opened {
+    pub(super) engine: Arc<Engine>,
+    pub(super) open_s: f64,
+    /// Until all hooks of a sampled index were in memory, after that.
+    pub(super) hooks_s: f64,
+}
+
 /// An open store. Dropping it is like a crash: quick, and good enough for a store that is deleted.
 struct Store {
     service: Box<dyn Service>,
     volumes: Arc<Volumes>,
     engine: Arc<Engine>,
+    open_s: f64,
+    hooks_s: f64,
 }
 
 impl Store {
@@ -72,8 +84,8 @@ impl Store {
 }
 
 impl Repetition<'_> {
-    /// Runs the repetition. On a failure, `measured` has the earlier measurements.
-    pub(super) fn run(&self, measured: &mut Generations) -> Result<()> {
+    /// Runs the repetition. On a failure, `measured` and `filled` have the earlier measurements.
+    pub(super) fn run(&self, measured: &mut Generations, filled: &mut Option<Filled>) -> Result<()> {
         let place = Place::make(self.directory)?;
         let directory = place.0.join("store");
         fs::create_dir(&directory).map_err(|source| RunError::Io { operation: "make", path: directory.clone(), source })?;
@@ -81,6 +93,10 @@ impl Repetition<'_> {
         let modelled = Arc::new(ModelledGround::new(files.clone(), self.variant.modelled_parts()));
         let ground: Arc<dyn Ground> = modelled.clone();
         Engine::create(&ground, &self.variant.store.descriptor()?)?;
+        if let Some(fill) = self.variant.fill {
+            *filled = Some(self.fill(fill, &ground, &directory)?);
+            self.forget_cached(&*files)?;
+        }
         let mut store = self.open(&ground, &place.0)?;
         for generation in 1..=self.variant.workload.generations {
             if generation > 1 && self.variant.run.restart {
@@ -92,6 +108,8 @@ impl Repetition<'_> {
                 self.forget_cached(&*files)?;
             }
             measured.push(self.generation(generation, &store, &modelled, &directory)?);
+            // Only the first generation after an opening tells of it.
+            (store.open_s, store.hooks_s) = (0.0, 0.0);
         }
         Ok(())
     }
@@ -100,12 +118,26 @@ impl Repetition<'_> {
         self.watcher.step(&format!("{}, generation {generation}: {what}", self.title), total_bytes);
     }
 
-    fn open(&self, ground: &Arc<dyn Ground>, place: &Path) -> Result<Store> {
+    pub(super) fn open_engine(&self, ground: &Arc<dyn Ground>) -> Result<Opened> {
         if self.watcher.is_cancelled() {
             return Err(RunError::Cancelled);
         }
         let settings = Settings { discards_data: self.variant.store.discard_data, ..self.scaled.settings.engine.clone() };
+        let begun = Instant::now();
         let engine = Engine::open(ground.clone(), settings, Mode::ReadWrite, "bench")?;
+        let open_s = begun.elapsed().as_secs_f64();
+        // Until then some duplicates are stored again.
+        while engine.recalls() && engine.hooks().is_none() {
+            if self.watcher.is_cancelled() {
+                return Err(RunError::Cancelled);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(Opened { engine, open_s, hooks_s: begun.elapsed().as_secs_f64() - open_s })
+    }
+
+    fn open(&self, ground: &Arc<dyn Ground>, place: &Path) -> Result<Store> {
+        let Opened { engine, open_s, hooks_s } = self.open_engine(ground)?;
         let volumes = Arc::new(Volumes::open(engine.clone(), self.scaled.settings.volumes)?);
         let face = self.variant.run.face;
         self.make_volumes(&volumes)?;
@@ -117,7 +149,7 @@ impl Repetition<'_> {
                 self.program.serve(face, &served).map_err(|why| RunError::Serve { face: face.name(), why })?
             }
         };
-        Ok(Store { service, volumes, engine })
+        Ok(Store { service, volumes, engine, open_s, hooks_s })
     }
 
     /// Returns the name of a client's volume for a generation.
@@ -128,7 +160,8 @@ impl Repetition<'_> {
     /// Makes the missing volumes of all generations. Servers see the volumes that exist when they start.
     fn make_volumes(&self, volumes: &Volumes) -> Result<()> {
         let workload = &self.variant.workload;
-        for generation in 1..=workload.generations {
+        let writing = (1..=workload.generations).zip(&workload.work).filter(|(_, work)| **work == Work::Write);
+        for (generation, _) in writing {
             for client in 0..workload.clients {
                 let name = self.volume(client, generation);
                 if volumes.list().iter().any(|info| info.name == name) {
@@ -164,8 +197,9 @@ impl Repetition<'_> {
     }
 
     fn generation(&self, generation: u32, store: &Store, ground: &ModelledGround, directory: &Path) -> Result<Measured> {
+        let work = self.variant.workload.work[generation as usize - 1];
         let (mut clients, mut present_new_bytes, mut total) = (Vec::new(), 0, 0);
-        for client in 0..self.variant.workload.clients {
+        for client in (0..self.variant.workload.clients).filter(|_| work == Work::Write) {
             let workload = self.variant.stream_of(client, generation, self.scaled.size_bytes);
             // What is written once more is not new.
             let is_again = self.variant.workload.repeat && generation > 1;
@@ -173,15 +207,22 @@ impl Repetition<'_> {
             total += workload.length_bytes();
             clients.push(Client { way: store.service.connect(&self.volume(client, generation))?, stream: workload.stream()? });
         }
-        self.step(generation, "writes", total);
         let disk_before = measure::disk_bytes(directory);
         let unique_before = store.engine.unique_bytes();
         let components_before = components(&store.engine);
         let traffic_before = ground.traffic();
         measure::forget_peak_memory();
         let cpu_before = measure::process_cpu_s();
-        let traffic = || ground.traffic();
-        let written = write(clients, &self.variant.run, &traffic, self.watcher)?;
+        let (mut beside, mut steps) = (Beside::default(), Vec::new());
+        let written = if work == Work::Write {
+            self.step(generation, "writes", total);
+            self.write(clients, &store.engine, &|| ground.traffic(), &mut beside)?
+        } else {
+            let written = self.refer(generation, work, &store.engine, &mut steps)?;
+            // What is deleted is neither new nor a duplicate.
+            present_new_bytes = if work == Work::AddReferences { 0 } else { written.bytes };
+            written
+        };
         let cpu_s = measure::process_cpu_s() - cpu_before;
         let components_after = components(&store.engine);
         self.step(generation, "waits until the log is replayed", 0);
@@ -210,11 +251,89 @@ impl Repetition<'_> {
             latency_ms: latency,
             course_mb_s,
             span_s,
+            open_s: store.open_s,
+            hooks_s: store.hooks_s,
+            searches: beside.searches,
+            removed_chunks: beside.removed_chunks,
+            sampled_rate: store.engine.hooks().and_then(|hooks| hooks.rate_log2).map_or(0, |rate| 1 << rate),
+            steps,
         })
     }
 
+    /// Lets the clients write, and unneeded chunks be removed beside them if the variant wants that.
+    fn write(
+        &self,
+        clients: Vec<Client>,
+        engine: &Arc<Engine>,
+        traffic: &(dyn Fn() -> Traffic + Sync),
+        beside: &mut Beside,
+    ) -> Result<Written> {
+        let have_ended = AtomicBool::new(false);
+        let stops = || have_ended.load(Ordering::Relaxed) || self.watcher.is_cancelled();
+        let search = || -> Result<Beside> {
+            let mut done = Beside::default();
+            while !stops() {
+                match remove_unneeded(engine, &stops) {
+                    Err(RunError::Cancelled) => {}
+                    removed => done = Beside { searches: done.searches + 1, removed_chunks: done.removed_chunks + removed? },
+                }
+                std::thread::sleep(LOOK_INTERVAL);
+            }
+            Ok(done)
+        };
+        std::thread::scope(|scope| {
+            let searching = self.variant.run.prune.then(|| scope.spawn(search));
+            let written = write(clients, &self.variant.run, traffic, self.watcher);
+            have_ended.store(true, Ordering::Relaxed);
+            if let Some(searching) = searching {
+                *beside = searching.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            }
+            written
+        })
+    }
+
+    /// Adds or deletes backups by the names of their chunks, all until the store is as it has to be: what was added has
+    /// marks, what was deleted is gone. `steps` gets the time of each part.
+    fn refer(&self, generation: u32, work: Work, engine: &Arc<Engine>, steps: &mut Vec<Step>) -> Result<Written> {
+        const DATA: &str = "data";
+        const REFERENCES: &str = "references";
+        let naming = Naming::of(self.variant);
+        let (size_bytes, clients) = (self.scaled.size_bytes, self.variant.workload.clients);
+        let stops = || self.watcher.is_cancelled();
+        let begun = Instant::now();
+        let mut ended = |what: &str| {
+            let before: f64 = steps.iter().map(|(_, seconds)| seconds).sum();
+            steps.push((what.to_owned(), begun.elapsed().as_secs_f64() - before));
+        };
+        let bytes = match work {
+            Work::AddData | Work::AddReferences => {
+                let what = if work == Work::AddData { DATA } else { REFERENCES };
+                let of_client = |client| naming.of_client(what, client, size_bytes / u64::from(clients));
+                let all: Vec<_> = (0..clients).map(of_client).collect();
+                let bytes = all.iter().map(|of| naming.bytes(of.chunks.end - of.chunks.start)).sum();
+                self.step(generation, "stores backups", bytes);
+                naming.store_all(engine, &all, all.len(), self.watcher)?;
+                ended("backups");
+                mark(engine, &stops)?;
+                ended("mark");
+                bytes
+            }
+            Work::Write | Work::DeleteReferences | Work::DeleteData => {
+                self.step(generation, "deletes backups", 0);
+                let bytes = delete(engine, if work == Work::DeleteReferences { REFERENCES } else { DATA })?;
+                ended("records");
+                remove_unneeded(engine, &stops)?;
+                ended("mark and remove");
+                self.watcher.advance(bytes);
+                bytes
+            }
+        };
+        let wall_s = begun.elapsed().as_secs_f64();
+        Ok(Written { wall_s, bytes, ..Written::default() })
+    }
+
     /// Does all overdue work, until the indexes have everything in the log. Returns how long that took.
-    fn settle(&self, engine: &Arc<Engine>) -> Result<f64> {
+    pub(super) fn settle(&self, engine: &Arc<Engine>) -> Result<f64> {
         let begun = Instant::now();
         let (done, is_done) = mpsc::channel();
         let of_thread = engine.clone();
@@ -238,6 +357,13 @@ impl Repetition<'_> {
         }
         Ok(seconds)
     }
+}
+
+/// What was done beside the clients.
+#[derive(Default)]
+struct Beside {
+    searches: u64,
+    removed_chunks: u64,
 }
 
 /// Returns the seconds by component since the store was opened.

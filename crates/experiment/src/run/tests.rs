@@ -220,6 +220,77 @@ fn a_store_that_discards_data_finds_the_same_duplicates_and_takes_little_room() 
     assert!(kept > 24 * MIB && discarded < kept / 2, "{kept} {discarded}");
 }
 
+/// A store of this profile that is filled with a few thousand chunks, then written to, referred to and deleted from.
+fn filled(profile: &str) -> String {
+    let work = "work = [\"write\", \"add-data\", \"add-references\", \"delete-references\", \"delete-data\"]";
+    let text = TINY.replace("generations = 2", work).replace("[run]", "[fill]\nchunks = 5000\ngroups = 3\nchunks_each_file = 700\n[run]");
+    text.replace(
+        "[store]",
+        &format!("[store]\ndiscard_data = true\nprofile = \"{profile}\"\nchunk_size = \"4KiB\"\ncontainer = \"256KiB\""),
+    )
+}
+
+#[test]
+fn e3_2_a_store_is_filled_and_e3_3_references_are_added_and_deleted() {
+    for profile in ["exact", "marked", "sampled"] {
+        let directory = tempfile::tempdir().unwrap();
+        let outcome = run(&spec(&filled(profile)), &plan(directory.path(), &["one"]), &failing(&[]), &Stopping::never()).unwrap();
+        is_empty(directory.path());
+        let variant = &outcome.results.variants[0];
+        assert_eq!(variant.failure, None, "{profile}");
+        let [filled] = &variant.fills[..] else { panic!("{variant:?}") };
+        assert_eq!((filled.chunks, filled.logical_bytes), (5000, 5000 * 4096));
+        // Each chunk has a name of 32 bytes in its catalog and one in its recipe.
+        assert!(filled.metadata_bytes > 32 * 5000 && filled.directories["containers"].bytes > 64 * 5000, "{filled:?}");
+        assert!(filled.directories["containers"].files >= 5000 / 64, "{filled:?}");
+        assert_eq!(filled.directories.contains_key("marks"), profile != "exact", "{filled:?}");
+        assert_eq!((filled.hooks > 0, filled.sampled_rate), (profile == "sampled", u64::from(profile == "sampled")));
+        assert!(filled.steps.iter().any(|(name, seconds)| name == "fill" && *seconds > 0.0), "{filled:?}");
+        let [written, data, references, unreferenced, undone] = &variant.repetitions[0][..] else { panic!("{variant:?}") };
+        assert!(written.stored_new_bytes > 0 && written.open_s > 0.0 && written.steps.is_empty());
+        for measured in [data, references, unreferenced, undone] {
+            assert_eq!((measured.written_bytes, measured.steps.len()), (8 * MIB, 2), "{profile}");
+            assert!(measured.wall_s > 0.0 && measured.open_s > 0.0);
+        }
+        assert!(data.stored_new_bytes >= 8 * MIB && data.present_new_bytes == 8 * MIB);
+        // Only metadata is new.
+        assert!(references.stored_new_bytes < MIB && references.present_new_bytes == 0, "{references:?}");
+        assert_eq!((unreferenced.stored_new_bytes, undone.stored_new_bytes), (0, 0));
+    }
+}
+
+#[test]
+fn e3_2_a_fill_that_is_stopped_leaves_no_files() {
+    for (after_bytes, at_step) in [(MIB, "never"), (u64::MAX, "marks what is needed"), (u64::MAX, "deletes backups")] {
+        let directory = tempfile::tempdir().unwrap();
+        let watcher = Stopping { after_bytes, at_step, ..Stopping::never() };
+        let outcome = run(&spec(&filled("sampled")), &plan(directory.path(), &["one"]), &failing(&[]), &watcher).unwrap();
+        is_empty(directory.path());
+        assert!(outcome.is_cancelled, "{at_step}");
+    }
+}
+
+#[test]
+fn e3_2_a_fill_without_room_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let spec = spec(&filled("sampled").replace("chunks = 5000", "chunks = 900_000_000_000"));
+    let error = run(&spec, &plan(directory.path(), &["one"]), &failing(&[]), &Stopping::never()).unwrap_err().to_string();
+    assert!(error.starts_with("the stores of experiment T need about "), "{error}");
+}
+
+#[test]
+fn e3_1_unneeded_chunks_are_removed_beside_the_clients() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = TINY.replace("8MiB", "64MiB").replace("[store]", "[store]\ndiscard_data = true\nprofile = \"marked\"");
+    // Each generation overwrites the one before; without a restart the volumes are the same.
+    let text = text.replace("request = \"64KiB\"", "request = \"64KiB\"\nprune = true\nclone = true\nrestart = false");
+    let text = text.replace("set = \"generations\"", "").replace("size = \"64MiB\"", "set = \"unique-files\"\nsize = \"64MiB\"");
+    let outcome = run(&spec(&text), &plan(directory.path(), &["one"]), &failing(&[]), &Stopping::never()).unwrap();
+    let variant = &outcome.results.variants[0];
+    assert_eq!(variant.failure, None);
+    assert!(variant.repetitions[0].iter().any(|measured| measured.searches > 0), "{:?}", variant.repetitions[0]);
+}
+
 #[test]
 fn a_run_that_is_stopped_leaves_no_files_and_keeps_what_was_measured() {
     for (after_bytes, at_step, generations) in

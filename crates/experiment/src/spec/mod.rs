@@ -51,6 +51,8 @@ pub struct VariantSpec {
     pub name: String,
     /// The data to write.
     pub workload: WorkloadSpec,
+    /// What the store is filled with first.
+    pub fill: Option<FillSpec>,
     /// How the store is made.
     pub store: StoreSpec,
     /// The settings to open it with.
@@ -80,6 +82,45 @@ pub struct WorkloadSpec {
     pub seed: u64,
     /// Whether each generation is the same data as the first.
     pub repeat: bool,
+    /// What is done in each generation.
+    pub work: Vec<Work>,
+}
+
+/// What clients do in a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// They write their streams to volumes.
+    Write,
+    /// Each stores a backup whose chunks are new, by their names.
+    AddData,
+    /// Each stores a backup of another name with the chunks of the last [`Work::AddData`].
+    AddReferences,
+    /// The backups of [`Work::AddReferences`] are deleted.
+    DeleteReferences,
+    /// The backups of [`Work::AddData`] are deleted.
+    DeleteData,
+}
+
+impl Work {
+    /// All kinds, with their names.
+    pub const ALL: [(&str, Work); 5] = [
+        ("write", Work::Write),
+        ("add-data", Work::AddData),
+        ("add-references", Work::AddReferences),
+        ("delete-references", Work::DeleteReferences),
+        ("delete-data", Work::DeleteData),
+    ];
+}
+
+/// What a store is filled with before the first generation: backups whose chunks have names but no data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FillSpec {
+    /// Number of chunks, at the full size of the experiment.
+    pub chunks: u64,
+    /// Number of backups, each of another name.
+    pub groups: u64,
+    /// Chunks of a file in them.
+    pub chunks_each_file: u64,
 }
 
 /// How the store is made.
@@ -156,6 +197,8 @@ pub struct RunSpec {
     pub cold_caches: bool,
     /// Whether a generation overwrites the volumes of the previous one.
     pub clone: bool,
+    /// Whether unneeded chunks are looked for and removed all the time while clients write.
+    pub prune: bool,
 }
 
 /// The settings with which an experiment's store is opened.

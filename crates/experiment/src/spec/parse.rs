@@ -2,7 +2,8 @@
 
 use super::table::{Result, SpecError, Table, lay_over, line_of, lines, meant};
 use super::{
-    Face, GRAIN_BYTES, MAX_SIZE_BYTES, PARTS, RunSpec, Setting, SettingsReader, Spec, StoreSpec, VariantSpec, WorkloadSpec, figures,
+    Face, FillSpec, GRAIN_BYTES, MAX_SIZE_BYTES, PARTS, RunSpec, Setting, SettingsReader, Spec, StoreSpec, VariantSpec, Work, WorkloadSpec,
+    figures,
 };
 use crate::results::About;
 use onefold_chunking::Sizes;
@@ -17,7 +18,7 @@ use std::collections::BTreeMap;
 use toml::de::{DeTable, DeValue};
 
 /// The sections that variants can override.
-const CHANGEABLE: [&str; 7] = ["workload", "store", "settings", "scaled", "run", "devices", "parts"];
+const CHANGEABLE: [&str; 8] = ["workload", "fill", "store", "settings", "scaled", "run", "devices", "parts"];
 
 /// A part with this device is on a real device.
 const NO_DEVICE: &str = "none";
@@ -91,31 +92,78 @@ fn variant(text: &str, name: String, merged: &DeTable<'_>, reader: &dyn Settings
         );
         return Err(SpecError::Contradiction { why });
     }
-    Ok(VariantSpec {
-        name,
-        workload,
-        store: store(&top.table("store")?)?,
-        settings,
-        scaled,
-        run,
-        devices: parts(&top.table("parts")?, &devices)?,
-        lines: said,
-    })
+    let (fill, store) = (fill(&top.table("fill")?)?, store(&top.table("store")?)?);
+    let needs_no_data = fill.is_some() || workload.work.iter().any(|work| *work != Work::Write);
+    if needs_no_data && !store.discard_data {
+        let why = "[fill] and workload.work name chunks that have no data: set store.discard_data = true, or leave them out".to_owned();
+        return Err(SpecError::Contradiction { why });
+    }
+    Ok(VariantSpec { name, workload, fill, store, settings, scaled, run, devices: parts(&top.table("parts")?, &devices)?, lines: said })
 }
 
 fn workload(table: &Table<'_>) -> Result<WorkloadSpec> {
-    let keys = ["set", "size", "clients", "generations", "seed", "repeat", "placement", "trace", "variant", "deleted_runs"];
+    let keys = ["set", "size", "clients", "generations", "work", "seed", "repeat", "placement", "trace", "variant", "deleted_runs"];
     let table = table.clone().only(&keys)?;
     let set = set(&table)?;
     let size_bytes = table.size("size", GRAIN_BYTES..=MAX_SIZE_BYTES)?;
+    let generations = table.count("generations", 1..=u64::from(set.generations()))?;
+    let work = work(&table, generations)?;
     Ok(WorkloadSpec {
         set,
         size_bytes: size_bytes.ok_or_else(|| table.missing("size", "bytes of a generation, all clients together, as \"128GiB\""))?,
         clients: table.count("clients", 1..=256)?.unwrap_or(1) as u32,
-        generations: table.count("generations", 1..=u64::from(set.generations()))?.unwrap_or(1) as u32,
+        generations: work.len() as u32,
         seed: table.count("seed", 0..=u64::MAX)?.unwrap_or(0),
         repeat: table.flag("repeat", false)?,
+        work,
     })
+}
+
+/// Parses what is done in each generation. Only what was added can be referred to and deleted.
+fn work(table: &Table<'_>, generations: Option<u64>) -> Result<Vec<Work>> {
+    let named = table.texts("work")?;
+    if named.is_empty() {
+        return Ok(vec![Work::Write; generations.unwrap_or(1) as usize]);
+    }
+    let (mut work, mut has_data, mut has_references) = (Vec::new(), false, false);
+    for (line, name) in named {
+        let Some((_, one)) = Work::ALL.iter().find(|(known, _)| *known == name) else {
+            let names = Work::ALL.map(|(known, _)| known);
+            let hint = meant(nearest(name, names.iter().copied()));
+            return Err(table.wrong("work", line, format!("names {name:?}, it must be one of {}{hint}", names.join(", "))));
+        };
+        let is_possible = match one {
+            Work::Write => true,
+            Work::AddData => !std::mem::replace(&mut has_data, true),
+            Work::AddReferences => has_data && !std::mem::replace(&mut has_references, true),
+            Work::DeleteReferences => std::mem::take(&mut has_references),
+            Work::DeleteData => std::mem::take(&mut has_data),
+        };
+        if !is_possible {
+            let why = "which does not follow: data is added first, then references to it; only what is there is deleted, and nothing is added twice";
+            return Err(table.wrong("work", line, format!("names {name:?}, {why}")));
+        }
+        work.push(*one);
+    }
+    if generations.is_some_and(|generations| generations != work.len() as u64) {
+        let line = table.get("generations").map_or(1, |(line, _)| line);
+        return Err(table.wrong("generations", line, format!("differs from workload.work, which has {}: leave it out", work.len())));
+    }
+    Ok(work)
+}
+
+/// Parses `[fill]`. `None`: there is none.
+fn fill(table: &Table<'_>) -> Result<Option<FillSpec>> {
+    let table = table.clone().only(&["chunks", "groups", "chunks_each_file"])?;
+    if table.entries().next().is_none() {
+        return Ok(None);
+    }
+    let chunks = table.count("chunks", 1..=1 << 40)?;
+    Ok(Some(FillSpec {
+        chunks: chunks.ok_or_else(|| table.missing("chunks", "how many chunks the store is filled with, as 1_000_000_000"))?,
+        groups: table.count("groups", 1..=100_000)?.unwrap_or(100),
+        chunks_each_file: table.count("chunks_each_file", 1..=1 << 40)?.unwrap_or(1 << 16),
+    }))
 }
 
 fn set(table: &Table<'_>) -> Result<Set> {
@@ -230,7 +278,7 @@ fn scaled(table: &Table<'_>, settings: &[Setting], reader: &dyn SettingsReader) 
 }
 
 fn run(table: &Table<'_>) -> Result<RunSpec> {
-    let table = table.clone().only(&["face", "request", "depth", "repetitions", "restart", "cold_caches", "clone"])?;
+    let table = table.clone().only(&["face", "request", "depth", "repetitions", "restart", "cold_caches", "clone", "prune"])?;
     let request_bytes = table.size("request", GRAIN_BYTES..=32 * MIB)?.unwrap_or(128 * KIB);
     if !request_bytes.is_multiple_of(GRAIN_BYTES) {
         let line = table.get("request").map_or(1, |(line, _)| line);
@@ -244,6 +292,7 @@ fn run(table: &Table<'_>) -> Result<RunSpec> {
         restart: table.flag("restart", true)?,
         cold_caches: table.flag("cold_caches", true)?,
         clone: table.flag("clone", false)?,
+        prune: table.flag("prune", false)?,
     })
 }
 

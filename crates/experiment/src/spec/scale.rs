@@ -8,6 +8,8 @@ use onefold_ground::size::{parse_size, size};
 pub struct Scaled {
     /// Bytes of one generation, over all clients.
     pub size_bytes: u64,
+    /// Chunks that the store is filled with.
+    pub fill_chunks: u64,
     /// The settings to open the store with.
     pub settings: StoreSettings,
     /// The same settings as text, one per line, for readers of `onefold.toml`.
@@ -55,6 +57,9 @@ impl VariantSpec {
             }
         };
         replace("workload.size", scaled_bytes.to_string());
+        // Each group has a chunk.
+        let fill_chunks = self.fill.map_or(0, |fill| of(fill.chunks).max(fill.groups));
+        replace("fill.chunks", fill_chunks.to_string());
         let mut settings_text = String::new();
         for setting in &self.settings {
             let mut value = setting.value.clone();
@@ -79,6 +84,6 @@ impl VariantSpec {
             return Err(SpecError::Contradiction { why });
         }
         let text = lines.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
-        Ok(Scaled { size_bytes: scaled_bytes, settings, settings_text, text })
+        Ok(Scaled { size_bytes: scaled_bytes, fill_chunks, settings, settings_text, text })
     }
 }

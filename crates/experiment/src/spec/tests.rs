@@ -1,5 +1,5 @@
 use super::*;
-use crate::results::Quantity;
+use crate::results::{Quantity, Side};
 use crate::testing::TestSettings;
 use onefold_traffic::{Model, Placement, Trace};
 use proptest::prelude::*;
@@ -199,6 +199,62 @@ fn what_is_wrong_is_refused_with_its_line_and_what_would_be_right() {
     }
     let without = WHOLE.split("[[variant]]").next().unwrap().split("[[expect]]").next().unwrap();
     assert_eq!(read(without).unwrap_err(), "variant is missing: an experiment has at least one [[variant]] with a name");
+}
+
+/// A declaration whose second variant is filled first, and which adds and deletes references.
+fn filled() -> String {
+    let work = "work = [\"write\", \"add-data\", \"add-references\", \"delete-references\", \"delete-data\"]";
+    let text = WHOLE.replace("generations = 2", work);
+    text.replace("workload.size = \"64GiB\"", "fill = { chunks = 1_000_000, groups = 10 }")
+}
+
+#[test]
+fn e3_2_a_fill_scales_with_the_size_and_has_a_chunk_for_each_group() {
+    let spec = read(&filled()).unwrap();
+    let [empty, full, _] = &spec.variants[..] else { panic!("{:?}", spec.variants) };
+    assert_eq!((empty.fill, full.fill), (None, Some(FillSpec { chunks: 1_000_000, groups: 10, chunks_each_file: 1 << 16 })));
+    assert_eq!(full.workload.work, Work::ALL.map(|(_, work)| work));
+    assert_eq!((full.workload.generations, read(WHOLE).unwrap().variants[0].workload.work.len()), (5, 2));
+    let scaled = |size| full.scaled(size, spec.full_size_bytes, &TestSettings).unwrap();
+    assert_eq!([128 << 30, 32 << 30, 1 << 20].map(|size| scaled(size).fill_chunks), [1_000_000, 250_000, 10]);
+    assert!(scaled(32 << 30).text.contains("fill.chunks = 250000\n"), "{}", scaled(32 << 30).text);
+    assert_eq!(empty.scaled(1 << 30, spec.full_size_bytes, &TestSettings).unwrap().fill_chunks, 0);
+}
+
+#[test]
+fn e3_2_what_is_wrong_with_fills_work_and_bounds_is_refused() {
+    for (from, to, expected) in [
+        ("chunks = 1_000_000, ", "", "fill.chunks is missing: how many chunks"),
+        ("groups = 10", "groups = 0", "line 58: fill.groups is 0, it must be a whole number from 1 to 100000"),
+        ("groups = 10", "gruops = 10", "line 58: unknown key `gruops` in [fill]; did you mean `groups`?"),
+        ("discard_data = true", "discard_data = false", "[fill] and workload.work name chunks that have no data"),
+        ("\"add-data\", ", "", "line 13: workload.work names \"add-references\", which does not follow"),
+        ("\"add-references\"", "\"add-data\"", "line 13: workload.work names \"add-data\", which does not follow"),
+        ("\"write\"", "\"wriet\"", "line 13: workload.work names \"wriet\", it must be one of write, add-data"),
+        ("work = [", "generations = 2\nwork = [", "line 13: workload.generations differs from workload.work, which has 5"),
+    ] {
+        assert!(filled().contains(from), "{from}");
+        let error = read(&filled().replacen(from, to, 1)).expect_err(to);
+        assert!(error.starts_with(expected), "{to:?}:\n{error}\n{expected}");
+    }
+    let bound = |lines: &str| {
+        read(&WHOLE.replace("more = \"4 SSDs\"\nless = \"2 SSDs\"\nfactor = 1.5", lines)).map(|spec| spec.about.expectations[0].clone())
+    };
+    let of = || Side::Variant("2 SSDs".to_owned());
+    let most = bound("of = \"2 SSDs\"\nat_most = 50").unwrap();
+    assert_eq!((most.more, most.less), (Side::Figure(50.0), of()));
+    let least = bound("of = \"2 SSDs\"\nat_least = 0.5").unwrap();
+    assert_eq!((least.more, least.less), (of(), Side::Figure(0.5)));
+    for (lines, expected) in [
+        ("of = \"2 SSDs\"", "expect: a bound is that of a variant, `of`, and has one of `at_least` and `at_most`"),
+        ("at_most = 50", "expect: a bound is that of a variant"),
+        ("of = \"2 SSDs\"\nat_most = 50\nat_least = 5", "expect: a bound is that of a variant"),
+        ("of = \"2 SSDs\"\nat_most = 50\nfactor = 5", "expect: `factor` is for an order of two variants"),
+        ("of = \"3 SSDs\"\nat_most = 50", "line 49: expect.of is \"3 SSDs\", which is not a variant of this experiment"),
+    ] {
+        let error = bound(lines).expect_err(lines);
+        assert!(error.starts_with(expected), "{error}\n{expected}");
+    }
 }
 
 #[test]

@@ -74,6 +74,10 @@ pub fn remove_unused(engine: &Arc<Engine>, monitor: &dyn Monitor, go_on: &dyn Fn
         }
         if !removal.was_left {
             removal.report.is_complete = !removal.was_in_use && removal.report.damaged.is_empty() && !removal.report.is_short_of_room;
+            if removal.report.is_complete {
+                // Notes what was looked at, or the next process would look at all of it again. If that fails, it does.
+                let _ = engine.survey(&mut StoreRoots::new(engine.digest_bytes()), &go_on, &mut Vec::new());
+            }
             break;
         }
     }

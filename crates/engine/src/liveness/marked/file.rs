@@ -15,6 +15,7 @@ use onefold_ground::{Access, File, Ground, GroundError, checksum};
 use onefold_oplog::Position;
 use onefold_storage::{MAX_SLOTS, Origin};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 const MAGIC: &[u8; 8] = b"1FLDMRK1";
@@ -103,7 +104,7 @@ impl MarkWriter {
     pub(crate) fn into_reader(mut self) -> Result<MarkFile, GroundError> {
         self.end()?;
         let name = format!("marks of group {:016x} on their way", self.label.group.bits());
-        Ok(MarkFile { file: self.file, name, label: self.label, length_bytes: self.written_bytes, block: None })
+        Ok(MarkFile { file: self.file, name, label: self.label, length_bytes: self.written_bytes, block: None, gap: 0..0 })
     }
 
     fn end(&mut self) -> Result<(), GroundError> {
@@ -148,6 +149,8 @@ pub(crate) struct MarkFile {
     length_bytes: u64,
     /// The block that was read last.
     block: Option<(u64, Vec<Entry>)>,
+    /// Numbers of origins without marks, before or behind a block, as found last.
+    gap: Range<u64>,
 }
 
 impl MarkFile {
@@ -156,7 +159,7 @@ impl MarkFile {
         let file = ground.open(path, Access::Read).map_err(|error| error.to_string())?;
         let name = ground.describe(path);
         match file.len() {
-            Ok(length) if length == length_bytes => Ok(MarkFile { file, name, label, length_bytes, block: None }),
+            Ok(length) if length == length_bytes => Ok(MarkFile { file, name, label, length_bytes, block: None, gap: 0..0 }),
             Ok(length) => Err(format!("{name}: it has {length} bytes instead of {length_bytes}")),
             Err(error) => Err(error.to_string()),
         }
@@ -207,8 +210,12 @@ impl MarkFile {
         })
     }
 
-    /// Returns the marks of an origin, if it has any. Cheap if the origin asked for before was near.
+    /// Returns the marks of an origin, if it has any. Cheap if the origin asked for before was near, or in the same
+    /// place between two blocks: most groups have no marks for most origins.
     pub(crate) fn of(&mut self, origin: Origin) -> Result<Option<&Slots>, String> {
+        if self.gap.contains(&origin.bits()) {
+            return Ok(None);
+        }
         let reaches = |entries: &[Entry]| {
             let (first, last) = (entries.first()?.0, entries.last()?.0);
             Some((first..=last).contains(&origin))
@@ -216,18 +223,23 @@ impl MarkFile {
         let is_read = self.block.as_ref().is_some_and(|(_, entries)| reaches(entries) == Some(true));
         if !is_read {
             // The last block that does not begin behind it.
-            let (mut low, mut high) = (0, self.blocks());
+            let (mut low, mut high, mut next) = (0, self.blocks(), u64::MAX);
             while high - low > 1 {
                 let middle = low + (high - low) / 2;
                 match self.read(middle)?.first() {
                     Some((first, _)) if *first <= origin => low = middle,
-                    _ => high = middle,
+                    first => (high, next) = (middle, first.map_or(next, |(first, _)| first.bits())),
                 }
             }
             if high == 0 {
                 return Ok(None);
             }
-            self.read(low)?;
+            let entries = self.read(low)?;
+            self.gap = match (entries.first(), entries.last()) {
+                (Some((first, _)), _) if origin < *first => 0..first.bits(),
+                (_, Some((last, _))) if *last < origin => last.bits() + 1..next,
+                _ => 0..0,
+            };
         }
         let Some((_, entries)) = &self.block else { return Ok(None) };
         Ok(entries.binary_search_by_key(&origin, |entry| entry.0).ok().map(|at| &entries[at].1))
@@ -426,6 +438,17 @@ mod tests {
         }
         for number in [0, 3, 7, 2999 * 2999 + 2, (1 << 48) - 1] {
             assert_eq!(file.of(origin(number)).unwrap(), None, "{number}");
+        }
+        // Many origins without marks, one after the other, then one that has some.
+        for (of, slots) in &entries {
+            let beside = [of.bits().saturating_sub(1), of.bits() + 1].map(origin);
+            assert!(
+                beside
+                    .iter()
+                    .filter(|one| entries.binary_search_by_key(*one, |entry| entry.0).is_err())
+                    .all(|one| file.of(*one) == Ok(None))
+            );
+            assert_eq!(file.of(*of).unwrap(), Some(slots));
         }
         assert_eq!(MarkWriter::create(&ground, PATH, label()).unwrap().finish().unwrap(), 0);
         assert_eq!(MarkFile::open(&ground, PATH, label(), 0).unwrap().of(origin(1)).unwrap(), None);

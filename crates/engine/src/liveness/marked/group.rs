@@ -188,9 +188,8 @@ impl<'a> GroupMarks<'a> {
         }
         // If something could not be read, what it refers to keeps its marks.
         let keeps_old = self.keeps_old || self.trust != Trust::Whole;
-        let in_memory = [&self.metadata, &self.others].map(|chunks| {
-            Box::new(chunks.sorted().into_iter().map(|(origin, slots)| Ok((origin, slots.clone())))) as Sorted<'_>
-        });
+        let in_memory = [&self.metadata, &self.others]
+            .map(|chunks| Box::new(chunks.sorted().into_iter().map(|(origin, slots)| Ok((origin, slots.clone())))) as Sorted<'_>);
         let mut sources: Vec<Sorted<'_>> = in_memory.into_iter().collect();
         let files = self.spilled.iter_mut().chain(self.old.as_mut().filter(|_| keeps_old));
         sources.extend(files.map(|file| Box::new(file.entries()) as Sorted<'_>));

@@ -137,8 +137,8 @@ impl Marked {
         let frontier = self.plan(plan, &before, &mut progress)?;
         let is_unchanged = progress.changes.is_empty() && !progress.sweeps_all && frontier == before.frontier;
         match plan {
-            // An idle store is not written to.
-            Some(plan) if is_unchanged && self.covers(plan, &progress.sweep) => {
+            // An idle store is not written to, once what its last sweep did is noted.
+            Some(plan) if is_unchanged && self.lists(plan, &progress.sweep) => {
                 progress.saved.insert(ALL, plan);
                 self.begin_sweep(&mut progress, &gone);
             }
@@ -235,11 +235,12 @@ impl Marked {
         Ok(frontier)
     }
 
-    /// Returns whether a list of what is to be swept has all of these.
-    fn covers(&self, plan: Saved, sweep: &Origins) -> bool {
-        let mut listed = Origins::default();
-        let read = self.open(ALL, plan).and_then(|mut file| file.for_each(&mut |origin, _| listed.insert(origin)));
-        read.is_ok() && sweep.iter().all(|origin| listed.contains(origin))
+    /// Returns whether a list of what is to be swept has these and no others.
+    fn lists(&self, plan: Saved, sweep: &Origins) -> bool {
+        let mut wanted = sweep.iter();
+        let mut is_same = true;
+        let read = self.open(ALL, plan).and_then(|mut file| file.for_each(&mut |origin, _| is_same &= wanted.next() == Some(origin)));
+        read.is_ok() && is_same && wanted.next().is_none()
     }
 
     /// Makes the marks and the plan durable, and gives up old files.

@@ -3,7 +3,7 @@
 use crate::failure::Result;
 use crate::output::{Output, Table};
 use crate::units::{duration, printable, size};
-use onefold_experiment::results::{Expectation, Measured, PaperFigure, Quantity, Results, Variant};
+use onefold_experiment::results::{Expectation, Measured, PaperFigure, Quantity, Results, Side, Variant};
 use onefold_experiment::statistics::{Mean, Outcome, judge, mean};
 use std::time::Duration;
 
@@ -91,9 +91,11 @@ fn interval(value: f64, plus_minus: Option<f64>) -> String {
 }
 
 fn told(results: &Results, expectation: &Expectation) -> String {
+    let is_order = matches!((&expectation.more, &expectation.less), (Side::Variant(_), Side::Variant(_)));
+    let times = if is_order { " times" } else { "" };
     let (ratio, outcome) = match judge(results, expectation) {
-        Outcome::Holds(ratio) => (format!("{ratio:.2} times"), "holds"),
-        Outcome::Fails(ratio) => (format!("{ratio:.2} times"), "does NOT hold"),
+        Outcome::Holds(ratio) => (format!("{ratio:.2}{times}"), "holds"),
+        Outcome::Fails(ratio) => (format!("{ratio:.2}{times}"), "does NOT hold"),
         Outcome::Missing => ("not measured".to_owned(), "is open"),
     };
     let what = match (&expectation.component, expectation.quantity) {
@@ -104,16 +106,22 @@ fn told(results: &Results, expectation: &Expectation) -> String {
         (None, Quantity::SettleTime) => "time to settle".to_owned(),
         (None, Quantity::IndexReads) => "reads of the chunk index".to_owned(),
         (None, Quantity::Share) => "share".to_owned(),
+        (None, Quantity::LatencyP999) => "latency p99.9, ms".to_owned(),
+        (None, Quantity::OpenTime) => "opening, s".to_owned(),
     };
     let factor = expectation.factor.map_or_else(String::new, |factor| format!(" x {factor}"));
+    let side = |side: &Side| match side {
+        Side::Variant(name) => name.clone(),
+        Side::Figure(figure) => figure.to_string(),
+    };
     let less = match &expectation.less_component {
-        Some(component) => format!("{} ({component})", expectation.less),
-        None => expectation.less.clone(),
+        Some(component) => format!("{} ({component})", side(&expectation.less)),
+        None => side(&expectation.less),
     };
     format!(
         "{outcome}: {what}, generation {}: {} >= {}{factor} ({ratio}{})",
         expectation.generation,
-        plain(&expectation.more),
+        plain(&side(&expectation.more)),
         plain(&less),
         if expectation.of_paper { ", an order of the paper" } else { "" }
     )
