@@ -17,6 +17,7 @@ mod process;
 mod random;
 mod reclamation;
 mod report;
+mod sampling;
 mod scrub;
 mod server;
 
@@ -103,7 +104,7 @@ pub struct Options {
     #[arg(long, default_value = "/var/tmp")]
     disk: PathBuf,
     /// Only these parts
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Floors, Part::Pipeline, Part::Ideal, Part::Backups, Part::Ingest, Part::Disks, Part::Iscsi, Part::Reclamation, Part::Marking, Part::Writers, Part::Opening, Part::Clones, Part::Scrub])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Floors, Part::Pipeline, Part::Ideal, Part::Backups, Part::Ingest, Part::Disks, Part::Iscsi, Part::Sampling, Part::Reclamation, Part::Marking, Part::Writers, Part::Opening, Part::Clones, Part::Scrub])]
     parts: Vec<Part>,
     /// Also writes the figures as JSON
     #[arg(long)]
@@ -136,6 +137,8 @@ enum Part {
     Iscsi,
     /// Reclaiming space after many generations, and restores before and after
     Reclamation,
+    /// What a sampled index finds
+    Sampling,
     /// Finding out what is needed after a change, without counts
     Marking,
     /// Latency of writers beside reclamation
@@ -201,6 +204,7 @@ fn measure(part: Part, options: &Options, report: &mut Report) -> Result<()> {
         Part::Iscsi => iscsi::measure(options, report),
         Part::Reclamation => reclamation::generations(options, report),
         Part::Marking => marking::measure(options, report),
+        Part::Sampling => sampling::measure(options, report),
         Part::Writers => reclamation::writers(options, report),
         Part::Opening => reclamation::opening(options, report),
         Part::Clones => reclamation::clones(options, report),

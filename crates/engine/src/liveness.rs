@@ -99,6 +99,11 @@ pub trait Liveness: Send + Sync {
     /// asked where lost chunks have counts.
     fn nobody_needs(&self, places: &[Address]) -> Vec<bool>;
 
+    /// Returns whether [`nobody_needs`](Liveness::nobody_needs) can tell.
+    fn is_surveyed(&self) -> bool {
+        true
+    }
+
     /// Returns whether places of an origin may be unneeded that were needed at the survey before the last one.
     fn may_have_lost(&self, _: Origin) -> bool {
         true

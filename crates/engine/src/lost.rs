@@ -55,8 +55,8 @@ pub(crate) struct Settled {
     /// Changes of the number of chunks, and of the dead bytes beside those of `dead`.
     pub(crate) chunks: i64,
     pub(crate) dead_bytes: i64,
-    /// The files of containers, if they were counted.
-    pub(crate) files: Option<FileFigures>,
+    /// The files of containers, if they were counted, or must be counted again: `Some(None)`.
+    pub(crate) files: Option<Option<FileFigures>>,
     /// Where copies that count for themselves are now.
     pub(crate) redirects: RedirectChanges,
     /// Whether such a copy is somewhere else now.
@@ -263,6 +263,12 @@ impl Engine {
         Ok(true)
     }
 
+    /// Has the files of containers counted by the next opening, unless [`recount`](Self::recount) does it before. A repair
+    /// begins with it: it changes files, and may be killed.
+    pub fn forget_file_figures(&self) -> Result<()> {
+        self.commit_settled(&mut || Ok(Settled { files: Some(None), ..Settled::default() }))
+    }
+
     /// Counts the files of containers, and the stored chunks where each copy counts for itself. A repair needs it at
     /// its end: nobody knows how many chunks were in a container that could not be read. Containers that cannot be read
     /// have none. Durable on return.
@@ -270,7 +276,7 @@ impl Engine {
         self.flush_before_repair()?;
         let _one = self.reclaiming.alone();
         if self.descriptor.profile.is_exact() {
-            return self.commit_settled(&mut || Ok(Settled { files: Some(self.storage.count_files()?), ..Settled::default() }));
+            return self.commit_settled(&mut || Ok(Settled { files: Some(Some(self.storage.count_files()?)), ..Settled::default() }));
         }
         let mut count = 0;
         for container in self.storage.containers()?.iter() {
@@ -284,7 +290,7 @@ impl Engine {
             }
         }
         self.commit_settled(&mut || {
-            let (chunks, files) = (count - self.totals.lock().chunks as i64, Some(self.storage.count_files()?));
+            let (chunks, files) = (count - self.totals.lock().chunks as i64, Some(Some(self.storage.count_files()?)));
             Ok(Settled { chunks, files, ..Settled::default() })
         })
     }
@@ -382,7 +388,7 @@ impl Engine {
             let mut totals = *self.totals.lock();
             totals.chunks = totals.chunks.saturating_add_signed(chunks);
             totals.dead_bytes = totals.dead_bytes.saturating_add_signed(dead_bytes + marked_bytes);
-            totals.files = files.or(totals.files);
+            totals.files = files.unwrap_or(totals.files);
             changes.push(totals.change());
             let mut records = Vec::new();
             if !places.is_empty() {

@@ -5,7 +5,7 @@ use crate::lifecycle::reserve::RESERVE;
 use crate::liveness::dead::{self, DeadSlots};
 use crate::lookup::figures::{self, Figures};
 use crate::{Activity, Engine, EngineError, Mode, Moment, Result};
-use onefold_ground::wire::{Reader, put_varint};
+use onefold_ground::wire::{Reader, WireError, put_varint};
 use onefold_ground::{Access, Ground, Space};
 use onefold_index::sampled::HooksStatistics;
 use onefold_storage::FileFigures;
@@ -252,6 +252,9 @@ impl Totals {
         let read = || {
             let mut reader = Reader::new(value);
             let version = reader.u8()?;
+            if !(1..=2).contains(&version) {
+                return Err(WireError::OutOfRange { what: "version of totals", value: version.into(), offset_bytes: 0 });
+            }
             let mut totals = Totals {
                 raw_bytes: reader.varint()?,
                 stored_bytes: reader.varint()?,
@@ -259,7 +262,7 @@ impl Totals {
                 dead_bytes: reader.varint()?,
                 files: None,
             };
-            if version >= 2 {
+            if version == 2 {
                 let (containers, container_bytes, forwards) = (reader.varint()?, reader.varint()?, reader.varint()?);
                 totals.files = Some(FileFigures { containers, container_bytes, forwards });
             }

@@ -313,6 +313,14 @@ impl ObjectIndex {
         Ok(())
     }
 
+    /// Writes the second copies that are older than the start of the log. The disk had no room for them when the log was
+    /// trimmed, and then the process ended. Damaged copies are left to a check and to the next trim.
+    pub fn renew_copies(&self, log_start: Position) -> Result<()> {
+        let position = |number| copy::position(&*self.ground, &copy::file_name(&self.directory, number));
+        let is_behind = self.numbered().any(|(number, _)| position(number).is_some_and(|position| position < log_start));
+        if is_behind { self.copy_objects() } else { Ok(()) }
+    }
+
     /// Reads all of a partition's file. Returns what keeps the file from being used, and up to where the log is applied
     /// in it, if that can be read.
     pub fn problem_of(ground: &Arc<dyn Ground>, directory: &str, partition: u16) -> Result<(Option<String>, Option<Position>)> {

@@ -36,6 +36,20 @@ impl ContainerSet {
         is_new
     }
 
+    /// Adds the containers of a partition with numbers from `from` up to but not including `end`.
+    pub fn insert_range(&mut self, partition: u16, from: u32, end: u32) {
+        let mut at = from;
+        while at < end {
+            let (group, word, bit) = ContainerSet::place(ContainerId::new(partition, at));
+            let bits = u64::from(end - at).min(u64::from(u64::BITS - bit.trailing_zeros()));
+            let word = &mut self.groups.entry(group).or_insert_with(|| Box::new([0; WORDS]))[word];
+            let added = (u64::MAX >> (u64::from(u64::BITS) - bits)) << bit.trailing_zeros() & !*word;
+            *word |= added;
+            self.len += added.count_ones() as usize;
+            at += bits as u32;
+        }
+    }
+
     /// Removes a container. Returns whether it was there.
     pub fn remove(&mut self, container: ContainerId) -> bool {
         let (group, word, bit) = ContainerSet::place(container);
@@ -154,6 +168,7 @@ mod tests {
         fn m3_8_a_set_of_containers_has_what_a_sorted_set_has(
             steps in proptest::collection::vec((container(), any::<bool>()), 0..200),
             first in container(),
+            length in prop_oneof![0..3u32, 60..70u32, 0..9000u32],
         ) {
             let (mut set, mut model) = (ContainerSet::default(), BTreeSet::new());
             for (container, is_added) in steps {
@@ -164,6 +179,8 @@ mod tests {
                 }
                 prop_assert_eq!(set.contains(container), is_added);
             }
+            set.insert_range(first.partition(), first.number(), first.number().saturating_add(length));
+            model.extend((first.number()..first.number().saturating_add(length)).map(|number| ContainerId::new(first.partition(), number)));
             prop_assert_eq!((set.len(), set.is_empty()), (model.len(), model.is_empty()));
             prop_assert_eq!(set.iter().collect::<Vec<_>>(), model.iter().copied().collect::<Vec<_>>());
             prop_assert_eq!(set.iter_from(first).collect::<Vec<_>>(), model.range(first..).copied().collect::<Vec<_>>());

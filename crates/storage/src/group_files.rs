@@ -12,7 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 impl ContainerStore {
     /// Returns how much has parity. The first call reads the names of all parity files.
     pub fn parity_statistics(&self) -> Result<ParityStatistics> {
-        self.shared.protection.statistics(&*self.shared)
+        let mut sum = ParityStatistics::default();
+        for (_, counted) in self.shared.protection.statistics(&*self.shared)? {
+            sum.groups += counted.groups;
+            sum.containers += counted.containers;
+        }
+        Ok(sum)
     }
 
     /// Returns at most `most` groups with a parity file, ascending, from `first` on.

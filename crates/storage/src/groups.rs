@@ -120,6 +120,11 @@ impl Groups<'_> {
         }
     }
 
+    /// Returns whether the containers without a group are listed.
+    pub(crate) fn is_listed(&self) -> bool {
+        self.here.without.is_some()
+    }
+
     /// Returns at most `most` containers that need a new group, except those that are unfit for now. They need one if
     /// they have none, or if they count on a group that is to be replaced.
     pub(crate) fn wanting(&self, most: usize) -> Vec<ContainerId> {
@@ -150,7 +155,10 @@ impl Groups<'_> {
 
     /// Lets a container go into no new group for now: it could not be read, or a merge is taking it.
     pub(crate) fn set_unfit(&mut self, container: ContainerId) {
-        self.notes.unfit.add(container);
+        // They may be fit, and their folders have to be looked at again.
+        for forgotten in self.notes.unfit.add(container) {
+            self.to_do.changed(Folder::of(forgotten));
+        }
     }
 
     /// Returns whether a repair failed lately, for another reason than a lack of space or the like.
@@ -159,7 +167,7 @@ impl Groups<'_> {
     }
 
     pub(crate) fn set_beyond_repair(&mut self, container: ContainerId) {
-        self.notes.beyond_repair.add(container);
+        let _ = self.notes.beyond_repair.add(container);
     }
 
     /// Notes that a container was rebuilt. Others of its group that could not be rebuilt may be now.

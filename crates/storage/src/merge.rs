@@ -234,7 +234,8 @@ impl Shared {
         self.caches.catalog_for_once(container).map_or_else(|| self.read_catalog(container).map(Arc::new), Ok)
     }
 
-    /// Writes the new container and makes it durable. Returns its catalog and the length of its file. On an error the claim says whether there is a file.
+    /// Writes the new container and makes it durable. Returns its catalog and the length of its file. On an error the
+    /// claim says whether there is a file.
     fn write_merged(&self, partition: u16, created: Position, claim: &mut Claim, plan: &Plan) -> Result<(Catalog, u64)> {
         let id = self.placement.give_out(partition)?;
         let path = file::path(&self.directory, id);

@@ -170,6 +170,11 @@ impl Shared {
     /// * containers of groups that are too small. Also only these, if that joins groups.
     fn candidates(&self, folder: Folder, size: usize, all: bool) -> Result<Option<Vec<ContainerId>>> {
         self.with_groups(folder, |groups| {
+            if !groups.is_listed() {
+                // The folder was evicted meanwhile, with the list of its containers.
+                groups.to_do.changed(folder);
+                return Ok(None);
+            }
             let mut chosen = groups.wanting(size);
             // What the new group joins. A container without parity is worth a group in any case.
             let mut parts = if chosen.is_empty() { 0 } else { 2 };

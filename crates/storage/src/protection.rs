@@ -47,6 +47,9 @@ pub(crate) struct Protection {
     sealed: Mutex<Vec<ContainerId>>,
     /// One thread at a time makes parity.
     making: Mutex<()>,
+    /// How much parity folders had when the bytes of its files were added up, and how many there were. Comes before
+    /// `known`.
+    measured: Mutex<BTreeMap<Folder, (ParityStatistics, u64)>>,
 }
 
 #[derive(Debug)]
@@ -84,7 +87,7 @@ impl Notes {
     }
 }
 
-/// Containers, and since when they are here. If there are too many, all are forgotten.
+/// Containers, and since when they are here. If there are too many, all others are forgotten.
 #[derive(Debug, Default)]
 pub(crate) struct Recent(HashMap<ContainerId, Instant>);
 
@@ -93,11 +96,11 @@ impl Recent {
         self.0.get(&container).is_some_and(|since| since.elapsed() <= RETRY_AFTER)
     }
 
-    pub(crate) fn add(&mut self, container: ContainerId) {
-        if self.0.len() >= KEPT_NOTES {
-            self.0.clear();
-        }
+    /// Adds a container. Returns those that are forgotten.
+    pub(crate) fn add(&mut self, container: ContainerId) -> Vec<ContainerId> {
+        let forgotten = if self.0.len() >= KEPT_NOTES { self.0.drain().map(|(container, _)| container).collect() } else { Vec::new() };
         self.0.insert(container, Instant::now());
+        forgotten
     }
 
     pub(crate) fn remove(&mut self, container: ContainerId) {
@@ -158,7 +161,7 @@ impl Default for Protection {
 impl Protection {
     fn new(most_kept: usize) -> Protection {
         let known = Known { folders: None, kept: Vec::new(), most_kept, notes: Notes::default(), to_do: ToDo::default() };
-        Protection { known: Mutex::new(known), sealed: Mutex::default(), making: Mutex::default() }
+        Protection { known: Mutex::new(known), sealed: Mutex::default(), making: Mutex::default(), measured: Mutex::default() }
     }
 
     /// Keeps others from making parity while the guard lives.
@@ -184,18 +187,30 @@ impl Protection {
         Ok(known.folders(names)?.range(first..).next().map(|(folder, _)| *folder))
     }
 
-    /// Returns how much has parity. Reads the names in folders that were never in memory, one folder after the other.
-    pub(crate) fn statistics(&self, names: &dyn Names) -> Result<ParityStatistics> {
+    /// Returns how much has parity, by folder. Reads the names in folders that were never in memory, one folder after the
+    /// other.
+    pub(crate) fn statistics(&self, names: &dyn Names) -> Result<Vec<(Folder, ParityStatistics)>> {
         let is_uncounted = |(folder, counted): (&Folder, &Option<ParityStatistics>)| counted.is_none().then_some(*folder);
         let uncounted: Vec<Folder> = self.lock().folders(names)?.iter().filter_map(is_uncounted).collect();
         for folder in uncounted {
             // Others may use the groups between two folders.
             self.lock().load(names, folder)?;
         }
-        let mut sum = ParityStatistics::default();
-        for counted in self.lock().folders(names)?.values().flatten() {
-            sum.groups += counted.groups;
-            sum.containers += counted.containers;
+        Ok(self.lock().folders(names)?.iter().filter_map(|(folder, counted)| Some((*folder, (*counted)?))).collect())
+    }
+
+    /// Returns the bytes of all parity files. `measure` returns those of a folder: asked for folders whose parity has
+    /// changed since it was asked before.
+    pub(crate) fn bytes(&self, names: &dyn Names, measure: impl Fn(Folder) -> Result<u64>) -> Result<u64> {
+        let mut measured = self.measured.lock();
+        let mut sum = 0;
+        for (folder, counted) in self.statistics(names)? {
+            let bytes = match measured.get(&folder) {
+                Some((known, bytes)) if *known == counted => *bytes,
+                _ => measure(folder)?,
+            };
+            measured.insert(folder, (counted, bytes));
+            sum += bytes;
         }
         Ok(sum)
     }
@@ -217,7 +232,7 @@ impl Protection {
         !std::mem::replace(&mut self.lock().to_do.is_begun, true)
     }
 
-    /// Takes the folders that need a look; `None`: they could not be listed. They are listed again later.
+    /// Takes the folders to check; `None`: they could not be listed. They are listed again later.
     pub(crate) fn add_unseen(&self, folders: Option<Vec<Folder>>) {
         let to_do = &mut self.lock().to_do;
         to_do.is_begun = folders.is_some();
@@ -398,6 +413,12 @@ mod tests {
         protection.with(disk, group.folder(), note).unwrap();
     }
 
+    fn sum(protection: &Protection, disk: &Disk) -> ParityStatistics {
+        let by_folder = protection.statistics(disk).unwrap();
+        let groups = by_folder.iter().map(|(_, counted)| counted.groups).sum();
+        ParityStatistics { groups, containers: by_folder.iter().map(|(_, counted)| counted.containers).sum() }
+    }
+
     /// What is known of a container: its group, the others with it, and the notes.
     fn view(protection: &Protection, disk: &Disk, id: ContainerId) -> (Option<GroupId>, BTreeSet<GroupId>, bool, bool) {
         on(protection, disk, id, |groups, id| {
@@ -429,11 +450,11 @@ mod tests {
             let members = |(group, members): (&GroupId, &Vec<u32>)| members.iter().map(move |number| (group.folder(), *number)).collect::<Vec<_>>();
             let containers: BTreeSet<_> = names.iter().flat_map(members).collect();
             let expected = ParityStatistics { groups: names.len() as u64, containers: containers.len() as u64 };
-            prop_assert_eq!(few.statistics(&few_disk).unwrap(), expected);
-            prop_assert_eq!(all.statistics(&all_disk).unwrap(), expected);
+            prop_assert_eq!(sum(&few, &few_disk), expected);
+            prop_assert_eq!(sum(&all, &all_disk), expected);
             // A later opening counts the same, and finds the folders in order.
             let later = Protection::new(2);
-            prop_assert_eq!(later.statistics(&few_disk).unwrap(), expected);
+            prop_assert_eq!(sum(&later, &few_disk), expected);
             prop_assert!(few.known.lock().kept.len() <= 1 && later.known.lock().kept.len() <= 2);
         }
     }

@@ -1,7 +1,7 @@
 //! The figures of a store, and the counters behind them while it is open.
 
 use crate::forward::FORWARD_BYTES;
-use crate::parity::parity_directory;
+use crate::parity::parity_folder;
 use crate::store::ContainerStore;
 use crate::{Result, file};
 use onefold_ground::Access;
@@ -66,7 +66,7 @@ impl FileFigures {
 
     /// Returns what is there after some files have gone and others have come.
     pub fn changed(&self, gone: &FileFigures, come: &FileFigures) -> FileFigures {
-        let change = |here: u64, gone: u64, come: u64| (here + come).saturating_sub(gone);
+        let change = |here: u64, gone: u64, come: u64| here.saturating_add(come).saturating_sub(gone);
         FileFigures {
             containers: change(self.containers, gone.containers, come.containers),
             container_bytes: change(self.container_bytes, gone.container_bytes, come.container_bytes),
@@ -76,7 +76,7 @@ impl FileFigures {
 
     /// Returns the bytes that all these files have.
     pub fn bytes(&self) -> u64 {
-        self.container_bytes + self.forwards * FORWARD_BYTES as u64
+        self.container_bytes.saturating_add(self.forwards.saturating_mul(FORWARD_BYTES as u64))
     }
 }
 
@@ -96,22 +96,17 @@ impl ContainerStore {
         Ok(figures)
     }
 
-    /// Returns the sum of the lengths of all parity files. Opens each of them.
+    /// Returns the sum of the lengths of all parity files. Opens those of folders whose parity has changed since the last
+    /// call; the first one opens each.
     pub fn parity_bytes(&self) -> Result<u64> {
-        let ground = &*self.shared.ground;
-        let mut bytes = 0;
-        for partition in self.shared.owners.partitions() {
-            let directory = parity_directory(&self.shared.directory, partition);
-            let folders = if ground.exists(&directory)? { ground.list(&directory)? } else { Vec::new() };
-            for folder in folders.iter().filter(|entry| entry.is_directory) {
-                let folder = format!("{directory}/{}", folder.name);
-                for entry in ground.list(&folder)? {
-                    // It may be replaced meanwhile.
-                    bytes += ground.open(&format!("{folder}/{}", entry.name), Access::Read).and_then(|file| file.len()).unwrap_or(0);
-                }
-            }
-        }
-        Ok(bytes)
+        let shared = &self.shared;
+        shared.protection.bytes(&**shared, |folder| {
+            let path = parity_folder(&shared.directory, folder);
+            let names = if shared.ground.exists(&path)? { shared.ground.list(&path)? } else { Vec::new() };
+            // A file may be replaced meanwhile.
+            let length = |name: &str| shared.ground.open(&format!("{path}/{name}"), Access::Read).and_then(|file| file.len());
+            Ok(names.iter().map(|entry| length(&entry.name).unwrap_or(0)).sum())
+        })
     }
 
     /// Returns the number of containers that are not sealed, and the sum of the lengths of their files.

@@ -106,18 +106,21 @@ pub fn repair(
 impl Repair<'_> {
     fn run(&mut self) -> Result<()> {
         let Some(mut engine) = self.open_with_index()? else { return Ok(()) };
+        engine.forget_file_figures()?;
         self.lost_containers(&engine)?;
         self.forwards(&engine)?;
         self.restore(&engine)?;
         let unreadable = self.containers(&engine)?;
         self.what_was_in(&engine, &unreadable)?;
         if self.monitor.is_cancelled() {
+            engine.recount()?;
             return self.close(engine);
         }
         engine.settle_quarantine()?;
         // The check would report chunks that a dry run only counted as missing.
         let wrong = if self.is_cut { None } else { self.wrong_index(&engine)? };
         if self.monitor.is_cancelled() {
+            engine.recount()?;
             return self.close(engine);
         }
         let may_be_elsewhere = wrong.is_some() || self.report.quarantined_chunks > 0;

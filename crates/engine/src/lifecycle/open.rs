@@ -246,6 +246,9 @@ impl Engine {
         drop(opening_views);
         if mode == Mode::ReadWrite {
             engine.keep_reserve();
+            if let Err(error) = engine.objects.renew_copies(engine.log.start()) {
+                tracing::warn!(%error, "the second copy of objects could not be written; will retry");
+            }
             match engine.note_recount() {
                 // Until there is space, nothing is removed.
                 Err(error) if error.is_full() => tracing::warn!(%error, "the lost chunks could not be noted; a later opening retries"),

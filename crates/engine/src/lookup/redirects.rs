@@ -45,14 +45,14 @@ pub(crate) struct Redirects {
     /// All redirects, for a reader beside a writer: once it holds what it reads, it must not ask the object index any
     /// more.
     held: Option<HashMap<Address, Address>>,
-    /// Whether a settling was left out.
+    /// Whether a settling was skipped: in this opening, or maybe in an earlier one.
     is_unsettled: AtomicBool,
 }
 
 impl Redirects {
     /// `holds`: all redirects are read at once, and the object index is not asked later.
     pub(crate) fn open(objects: Arc<ObjectIndex>, holds: bool) -> Result<Redirects> {
-        let mut redirects = Redirects { objects, origins: RwLock::default(), held: None, is_unsettled: AtomicBool::new(false) };
+        let mut redirects = Redirects { objects, origins: RwLock::default(), held: None, is_unsettled: AtomicBool::new(true) };
         let (mut from, mut held) = (None, HashMap::new());
         while let Some(page) = redirects.page(from)? {
             from = page.last().map(|(origin, _)| *origin);
@@ -77,7 +77,7 @@ impl Redirects {
         Ok((!read.is_empty()).then_some(read))
     }
 
-    /// Notes that redirects could not be settled: the next settling looks at all of them.
+    /// Notes that a settling was skipped, or kept some because nobody could tell: the next one looks at all redirects.
     pub(crate) fn leave_unsettled(&self) {
         self.is_unsettled.store(true, Ordering::SeqCst);
     }

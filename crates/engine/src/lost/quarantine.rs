@@ -526,6 +526,9 @@ impl Engine {
     /// gone, unless a settling before was left out. After copies were joined, that is everywhere.
     fn settle_redirects(&self) -> Result<()> {
         let is_all = self.redirects.begin_settling();
+        if !self.liveness.is_surveyed() {
+            self.redirects.leave_unsettled();
+        }
         let (mut seen, mut after, mut damaged) = (Vec::new(), None, None);
         while let Some(page) = self.redirects.page(after)? {
             after = page.last().map(|(origin, _)| *origin);
@@ -543,6 +546,9 @@ impl Engine {
                 self.commit_settled(&mut || {
                     let mut settled = Settled::default();
                     let unneeded = self.still_nobody_needs(&places, &unmarked);
+                    if unneeded != unmarked {
+                        self.redirects.leave_unsettled();
+                    }
                     for ((copy, next), is_unneeded) in batch.iter().zip(&unneeded) {
                         let end = if *is_unneeded { None } else { Some(self.redirects.follow(*copy, &mut |_| {})?) };
                         if end != Some(*next) {

@@ -122,6 +122,14 @@ pub(super) struct Copied {
     end: u64,
 }
 
+/// Returns the log position up to which a copy is applied. `None`: there is none, or its header is damaged.
+pub(super) fn position(ground: &dyn Ground, path: &str) -> Option<Position> {
+    let mut header = [0; HEADER_BYTES as usize];
+    ground.open(path, Access::Read).and_then(|file| file.read_at(0, &mut header)).ok()?;
+    let field = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes of a header"));
+    (header.starts_with(MAGIC) && field(40) == checksum(&header[..40])).then(|| Position(field(16)))
+}
+
 /// Reads and verifies all of a copy. `None`: there is none.
 pub(super) fn open(ground: &dyn Ground, path: &str) -> Result<Option<Copied>> {
     let file = match ground.open(path, Access::Read) {
@@ -227,6 +235,7 @@ mod tests {
             let expected: Objects = objects.clone().into_iter().filter(|(key, _)| b"bz".contains(&key[0])).collect();
             assert!(read(&*ground).unwrap() == Some(expected), "round {round}");
             assert_eq!(open(&*ground, "copy").unwrap().unwrap().position, position);
+            assert_eq!(super::position(&*ground, "copy"), Some(position));
         }
         let length = ground.open("copy", Access::Read).unwrap().len().unwrap();
         for at in [0, 9, 17, 30, 40, 47, 48, 49, PART_BYTES as u64 + 48, length / 2, length - 1] {

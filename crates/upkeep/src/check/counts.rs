@@ -15,9 +15,9 @@
 //!
 //! Where each copy of a chunk counts for itself, there are no entries. The reference to an address must lead to a slot
 //! there that is alive, or to where the copy was stored again. Each is looked up as it is read (`places.rs`), and the
-//! table has a line only for a copy that is not as it should be. So one pass is enough.
+//! table has a line only for a copy that is not as it should be. So one pass is enough, unless very much is missing.
 //! * *Where chunks are*: again the durable slots. The list of containers is read after the moment; newer containers
-//!   have no such slots.
+//!   have no such slots. A reference is looked up among all slots: what it leads to was durable before it.
 
 use super::places::Places;
 use super::{Check, Needed, ProblemKind};
@@ -61,13 +61,18 @@ pub(crate) fn compare(check: &mut Check<'_>, containers: usize) -> Result<()> {
     let chunks = (statistics.entries + statistics.auxiliary_entries).max(check.report.chunks) as usize;
     let wanted = chunks.saturating_mul(CHUNK_BYTES).div_ceil(check.options.memory_bytes.max(1));
     let is_exact = check.engine.descriptor().profile.is_exact();
-    let passes = if is_exact { wanted.clamp(1, MAX_PASSES).next_power_of_two() } else { 1 };
+    let mut passes = if is_exact { wanted.clamp(1, MAX_PASSES).next_power_of_two() } else { 1 };
     check.monitor.step("references", (passes as u64).saturating_mul(containers as u64 + 1));
     let mut missing = BTreeSet::new();
-    for pass in 0..passes as u64 {
-        if !one_pass(check, range(pass, passes), &mut missing)? {
-            return Ok(());
+    let (mut pass, mut is_first) = (0, true);
+    while pass < passes as u64 {
+        match one_pass(check, range(pass, passes), is_first, &mut missing)? {
+            Pass::Cancelled => return Ok(()),
+            Pass::Done => pass += 1,
+            // So much is missing that its table has no room. What was found before stays.
+            Pass::NoRoom => (pass, passes) = (pass * MORE_PASSES as u64, passes * MORE_PASSES),
         }
+        is_first = false;
         check.report.passes += 1;
     }
     Ok(())
@@ -85,13 +90,26 @@ fn range(pass: u64, passes: usize) -> RangeInclusive<u64> {
 /// More passes than any store needs: each would have a chunk or two.
 const MAX_PASSES: usize = 1 << 40;
 
+/// Lines for which there is memory in any case.
+const LEAST_LINES: usize = 1024;
+
 /// How often a pass is restarted because the object index failed during it.
 const ATTEMPTS: usize = 3;
 
-/// Runs one pass. Returns false if the check was cancelled.
-fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTreeSet<Origin>) -> Result<bool> {
+/// By how much a pass is divided whose table has no room.
+const MORE_PASSES: usize = 16;
+
+/// What became of a pass.
+enum Pass {
+    Done,
+    Cancelled,
+    /// Its table had no room: nothing of it was reported. It has to be divided.
+    NoRoom,
+}
+
+/// Runs one pass. The first one also reports what does not depend on the range.
+fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, is_first: bool, missing: &mut BTreeSet<Origin>) -> Result<Pass> {
     let (engine, monitor) = (check.engine, check.monitor);
-    let is_first = *range.start() == 0;
     let is_mine = |fingerprint: &Fingerprint| range.contains(&fingerprint.prefix());
     let mut attempts = 0;
     let (mut table, moment) = loop {
@@ -121,7 +139,7 @@ fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTr
     let mut knows_all = check.knows_all_objects && !check.counts_more;
     for container in containers.iter() {
         if monitor.is_cancelled() {
-            return Ok(false);
+            return Ok(Pass::Cancelled);
         }
         let durable = moment.containers().of(container);
         if durable == 0 {
@@ -168,10 +186,13 @@ fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTr
             }
         }
     }
+    if table.has_no_room && range.start() < range.end() {
+        return Ok(Pass::NoRoom);
+    }
     check.report.references += table.references;
     table.missing_containers(check, &containers, &forwards, missing);
     table.judge(check, knows_all, !moment.has_moved())?;
-    Ok(true)
+    Ok(Pass::Done)
 }
 
 /// Adds the index entries of the moment's range to the table.
@@ -205,6 +226,9 @@ struct Table<'a> {
     references: u64,
     /// Where each copy counts for itself.
     places: Option<Places<'a>>,
+    /// The most lines, there.
+    most: usize,
+    has_no_room: bool,
     /// Why some reference could not be looked up, which says nothing about the store.
     failed: Option<UpkeepError>,
 }
@@ -213,7 +237,8 @@ impl<'a> Table<'a> {
     fn of(check: &Check<'a>) -> Table<'a> {
         let is_exact = check.engine.descriptor().profile.is_exact();
         let places = (!is_exact).then(|| Places::within(check.engine, check.options.memory_bytes / 2));
-        Table { known: HashMap::new(), references: 0, places, failed: None }
+        let most = (check.options.memory_bytes / 2 / CHUNK_BYTES).max(LEAST_LINES);
+        Table { known: HashMap::new(), references: 0, places, most, has_no_room: false, failed: None }
     }
 
     /// Adds containers that the index names and that do not exist to `missing`, and reports each once.
@@ -246,10 +271,17 @@ impl<'a> Table<'a> {
         if !is_mine(fingerprint) {
             return;
         }
-        let needed = Needed::by(engine, fingerprint, *address);
+        let mut needed = Needed::by(engine, fingerprint, *address);
         let mut stored = None;
         if let Some(places) = &mut self.places {
-            stored = places.length_of(&needed).unwrap_or_else(|error| {
+            let mut found = places.length_of(&needed);
+            if matches!(found, Ok(None)) && !self.known.contains_key(&needed) {
+                // A writer may have stored it again since, elsewhere or where it was looked for before.
+                needed = Needed::by(engine, fingerprint, *address);
+                places.forget(&needed);
+                found = places.length_of(&needed);
+            }
+            stored = found.unwrap_or_else(|error| {
                 self.failed = Some(error);
                 None
             });
@@ -257,6 +289,10 @@ impl<'a> Table<'a> {
                 self.references += times;
                 return;
             }
+        }
+        if self.places.is_some() && self.known.len() >= self.most && !self.known.contains_key(&needed) {
+            self.has_no_room = true;
+            return;
         }
         let chunk = self.known.entry(needed).or_default();
         if let Some(length_bytes) = stored {

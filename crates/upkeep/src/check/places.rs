@@ -1,7 +1,7 @@
 //! Finds out whether copies are where references say, where each copy counts for itself: one reference after the other,
 //! with the catalogs that were asked last in memory. Neighbours in a recipe mostly lie in one container.
 //!
-//! So memory is bounded whatever the size of the store, and one pass is enough.
+//! So memory is bounded whatever the size of the store.
 
 use super::Needed;
 use crate::Result;
@@ -54,6 +54,12 @@ impl<'a> Places<'a> {
         let at = alive.partition_point(|alive| alive.slot < needed.copy.slot());
         let found = alive.get(at).filter(|alive| alive.slot == needed.copy.slot() && alive.fingerprint == needed.fingerprint);
         Ok(found.map(|alive| alive.length_bytes))
+    }
+
+    /// Has the chunks around a copy read again when they are asked for next.
+    pub(super) fn forget(&mut self, needed: &Needed) {
+        self.young.remove(&needed.copy.origin());
+        self.old.remove(&needed.copy.origin());
     }
 
     fn keep(&mut self, origin: Origin, alive: Vec<Alive>) {

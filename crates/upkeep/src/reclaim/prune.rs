@@ -114,7 +114,7 @@ fn prune_once(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor
         (report.chunks, report.chunk_bytes, report.problems, report.is_complete) = (chunks, bytes, damaged, is_complete);
         report.kept_for = kept_for;
         if let Err(error) = super::named::forget_useless(engine, chunks, &go_on) {
-            report.problems.push(format!("files that are known by their names were left as they are: {error}"));
+            tracing::warn!(%error, "files that are known by their names were left as they are");
         }
         found = Found::new(engine, options)?;
         engine.for_each_dead(&mut |container, slots| found.add(container, &slots))?;

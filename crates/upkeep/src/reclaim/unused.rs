@@ -74,9 +74,12 @@ pub fn remove_unused(engine: &Arc<Engine>, monitor: &dyn Monitor, go_on: &dyn Fn
         }
         if !removal.was_left {
             removal.report.is_complete = !removal.was_in_use && removal.report.damaged.is_empty() && !removal.report.is_short_of_room;
-            if removal.report.is_complete {
-                // Notes what was looked at, or the next process would look at all of it again. If that fails, it does.
-                let _ = engine.survey(&mut StoreRoots::new(engine.digest_bytes()), &go_on, &mut Vec::new());
+            // Notes what was looked at, or the next process would look at all of it again.
+            if removal.report.is_complete
+                && !engine.descriptor().profile.counts()
+                && let Err(error) = engine.survey(&mut StoreRoots::new(engine.digest_bytes()), &go_on, &mut Vec::new())
+            {
+                tracing::warn!(%error, "it could not be noted which containers have no unused chunks; the next search looks at them again");
             }
             break;
         }

@@ -103,7 +103,7 @@ impl MarkWriter {
     /// Ends the file and returns it for reading. Nothing is durable.
     pub(crate) fn into_reader(mut self) -> Result<MarkFile, GroundError> {
         self.end()?;
-        let name = format!("marks of group {:016x} on their way", self.label.group.bits());
+        let name = format!("unfinished marks of group {:016x}", self.label.group.bits());
         Ok(MarkFile { file: self.file, name, label: self.label, length_bytes: self.written_bytes, block: None, gap: 0..0 })
     }
 
@@ -256,12 +256,13 @@ pub(crate) struct Union<'a> {
     heads: BTreeMap<(Origin, usize), Slots>,
     /// Sources whose next entry was not read yet.
     unread: Vec<usize>,
+    last: Option<Origin>,
 }
 
 impl<'a> Union<'a> {
     pub(crate) fn of(sources: Vec<Sorted<'a>>) -> Union<'a> {
         let unread = (0..sources.len()).collect();
-        Union { sources, heads: BTreeMap::new(), unread }
+        Union { sources, heads: BTreeMap::new(), unread, last: None }
     }
 }
 
@@ -277,6 +278,9 @@ impl Iterator for Union<'_> {
             }
         }
         let ((origin, number), mut slots) = self.heads.pop_first()?;
+        if self.last.replace(origin) >= Some(origin) {
+            return Some(Err(format!("marks of container {origin} are not in their order")));
+        }
         self.unread.push(number);
         while let Some(other) = self.heads.first_entry().filter(|head| head.key().0 == origin) {
             self.unread.push(other.key().1);

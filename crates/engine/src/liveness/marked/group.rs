@@ -128,10 +128,9 @@ impl<'a> GroupMarks<'a> {
         if self.failed.is_some() {
             return false;
         }
-        let is_new = match step.is_data() {
-            true => self.others.insert(step.address),
-            false => !self.has_old(step.address) && self.metadata.insert(step.address),
-        };
+        let chunks = if step.is_data() { &mut self.others } else { &mut self.metadata };
+        // Neighbours are asked for one after the other, and lie in one block of the old marks.
+        let is_new = chunks.insert(step.address) && !self.has_old(step.address);
         if is_new {
             self.names.push((step.fingerprint, step.address));
             if self.names.len() == RESOLVED_TOGETHER {

@@ -50,6 +50,10 @@ impl Liveness for Marked {
         self.added_since(engine, places)
     }
 
+    fn is_surveyed(&self) -> bool {
+        self.state.lock().run.as_ref().is_some_and(|run| run.is_planned && run.ended.is_none())
+    }
+
     fn may_have_lost(&self, origin: Origin) -> bool {
         self.state.lock().run.as_ref().is_none_or(|run| !run.is_planned || run.sweep.contains(origin))
     }

@@ -23,7 +23,7 @@ impl Origins {
 
     /// Adds the origins of a partition from number `from` up to but not including `end`.
     pub(crate) fn insert_range(&mut self, partition: u16, from: u32, end: u32) {
-        self.0.extend((from.max(1)..end).map(|number| ContainerId::new(partition, number)));
+        self.0.insert_range(partition, from.max(1), end);
     }
 
     /// Returns the origins from `from` on, in order.

@@ -212,26 +212,30 @@ impl Marked {
     /// Adds to the sweep what the last one left, and what is newer than it. Returns the next frontier.
     fn plan(&self, left: Option<Saved>, swept: &Swept, progress: &mut Progress) -> Result<BTreeMap<u16, u32>> {
         let mut is_known = true;
-        match (self.state.lock().left.take(), left) {
+        let kept = self.state.lock().left.take();
+        match (kept, left) {
             (Some(left), _) => left.iter().for_each(|origin| progress.sweep.insert(origin)),
             (None, Some(left)) => self.lose(ALL, left, progress),
             // Without the list, nobody knows what the last sweep left.
             (None, None) => is_known = false,
         }
-        let state = self.state.lock();
+        let (committed, has_swept) = {
+            let state = self.state.lock();
+            let Some(run) = &state.run else { return Ok(BTreeMap::new()) };
+            (run.committed.clone(), state.has_swept)
+        };
         let mut frontier = BTreeMap::new();
-        let Some(run) = &state.run else { return Ok(frontier) };
-        for (partition, end) in run.committed.ends() {
+        for (partition, end) in committed.ends() {
             let is_known = is_known && !progress.sweeps_all;
             let from = swept.frontier.get(&partition).copied().filter(|_| is_known).unwrap_or(1);
             // An earlier opening may have swept numbers that this one gives out again.
             let opened_at = self.opened_at.get(&partition).copied().unwrap_or(1);
-            let from = if state.has_swept { from } else { from.min(opened_at) };
+            let from = if has_swept { from } else { from.min(opened_at) };
             progress.sweep.insert_range(partition, from, end);
             frontier.insert(partition, end);
         }
         // They get more chunks, which the next run has to look at.
-        run.committed.growing().for_each(|origin| progress.sweep.insert(origin));
+        committed.growing().for_each(|origin| progress.sweep.insert(origin));
         Ok(frontier)
     }
 
@@ -278,6 +282,8 @@ impl Marked {
         if let Some(run) = &mut state.run {
             run.sweep = std::mem::take(&mut progress.sweep);
             run.is_planned = true;
+            // From here on others judge by it.
+            run.ended.clone_from(&progress.done.held);
         }
     }
 }
