@@ -331,11 +331,24 @@ impl WriteStream {
         engine.served(chunks.iter().map(|(_, length)| *length as usize).sum());
         self.wake();
         let zeros = vec![0; chunks.iter().map(|(_, length)| *length as usize).max().unwrap_or(0)];
-        let data: Vec<&[u8]> = chunks.iter().map(|(_, length)| &zeros[..*length as usize]).collect();
-        let names: Vec<Fingerprint> = chunks.iter().map(|(name, _)| *name).collect();
         // The chain for data may have a filter that looks at the bytes.
         let hints = Hints { chain: Some(engine.filters.metadata()), ..Hints::default() };
-        self.store(&data, &names, hints, out)
+        let mut chunks = chunks.iter();
+        self.store_steps(
+            hints,
+            |_, step| {
+                for (name, length) in chunks.by_ref() {
+                    step.chunks.push(&zeros[..*length as usize]);
+                    step.fingerprints.push(*name);
+                    step.bytes += *length as usize;
+                    if step.bytes >= STEP_BYTES {
+                        break;
+                    }
+                }
+                !step.chunks.is_empty()
+            },
+            |_, pieces| out.extend(pieces),
+        )
     }
 
     /// Stores a metadata chunk that refers to `references` (one each time it names a chunk); they are counted if the

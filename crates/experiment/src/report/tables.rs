@@ -166,13 +166,13 @@ pub fn steps(run: &Results) -> Markup {
 fn fill(filled: &Filled) -> Markup {
     html! {
         table.about {
-            tr { th { "Chunks" } td { (number(filled.chunks as f64)) " by name, as if of " (size(filled.logical_bytes as f64)) } }
-            tr { th { "Hooks" } td { (number(filled.hooks as f64)) ", one of " (filled.sampled_rate) " fingerprints in the sample" } }
+            tr { th { "Chunks" } td { (round_number(filled.chunks as f64)) " by name, as if of " (size(filled.logical_bytes as f64)) } }
+            tr { th { "Hooks" } td { (round_number(filled.hooks as f64)) ", one of " (filled.sampled_rate) " fingerprints in the sample" } }
             tr { th { "Recipes and directories" } td { (size(filled.metadata_bytes as f64)) } }
-            @for (name, taken) in &filled.directories {
+            @for (name, taken) in filled.directories.iter().filter(|(_, taken)| taken.files > 0) {
                 tr {
                     th { (name) }
-                    td { (size(taken.bytes as f64)) " in " (number(taken.files as f64)) " files, " (number(taken.bytes as f64 / filled.chunks.max(1) as f64)) " bytes a chunk" }
+                    td { (size(taken.bytes as f64)) " in " (round_number(taken.files as f64)) " files, " (number(taken.bytes as f64 / filled.chunks.max(1) as f64)) " bytes a chunk" }
                 }
             }
             tr { th { "Memory, greatest" } td { (size(filled.peak_memory_bytes as f64)) } }

@@ -13,8 +13,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Chunks named at a time.
-const BATCH_CHUNKS: u64 = 1024;
+/// Chunks named at a time: streams look ahead within them.
+const BATCH_CHUNKS: u64 = 16 << 10;
 /// The numbers of each client's chunks begin so far from those of the one before; the store is filled with lower ones.
 const NUMBERS_OF_CLIENT: u64 = 1 << 44;
 
