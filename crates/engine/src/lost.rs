@@ -263,8 +263,8 @@ impl Engine {
         Ok(true)
     }
 
-    /// Has the files of containers counted by the next opening, unless [`recount`](Self::recount) does it before. A repair
-    /// begins with it: it changes files, and may be killed.
+    /// Has the files of containers counted by the next opening, unless [`recount`](Self::recount) does it before. A
+    /// repair begins with it: it changes files, and may be killed.
     pub fn forget_file_figures(&self) -> Result<()> {
         self.commit_settled(&mut || Ok(Settled { files: Some(None), ..Settled::default() }))
     }

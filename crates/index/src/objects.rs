@@ -313,8 +313,8 @@ impl ObjectIndex {
         Ok(())
     }
 
-    /// Writes the second copies that are older than the start of the log. The disk had no room for them when the log was
-    /// trimmed, and then the process ended. Damaged copies are left to a check and to the next trim.
+    /// Writes the second copies that are older than the start of the log. The disk had no room for them when the log
+    /// was trimmed, and then the process ended. Damaged copies are left to a check and to the next trim.
     pub fn renew_copies(&self, log_start: Position) -> Result<()> {
         let position = |number| copy::position(&*self.ground, &copy::file_name(&self.directory, number));
         let is_behind = self.numbered().any(|(number, _)| position(number).is_some_and(|position| position < log_start));

@@ -187,8 +187,8 @@ impl Protection {
         Ok(known.folders(names)?.range(first..).next().map(|(folder, _)| *folder))
     }
 
-    /// Returns how much has parity, by folder. Reads the names in folders that were never in memory, one folder after the
-    /// other.
+    /// Returns how much has parity, by folder. Reads the names in folders that were never in memory, one folder after
+    /// the other.
     pub(crate) fn statistics(&self, names: &dyn Names) -> Result<Vec<(Folder, ParityStatistics)>> {
         let is_uncounted = |(folder, counted): (&Folder, &Option<ParityStatistics>)| counted.is_none().then_some(*folder);
         let uncounted: Vec<Folder> = self.lock().folders(names)?.iter().filter_map(is_uncounted).collect();

@@ -96,8 +96,8 @@ impl ContainerStore {
         Ok(figures)
     }
 
-    /// Returns the sum of the lengths of all parity files. Opens those of folders whose parity has changed since the last
-    /// call; the first one opens each.
+    /// Returns the sum of the lengths of all parity files. Opens those of folders whose parity has changed since the
+    /// last call; the first one opens each.
     pub fn parity_bytes(&self) -> Result<u64> {
         let shared = &self.shared;
         shared.protection.bytes(&**shared, |folder| {

@@ -128,6 +128,28 @@ fn m3_8_a_check_takes_one_pass_and_little_memory_and_finds_what_is_missing() {
     });
 }
 
+#[test]
+fn m3_8_a_check_divides_its_pass_when_more_is_missing_than_it_has_memory_for() {
+    let ground = store();
+    let data = noise(1, VOLUME_BYTES as usize);
+    with(&ground, roomy(), |_, volumes| write(volumes, "one", &data));
+    let sealed = with(&ground, roomy(), |engine, _| {
+        let storage = engine.storage();
+        storage.containers().unwrap().iter().filter(|container| storage.is_sealed(*container)).collect::<Vec<_>>()
+    });
+    sealed.iter().for_each(|container| ground.remove(&file(*container)).unwrap());
+    let counts = [1, 256 << 20].map(|memory_bytes| {
+        with(&ground, roomy(), |engine, _| {
+            let report = check(engine, CheckOptions { memory_bytes, ..CheckOptions::default() }, &NoMonitor).unwrap();
+            (report.passes, report.references, report.problem_count)
+        })
+    });
+    let [little, much] = counts;
+    assert!(little.0 > 1 && much.0 == 1, "{counts:?}");
+    assert_eq!(little.1, much.1);
+    assert!(little.2 > 500 && much.2 > 500, "{counts:?}");
+}
+
 /// Joins all copies.
 fn joined(engine: &Arc<Engine>) -> DedupReport {
     // Several parts in files, read in several passes.

@@ -91,7 +91,7 @@ fn range(pass: u64, passes: usize) -> RangeInclusive<u64> {
 const MAX_PASSES: usize = 1 << 40;
 
 /// Lines for which there is memory in any case.
-const LEAST_LINES: usize = 1024;
+const LEAST_LINES: usize = 256;
 
 /// How often a pass is restarted because the object index failed during it.
 const ATTEMPTS: usize = 3;
