@@ -11,6 +11,7 @@
 
 use crate::{Engine, EngineError, Result};
 use onefold_index::{Held, objects};
+use onefold_oplog::Position;
 use onefold_storage::CommittedSlots;
 use parking_lot::MutexGuard;
 use std::ops::RangeInclusive;
@@ -20,6 +21,7 @@ pub struct Moment<'a> {
     engine: &'a Engine,
     objects: objects::Moment<'a>,
     containers: CommittedSlots,
+    position: Position,
     chunks: Option<Held<'a>>,
     _nothing_removed: Option<MutexGuard<'a, ()>>,
 }
@@ -44,6 +46,7 @@ impl Engine {
             engine: self,
             objects: self.objects.moment()?,
             containers: self.storage.committed_slots(),
+            position: self.log.end(),
             chunks,
             _nothing_removed: nothing_removed,
         })
@@ -70,6 +73,11 @@ impl<'a> Moment<'a> {
     /// Returns how many slots of each container the log had.
     pub fn containers(&self) -> &CommittedSlots {
         &self.containers
+    }
+
+    /// Returns where the log ended.
+    pub(crate) fn position(&self) -> Position {
+        self.position
     }
 
     /// Returns the entries of the chunk index, once. Read them soon.

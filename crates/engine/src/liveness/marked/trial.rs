@@ -113,6 +113,8 @@ impl Marked {
             }
             let mut chunks = trace(engine, moment, roots, group, go_on, &mut Vec::new()).0;
             let unchanged = self.unchanged(group, saved.get(&group).copied(), all).filter(|_| !moment.has_moved());
+            // Marks that were made since the moment may rightly lack what was dropped in between.
+            let unchanged = unchanged.filter(|saved| saved.position <= moment.position());
             // A file that was removed is made again: repairs remove all of them.
             if let Some(saved) = unchanged.filter(|saved| self.ground.exists(&self.path(group, *saved)).unwrap_or(true)) {
                 wrong.extend(self.compare(group, saved, &mut chunks).err());
