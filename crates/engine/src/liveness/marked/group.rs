@@ -26,6 +26,8 @@ pub(crate) struct GroupMarks<'a> {
     engine: &'a Engine,
     metadata: Chunks,
     others: Chunks,
+    /// Of these: places that no reference names. Chunks are there now.
+    moved: Chunks,
     /// Memory for the others.
     limit_bytes: usize,
     /// Marks that there was no memory for, each file in order.
@@ -45,6 +47,15 @@ pub(crate) struct GroupMarks<'a> {
     failed: Option<EngineError>,
 }
 
+/// What a group leads to.
+pub(crate) struct Traced {
+    /// All of it.
+    pub(crate) chunks: Chunks,
+    /// Its metadata chunks, and some others.
+    pub(crate) metadata: Chunks,
+    pub(crate) trust: Trust,
+}
+
 impl<'a> GroupMarks<'a> {
     /// Begins with nothing. `old`: marks that had all that the group needed. `is_current`: no chunk got another place
     /// since. `limit_bytes`: memory for marks of data.
@@ -53,6 +64,7 @@ impl<'a> GroupMarks<'a> {
             engine,
             metadata: Chunks::default(),
             others: Chunks::default(),
+            moved: Chunks::default(),
             limit_bytes,
             spilled: Vec::new(),
             names: Vec::new(),
@@ -164,7 +176,9 @@ impl<'a> GroupMarks<'a> {
     fn resolve(&mut self) {
         let names = std::mem::take(&mut self.names);
         let asked = self.engine.further_places(&names, &mut |place| {
-            self.others.insert(place);
+            if !self.metadata.contains(place) && self.others.insert(place) {
+                self.moved.insert(place);
+            }
         });
         if let Err(error) = asked {
             self.lacks(error.to_string());
@@ -172,10 +186,11 @@ impl<'a> GroupMarks<'a> {
     }
 
     /// Returns the marks without writing them. Call only if there was no limit of memory.
-    pub(crate) fn finish(mut self) -> (Chunks, Trust) {
+    pub(crate) fn finish(mut self) -> Traced {
         self.resolve();
         self.metadata.sorted().into_iter().for_each(|(origin, slots)| self.others.add(origin, slots));
-        (self.others, self.trust)
+        self.moved.sorted().into_iter().for_each(|(origin, slots)| self.metadata.add(origin, slots));
+        Traced { chunks: self.others, metadata: self.metadata, trust: self.trust }
     }
 
     /// Writes the marks, and adds the origins that lost some to `lost`. Durable on return, but for the name. Errors

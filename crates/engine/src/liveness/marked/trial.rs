@@ -2,7 +2,7 @@
 
 use crate::liveness::Candidate;
 use crate::liveness::marked::file::Label;
-use crate::liveness::marked::group::GroupMarks;
+use crate::liveness::marked::group::{GroupMarks, Traced};
 use crate::liveness::marked::objects::{Changed, Saved, Trust};
 use crate::liveness::marked::origins::Chunks;
 use crate::liveness::marked::state::{ALL, Marked};
@@ -36,7 +36,7 @@ impl Marked {
             {
                 continue;
             }
-            let (chunks, trust) = trace(engine, &moment, roots, group, &|| true, damaged);
+            let Traced { chunks, trust, .. } = trace(engine, &moment, roots, group, &|| true, damaged);
             if trust != Trust::Whole {
                 return Ok(Vec::new());
             }
@@ -111,7 +111,7 @@ impl Marked {
             if !go_on() {
                 break;
             }
-            let mut chunks = trace(engine, moment, roots, group, go_on, &mut Vec::new()).0;
+            let Traced { mut chunks, metadata, .. } = trace(engine, moment, roots, group, go_on, &mut Vec::new());
             let unchanged = self.unchanged(group, saved.get(&group).copied(), all).filter(|_| !moment.has_moved());
             // Marks that were made since the moment may rightly lack what was dropped in between.
             let unchanged = unchanged.filter(|saved| saved.position <= moment.position());
@@ -119,7 +119,7 @@ impl Marked {
             if let Some(saved) = unchanged.filter(|saved| self.ground.exists(&self.path(group, *saved)).unwrap_or(true)) {
                 wrong.extend(self.compare(group, saved, &mut chunks).err());
             }
-            chunks.sorted().into_iter().for_each(|(origin, slots)| reached.0.add(origin, slots));
+            metadata.sorted().into_iter().for_each(|(origin, slots)| reached.0.add(origin, slots));
         }
         Ok(reached)
     }
@@ -144,12 +144,12 @@ impl Marked {
     }
 }
 
-/// The chunks that can be reached from all groups. Takes a bit for each stored chunk.
+/// The metadata chunks that can be reached from all groups. Takes a bit for each.
 #[derive(Debug, Default)]
 pub struct Reached(Chunks);
 
 impl Reached {
-    /// Returns whether a chunk can be reached.
+    /// Returns whether a metadata chunk can be reached.
     pub fn contains(&self, address: Address) -> bool {
         self.0.contains(address)
     }
@@ -171,7 +171,7 @@ fn trace(
     group: Group,
     go_on: &dyn Fn() -> bool,
     damaged: &mut Vec<String>,
-) -> (Chunks, Trust) {
+) -> Traced {
     let mut marks = GroupMarks::new(engine, None, false, usize::MAX);
     marks.mark(Label { group, position: Position(0) }, moment, roots, go_on);
     damaged.append(&mut marks.damaged);
