@@ -523,7 +523,7 @@ impl Engine {
     }
 
     /// Removes redirects from addresses that no group has marked, and shortens chains. Looks only where marks may have
-    /// gone, unless a settling before was left out. After copies were joined, that is everywhere.
+    /// gone, unless a settling before was skipped. After copies were joined, that is everywhere.
     fn settle_redirects(&self) -> Result<()> {
         let is_all = self.redirects.begin_settling();
         if !self.liveness.is_surveyed() {

@@ -66,7 +66,8 @@ pub(crate) fn compare(check: &mut Check<'_>, containers: usize) -> Result<()> {
     let mut missing = BTreeSet::new();
     let (mut pass, mut is_first) = (0, true);
     while pass < passes as u64 {
-        match one_pass(check, range(pass, passes), is_first, &mut missing)? {
+        let turn = Turn { range: range(pass, passes), is_first, may_divide: passes < MAX_PASSES };
+        match one_pass(check, turn, &mut missing)? {
             Pass::Cancelled => return Ok(()),
             Pass::Done => pass += 1,
             // So much is missing that its table has no room. What was found before stays.
@@ -107,8 +108,19 @@ enum Pass {
     NoRoom,
 }
 
-/// Runs one pass. The first one also reports what does not depend on the range.
-fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, is_first: bool, missing: &mut BTreeSet<Origin>) -> Result<Pass> {
+/// What a pass is to do.
+struct Turn {
+    /// Prefixes of the names that it looks at.
+    range: RangeInclusive<u64>,
+    /// Whether it also reports what does not depend on the range.
+    is_first: bool,
+    /// Whether it may be divided. If not, what has no room is left out: names are alike only if somebody chose them.
+    may_divide: bool,
+}
+
+/// Runs one pass.
+fn one_pass(check: &mut Check<'_>, turn: Turn, missing: &mut BTreeSet<Origin>) -> Result<Pass> {
+    let Turn { range, is_first, may_divide } = turn;
     let (engine, monitor) = (check.engine, check.monitor);
     let is_mine = |fingerprint: &Fingerprint| range.contains(&fingerprint.prefix());
     let mut attempts = 0;
@@ -186,7 +198,10 @@ fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, is_first: bool, m
             }
         }
     }
-    if table.has_no_room && range.start() < range.end() {
+    if let Some(error) = table.failed.take() {
+        return Err(error);
+    }
+    if table.has_no_room && may_divide {
         return Ok(Pass::NoRoom);
     }
     check.report.references += table.references;
@@ -314,10 +329,7 @@ impl<'a> Table<'a> {
 
     /// Compares what is known of each chunk. Without `knows_all`, a count may be too great, but never too small.
     /// Without `is_one_moment`, counts and references are of different times, so counts are not compared.
-    fn judge(mut self, check: &mut Check<'_>, knows_all: bool, is_one_moment: bool) -> Result<()> {
-        if let Some(error) = self.failed.take() {
-            return Err(error);
-        }
+    fn judge(self, check: &mut Check<'_>, knows_all: bool, is_one_moment: bool) -> Result<()> {
         let counts = check.engine.descriptor().profile.counts();
         let is_exact = check.engine.descriptor().profile.is_exact();
         for (needed, chunk) in self.known {
