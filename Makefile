@@ -16,16 +16,20 @@ BENCH_BYTES ?= 1000000000
 BENCH_RUNS ?= 3
 # Runs of each program of `bench-peers`.
 PEERS_RUNS ?= 1
+# The same of `bench-servers`, milliseconds that a byte is on its way (a section for each), and clients at once.
+SERVERS_RUNS ?= 3
+SERVERS_DELAY ?= 0,25
+SERVERS_CLIENTS ?= 64
 # Bytes of a generation, all clients together, of `bench-papers` (128GiB: that of the papers), and repetitions.
 PAPERS_SIZE ?= 1GiB
 PAPERS_RUNS ?= 3
 # The papers' experiments, by number.
 PAPERS = $(shell ls bench/papers/*.toml | sort -V)
 
-.PHONY: help run demo test simulate lint bench bench-quick bench-papers bench-peers fuzz mutations docs
+.PHONY: help run demo test simulate lint bench bench-quick bench-papers bench-peers bench-servers fuzz mutations docs
 
 help: ## Lists what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Settings: make demo DIR=/etc STORE=/tmp/store; make fuzz TARGET=wire SECONDS_EACH=600"
 
 run: ## Demo, then a disk of 1 TiB over NBD until Ctrl-C
@@ -37,13 +41,14 @@ demo: ## Backs DIR up twice into STORE, restores it to RESTORED, compares
 	tools/demo "$(DIR)" "$(STORE)" "$(RESTORED)"
 
 test: ## All tests; those that need a tool which is missing say so and skip
-	tools/test-packages
+	CARGO=$(CARGO) tools/test-packages pjdfstest@0.2.2
 	$(CARGO) test --workspace --no-fail-fast
 
-simulate: ## Crash harness at ten times its seeds, then many power cuts on ext4, XFS and btrfs (as root): CRASH_SEEDS=50 POWER_CUTS=1000
-	tools/test-packages
+simulate: ## Crash harness at ten times its seeds, many power cuts on ext4, XFS and btrfs, fsx (as root): CRASH_SEEDS=50 POWER_CUTS=1000
+	CARGO=$(CARGO) tools/test-packages fsx@0.3.2
 	ONEFOLD_CRASH_SEEDS=$(CRASH_SEEDS) $(CARGO) test --no-fail-fast --package onefold-crash-harness --package onefold-upkeep --package onefold-engine --test exact --test defaults --test crash
 	ONEFOLD_POWER_CUTS=$(POWER_CUTS) $(CARGO) test --package onefold-tests --test power_cut -- --nocapture
+	$(CARGO) test --package onefold-tests --test filesystem_suites -- --nocapture
 
 # `tools/prose` refuses lines over 120 characters and words that are no plain English, in *.md files and comments.
 lint: ## Formatting, clippy, licences, lock files, prose of documents and comments
@@ -76,6 +81,12 @@ bench-peers: ## Other backup programs beside ours: installs what can be had, mea
 	$(CARGO) build --release --bin onefold --bin onefold-bench
 	bench/peers/install "$${CARGO_TARGET_DIR:-target}"/peers
 	"$${CARGO_TARGET_DIR:-target}"/release/onefold-bench peers --size $(BENCH_BYTES) --runs $(PEERS_RUNS) --programs "$${CARGO_TARGET_DIR:-target}"/peers/bin --out "$${CARGO_TARGET_DIR:-target}"/peers
+
+bench-servers: ## Backups over a connection, other servers beside ours, then many clients: writes target/servers.md and target/many.md
+	$(CARGO) build --release --bin onefold --bin onefold-bench
+	bench/peers/install "$${CARGO_TARGET_DIR:-target}"/peers servers
+	"$${CARGO_TARGET_DIR:-target}"/release/onefold-bench servers --size $(BENCH_BYTES) --runs $(SERVERS_RUNS) --delay $(SERVERS_DELAY) --programs "$${CARGO_TARGET_DIR:-target}"/peers/bin --out "$${CARGO_TARGET_DIR:-target}"/servers
+	"$${CARGO_TARGET_DIR:-target}"/release/onefold-bench servers --many $(SERVERS_CLIENTS) --out "$${CARGO_TARGET_DIR:-target}"/many
 
 fuzz: ## Each fuzz target for a minute (nightly Rust, C++ compiler, cargo-fuzz)
 	tools/fuzz $(SECONDS_EACH) $(TARGET)

@@ -1,6 +1,7 @@
 //! Commands beside a running daemon do and say what they do and say without one; nothing that connects to the daemon's
 //! socket harms it.
 
+use onefold_remote::transport::{Channel, ChannelError, ClientSession, ConnectOptions, Credentials, Target, codes};
 use onefold_tests::{Client, Daemon, Random, Run, Running, Scene, is_root, noise};
 use std::fs;
 use std::io::{Read, Write};
@@ -15,16 +16,38 @@ use std::time::{Duration, Instant};
 /// The longest that a test waits for something that the daemon does by itself.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What a client says first, in version 2 of the protocol.
-const GREETING: &[u8] = b"1FLDCTL1\x02\0\0\0";
+/// The service of commands, and the kinds of its messages.
+const COMMAND: u8 = 1;
+const REQUEST: u8 = 1;
+const CANCEL: u8 = 2;
+const ANSWER: u8 = 3;
+const QUESTION: u8 = 21;
 
-fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
-    [&[kind][..], &u32::try_from(payload.len()).unwrap().to_le_bytes(), payload].concat()
+/// A session with the daemon, from this process.
+fn session(scene: &Scene) -> ClientSession {
+    let mut options = ConnectOptions::new(Target::Unix(socket(scene)), Credentials::default());
+    options.retry = Duration::ZERO;
+    ClientSession::connect(options).unwrap()
 }
 
-fn request(command: &str) -> Vec<u8> {
-    let call = format!(r#"{{"command":{command},"quiet":false,"progress":false,"can_ask":false,"zone":null}}"#);
-    [GREETING, &frame(1, call.as_bytes())].concat()
+fn call(command: &str, can_ask: bool) -> Vec<u8> {
+    format!(r#"{{"command":{command},"quiet":false,"progress":false,"can_ask":{can_ask},"zone":null}}"#).into_bytes()
+}
+
+/// Begins a command.
+fn request(session: &ClientSession, command: &str, can_ask: bool) -> Channel {
+    let channel = session.open(COMMAND, Vec::new()).unwrap();
+    channel.send(REQUEST, call(command, can_ask)).unwrap();
+    channel
+}
+
+/// Everything that comes until the end.
+fn rest(channel: &Channel) -> String {
+    let mut said = String::new();
+    while let Ok(Some(message)) = channel.receive() {
+        said.push_str(&String::from_utf8_lossy(&message.payload));
+    }
+    said
 }
 
 fn socket(scene: &Scene) -> PathBuf {
@@ -141,7 +164,7 @@ fn what_needs_files_of_the_caller_is_refused_and_says_why() {
     let scene = Scene::new(&[], "");
     let _daemon = scene.serve();
     fs::write(scene.path("file"), "text").unwrap();
-    for command in [&["backup", "--name", "n", "file"][..], &["volume", "import", "v", "file"], &["check", "--rebuild-index"]] {
+    for command in [&["volume", "import", "v", "file"][..], &["check", "--rebuild-index"]] {
         let text = scene.run(command).ends_with(2).text();
         assert!(text.contains("in use: ") && text.contains("`serve`") && text.contains("stop the daemon"), "{text}");
     }
@@ -188,29 +211,34 @@ fn garbage_on_the_socket_harms_nobody() {
     let scene = Scene::new(&[], "");
     let daemon = scene.serve();
     let mut random = Random::new(1);
-    let good = request(r#"{"volume-list":{"format":{"json":true}}}"#);
     for round in 0..60 {
-        let mut stream = UnixStream::connect(socket(&scene)).unwrap();
-        let mut bytes = match round % 6 {
-            0 => noise(round, 300),
-            1 => [GREETING, &noise(round, 300)].concat(),
-            2 => [GREETING, &[1, 255, 255, 255, 255]].concat(),
-            3 => request(r#"{"no-such-command":{}}"#),
-            // Whole, and then nonsense while the command is done.
-            4 => [&good[..], &noise(round, 100)].concat(),
-            _ => good.clone(),
-        };
-        if round % 6 == 5 {
-            let at = random.below(bytes.len() as u64) as usize;
-            bytes[at] ^= 1 << random.below(8);
+        if round % 3 == 0 {
+            let mut stream = UnixStream::connect(socket(&scene)).unwrap();
+            // The daemon may have closed already.
+            let _ = stream.write_all(&noise(round, 300));
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            stream.set_read_timeout(Some(LIMIT)).unwrap();
+            let mut said = Vec::new();
+            let _ = stream.take(1 << 20).read_to_end(&mut said);
+            assert!(said.len() < 4200, "at most a refusal");
+            continue;
         }
-        // The daemon may have closed already.
-        let _ = stream.write_all(&bytes);
-        let _ = stream.shutdown(std::net::Shutdown::Write);
-        stream.set_read_timeout(Some(LIMIT)).unwrap();
-        let mut said = Vec::new();
-        let _ = stream.take(1 << 20).read_to_end(&mut said);
-        assert!(said.is_empty() || said.starts_with(GREETING), "{said:?}");
+        let session = session(&scene);
+        let channel = session.open(COMMAND, if round % 4 == 1 { noise(round, 20) } else { Vec::new() }).unwrap();
+        let mut bytes = call(r#"{"volume-list":{"format":{"json":true}}}"#, false);
+        match round % 3 {
+            1 => {
+                let at = random.below(bytes.len() as u64) as usize;
+                bytes[at] ^= 1 << random.below(8);
+                let _ = channel.send(REQUEST, bytes);
+            }
+            // Whole, and then nonsense while the command is done.
+            _ => {
+                let _ = channel.send(REQUEST, bytes);
+                let _ = channel.send(random.below(128) as u8, noise(round, 100));
+            }
+        }
+        rest(&channel);
     }
     scene.run(["volume", "list"]).succeeds();
     daemon.stop();
@@ -219,17 +247,29 @@ fn garbage_on_the_socket_harms_nobody() {
 #[test]
 fn another_version_of_the_protocol_is_told_apart() {
     let scene = Scene::new(&[], "");
-    let _daemon = scene.serve();
+    let daemon = scene.serve();
+    // As a command of the protocol before this one began.
     let mut stream = UnixStream::connect(socket(&scene)).unwrap();
-    stream.write_all(b"1FLDCTL1\x03\0\0\0").unwrap();
+    stream.write_all(b"1FLDCTL1\x02\0\0\0").unwrap();
     let mut said = Vec::new();
     stream.read_to_end(&mut said).unwrap();
-    assert_eq!(said, GREETING, "a client of another version reads which one the daemon speaks");
-    let mut stream = UnixStream::connect(socket(&scene)).unwrap();
-    stream.write_all(&request(r#"{"volume-list":{"format":{"json":false},"colour":true}}"#)).unwrap();
-    let mut said = Vec::new();
-    stream.read_to_end(&mut said).unwrap();
-    assert!(String::from_utf8_lossy(&said).contains("different versions"), "an option that is not known is not left out");
+    assert!(said.len() >= 12, "it reads that many bytes, and sees that they are of another version: {said:?}");
+    let session = session(&scene);
+    let said = rest(&request(&session, r#"{"volume-list":{"format":{"json":false},"colour":true}}"#, false));
+    assert!(said.contains("different versions"), "an option that is not known is not left out: {said}");
+    drop(session);
+    daemon.stop();
+    // A daemon of that protocol closes the connection of a command that begins otherwise.
+    let listener = std::os::unix::net::UnixListener::bind(socket(&scene)).unwrap();
+    let lock = fs::File::options().write(true).open(scene.store().join("lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let _ = stream.unwrap().read_exact(&mut [0; 12]);
+        }
+    });
+    let text = scene.run(["volume", "create", "v", "--size", "1MiB"]).ends_with(2).text();
+    assert!(text.contains("of another version"), "{text}");
 }
 
 #[test]
@@ -237,14 +277,10 @@ fn a_cancelled_command_ends_as_one_that_met_a_signal() {
     let scene = Scene::new(&[], "");
     backups(&scene, 10);
     let daemon = scene.serve();
-    let check = request(r#"{"check":{"read_data":true,"format":{"json":false}}}"#);
-    let mut stream = UnixStream::connect(socket(&scene)).unwrap();
-    // In one write: the wish to stop is there when the command begins.
-    stream.write_all(&[check, frame(2, &[])].concat()).unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    let mut said = Vec::new();
-    let _ = stream.read_to_end(&mut said);
-    let said = String::from_utf8_lossy(&said);
+    let session = session(&scene);
+    let channel = request(&session, r#"{"check":{"read_data":true,"format":{"json":false}}}"#, false);
+    channel.send(CANCEL, Vec::new()).unwrap();
+    let said = rest(&channel);
     assert!(said.contains(r#""exit":130"#) && said.contains("stopped before its end"), "{said}");
     daemon.stop();
 }
@@ -257,25 +293,17 @@ fn an_answer_counts_for_the_volume_that_was_asked_about() {
         scene.run(["volume", "create", name, "--size", "64MiB"]).succeeds();
         daemon.connect(name).write_durable(0, &noise(1, 4096)).unwrap();
     }
+    let session = session(&scene);
     let ask = |command: &str| {
-        let call = format!(r#"{{"command":{command},"quiet":false,"progress":false,"can_ask":true,"zone":null}}"#);
-        let question = |stream: &mut UnixStream| {
-            let (mut head, mut greeting) = ([0; 5], [0; 12]);
-            stream.read_exact(&mut greeting).unwrap();
-            stream.read_exact(&mut head).unwrap();
-            let mut text = vec![0; u32::from_le_bytes(head[1..].try_into().unwrap()) as usize];
-            stream.read_exact(&mut text).unwrap();
-            (head[0], String::from_utf8(text).unwrap())
-        };
         // The daemon notices in its own time that the client that wrote is gone.
         let until = Instant::now() + LIMIT;
         loop {
-            let mut stream = UnixStream::connect(socket(&scene)).unwrap();
-            stream.set_read_timeout(Some(LIMIT)).unwrap();
-            stream.write_all(&[GREETING, &frame(1, call.as_bytes())].concat()).unwrap();
-            match question(&mut stream) {
-                (21, text) => return (stream, text),
-                said => assert!(Instant::now() < until && said.1.contains("in use"), "{said:?}"),
+            let channel = request(&session, command, true);
+            let message = channel.receive().unwrap().unwrap();
+            let text = String::from_utf8(message.payload).unwrap();
+            match message.kind {
+                QUESTION => return (channel, text),
+                _ => assert!(Instant::now() < until && text.contains("in use"), "{text}"),
             }
         }
     };
@@ -284,16 +312,11 @@ fn an_answer_counts_for_the_volume_that_was_asked_about() {
     for (from, to) in [("disk", "kept"), ("other", "disk")] {
         scene.run(["volume", "rename", from, to]).succeeds();
     }
-    for (mut stream, question) in [delete, resize] {
+    for (channel, question) in [delete, resize] {
         assert!(question.contains("disk"), "{question}");
-        stream.write_all(&frame(3, &[1])).unwrap();
-        let mut said = Vec::new();
-        stream.read_to_end(&mut said).unwrap();
-        assert!(
-            String::from_utf8_lossy(&said).contains("changed or renamed meanwhile; nothing was done"),
-            "{}",
-            String::from_utf8_lossy(&said)
-        );
+        channel.send(ANSWER, vec![1]).unwrap();
+        let said = rest(&channel);
+        assert!(said.contains("changed or renamed meanwhile; nothing was done"), "{said}");
     }
     for name in ["kept", "disk"] {
         let client = &mut daemon.connect(name);
@@ -308,8 +331,9 @@ fn a_client_that_stops_reading_holds_up_nobody() {
     backups(&scene, 5000);
     scene.volume("disk", "1GiB");
     let daemon = scene.serve();
-    let mut lazy = UnixStream::connect(socket(&scene)).unwrap();
-    lazy.write_all(&request(r#"{"ls":{"backup":"latest","path":null,"long":false,"recursive":true,"format":{"json":true}}}"#)).unwrap();
+    let session = session(&scene);
+    let ls = r#"{"ls":{"backup":"latest","path":null,"long":false,"recursive":true,"format":{"json":true}}}"#;
+    let lazy = request(&session, ls, false);
     // One that dies in the middle of its output.
     let mut dying = Running::start(scene.command(["ls", "-R", "latest"]).stdin(Stdio::null()));
     dying.kill();
@@ -320,9 +344,7 @@ fn a_client_that_stops_reading_holds_up_nobody() {
     drop(client);
     // Its end does not wait for the client.
     daemon.stop();
-    let mut said = Vec::new();
-    lazy.read_to_end(&mut said).unwrap();
-    assert!(said.len() < all.len(), "it was cut off");
+    assert!(rest(&lazy).len() < all.len(), "it was cut off");
 }
 
 #[test]
@@ -337,17 +359,30 @@ fn many_commands_at_once_are_done_and_too_many_are_refused() {
     several.into_iter().for_each(|running| drop(running.finish().succeeds()));
     assert_eq!(scene.run(["volume", "list", "--json"]).succeeds().json().as_array().unwrap().len(), 8);
 
-    let mut idle: Vec<UnixStream> = Vec::new();
+    // Commands that wait for an answer.
+    scene.run(["account", "create", "ann"]).succeeds();
+    let sessions: Vec<ClientSession> = (0..4).map(|_| session(&scene)).collect();
+    let mut idle = Vec::new();
     let full = loop {
-        assert!(idle.len() < 100, "there is no limit");
-        idle.push(UnixStream::connect(socket(&scene)).unwrap());
-        let run = scene.run(["volume", "list"]);
-        if run.code != 0 {
-            break run;
+        assert!(idle.len() < 60, "there is no limit");
+        let channel = request(
+            &sessions[idle.len() % 4],
+            r#"{"account-delete":{"name":"ann","keep_backups":false,"yes":false,"format":{"json":false}}}"#,
+            true,
+        );
+        match channel.receive() {
+            Ok(first) => assert_eq!(first.unwrap().kind, QUESTION),
+            Err(ChannelError::Cancelled { code, text }) => {
+                assert!(code == codes::BUSY && text.contains("already runs 32 commands"), "{code}: {text}");
+                assert_eq!(idle.len(), 32);
+                break scene.run(["volume", "list"]).ends_with(1);
+            }
+            Err(error) => panic!("{error}"),
         }
+        idle.push(channel);
     };
     assert!(full.text().contains("already runs 32 commands"), "{}", full.text());
-    drop(idle);
+    drop((idle, sessions));
     let until = Instant::now() + LIMIT;
     while scene.run(["volume", "list"]).code != 0 {
         assert!(Instant::now() < until, "places are not given back");

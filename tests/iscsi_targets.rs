@@ -251,6 +251,7 @@ fn a_removable_medium_is_taken_out_and_put_back() {
 const FILE: &str = r#"
 [iscsi]
 listen = ["127.0.0.1:0"]
+low_space_percent = 0
 
 [[target]]
 name = "iqn.2026-01.com.example:one"
@@ -331,4 +332,21 @@ fn sessions_are_listed_counted_and_dropped() {
     assert!(all.contains("closed 1 session"), "{all}");
     assert!(matches!(second.read(0, 512), Err(RequestError::Lost(_))));
     daemon.stop();
+}
+
+#[test]
+fn initiators_are_warned_once_of_little_free_space_unless_nobody_wants_that() {
+    for (percent, is_warned) in [(100, true), (0, false)] {
+        let scene = Scene::new(&[], &format!("[iscsi]\nlow_space_percent = {percent}\n"));
+        scene.volume("disk", "4MiB");
+        let daemon = scene.serve_with(&ISCSI);
+        let mut initiator = daemon.initiator("disk", 1);
+        initiator.write(0, &[5; 4096]).unwrap();
+        let next = initiator.read(0, 4096);
+        assert_eq!(matches!(next, Err(RequestError::Refused(0x06_3807))), is_warned, "{next:?}");
+        assert_eq!(next.is_err(), is_warned, "{next:?}");
+        initiator.read(0, 4096).unwrap();
+        initiator.write(4096, &[5; 4096]).unwrap();
+        daemon.stop();
+    }
 }

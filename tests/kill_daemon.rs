@@ -2,7 +2,6 @@
 //! was told is durable must be there afterwards; what was written since may be there or not, but nothing else may.
 
 use onefold_tests::{Client, Daemon, Initiator, Random, RequestError, Running, Scene, client, installed, noise};
-use std::fs;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -187,8 +186,7 @@ fn kills(way: &Way, times: usize) {
     let (model, mut random) = (Model::new(), Random::new(seed()));
     let serve = || scene.serve_with(way.options);
     for kill in 0..times {
-        let settings = if kill % 4 == 3 { "" } else { SMALL };
-        fs::write(scene.store().join("onefold.toml"), settings).unwrap();
+        scene.set(if kill % 4 == 3 { "" } else { SMALL });
         let daemon = serve();
         model.verify(&mut *(way.connect)(&daemon, 0));
         let clients: Vec<_> = (0..WRITERS).map(|writer| (way.connect)(&daemon, 1 + writer as u32)).collect();

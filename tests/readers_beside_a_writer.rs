@@ -212,14 +212,15 @@ fn b12_a_repair_needs_the_store_alone_and_says_who_reads() {
 fn b12_a_second_writer_waits_or_is_told_who_has_the_store() {
     let scene = scene();
     back_up(&scene);
+    scene.volume("disk", "64MiB");
     let daemon = scene.serve();
     let pid = daemon.pid().to_string();
-    let refused = scene.run(["backup", "--name", "t", "tree"]).ends_with(2);
+    let refused = scene.run(["volume", "import", "disk", "tree/large"]).ends_with(2);
     assert!(refused.text().contains("`serve`") && refused.text().contains(&pid), "{}", refused.text());
     let began = Instant::now();
-    let refused = scene.run(["backup", "--name", "t", "--wait=1s", "tree"]).ends_with(2);
+    let refused = scene.run(["volume", "import", "disk", "--wait=1s", "tree/large"]).ends_with(2);
     assert!(refused.text().contains("waiting for `serve`") && began.elapsed() >= Duration::from_secs(1), "{}", refused.text());
-    let mut waiting = Running::start(&mut scene.command(["backup", "--name", "t", "--wait", "tree"]));
+    let mut waiting = Running::start(&mut scene.command(["volume", "import", "disk", "--wait", "tree/large"]));
     std::thread::sleep(Duration::from_millis(400));
     assert!(!waiting.has_ended());
     daemon.stop();

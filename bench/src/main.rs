@@ -6,6 +6,7 @@
 mod backups;
 mod corpus;
 mod disks;
+mod files;
 mod floors;
 mod ideal;
 mod ingest;
@@ -17,9 +18,12 @@ mod process;
 mod random;
 mod reclamation;
 mod report;
+mod runs;
 mod sampling;
 mod scrub;
 mod server;
+mod servers;
+mod shell;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand, ValueEnum};
@@ -41,6 +45,8 @@ enum Command {
     Run(Options),
     /// Measures other backup programs beside ours and writes a report
     Peers(peers::Options),
+    /// Measures backups over a connection, of other programs beside ours, and writes a report
+    Servers(servers::Options),
     /// Makes the corpus in a new directory
     Corpus {
         /// Directory to make
@@ -104,7 +110,7 @@ pub struct Options {
     #[arg(long, default_value = "/var/tmp")]
     disk: PathBuf,
     /// Only these parts
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Floors, Part::Pipeline, Part::Ideal, Part::Backups, Part::Ingest, Part::Disks, Part::Iscsi, Part::Sampling, Part::Reclamation, Part::Marking, Part::Writers, Part::Opening, Part::Clones, Part::Scrub])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Floors, Part::Pipeline, Part::Ideal, Part::Backups, Part::Ingest, Part::Disks, Part::Files, Part::Iscsi, Part::Sampling, Part::Reclamation, Part::Marking, Part::Writers, Part::Opening, Part::Clones, Part::Scrub])]
     parts: Vec<Part>,
     /// Also writes the figures as JSON
     #[arg(long)]
@@ -133,6 +139,8 @@ enum Part {
     Ingest,
     /// A served volume beside other NBD servers
     Disks,
+    /// A mounted filesystem beside the disk's own and a FUSE passthrough
+    Files,
     /// A volume over iSCSI beside tgt
     Iscsi,
     /// Reclaiming space after many generations, and restores before and after
@@ -155,6 +163,7 @@ fn main() -> Result<ExitCode> {
     match Cli::parse().command {
         Command::Run(options) => run(options)?,
         Command::Peers(options) => peers::measure(&options)?,
+        Command::Servers(options) => servers::measure(&options)?,
         Command::Corpus { directory, size, seed } => corpus::create(&directory, size, seed)?,
         Command::Change { directory, seed } => corpus::change(&directory, seed)?,
         Command::FillLog { store } => reclamation::fill_log(&store)?,
@@ -201,6 +210,7 @@ fn measure(part: Part, options: &Options, report: &mut Report) -> Result<()> {
         Part::Backups => backups::measure(options, report),
         Part::Ingest => ingest::measure(options, report),
         Part::Disks => disks::measure(options, report),
+        Part::Files => files::measure(options, report),
         Part::Iscsi => iscsi::measure(options, report),
         Part::Reclamation => reclamation::generations(options, report),
         Part::Marking => marking::measure(options, report),
@@ -227,4 +237,15 @@ fn processor() -> String {
     let field =
         |name: &str| text.lines().find(|line| line.starts_with(name)).and_then(|line| line.split(": ").nth(1)).unwrap_or("?").to_owned();
     format!("{} (family {}, model {})", field("model name"), field("cpu family"), field("model\t"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_parser_is_consistent() {
+        Cli::command().debug_assert();
+    }
 }

@@ -37,6 +37,17 @@ pub fn own_cpu_s() -> Result<f64> {
     Ok((usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64 / 1e6)
 }
 
+/// Times of processors in the text of `/proc/PID/stat`, user and system, seconds: its own, and those of children that
+/// ended.
+pub fn times_s(stat: &str) -> Result<(f64, f64)> {
+    // Fields are counted behind the name, which is in brackets and may have blanks: utime, stime, cutime and cstime are
+    // the 12th to the 15th.
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok()).context("no times");
+    // Clock ticks of the interface are hundredths of a second on Linux.
+    Ok(((ticks(11)? + ticks(12)?) / 100.0, (ticks(13)? + ticks(14)?) / 100.0))
+}
+
 /// Runs a program to its end; a failure is an error.
 pub fn run(program: &Path, arguments: &[&str]) -> Result<Cost> {
     let output = Command::new(std::env::current_exe()?)
@@ -67,4 +78,16 @@ pub fn measured(command: &[String]) -> Result<ExitCode> {
     let cpu_us = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
     eprintln!("{}", json!({"wall_s": wall_s, "cpu_s": cpu_us as f64 / 1e6, "peak_bytes": usage.max_rss() * 1024}));
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_found_behind_a_name_with_blanks_and_brackets() {
+        let stat = "2735 (a) b (c)) S 2722 2722 31635 0 -1 4194560 611 136143 8 12 150 50 82 37 20 0 1 0 1857324 15826944 2214";
+        assert_eq!(times_s(stat).unwrap(), (2.0, 1.19));
+        assert!(times_s("2735 (sshd) S 2722").is_err());
+    }
 }

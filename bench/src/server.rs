@@ -1,5 +1,6 @@
 //! A server of disks that runs beside, and what it takes.
 
+use crate::process::times_s;
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File};
 use std::path::Path;
@@ -32,12 +33,7 @@ impl Server {
     /// Time of processors that it took so far, user and system, seconds.
     pub fn cpu_s(&self) -> Result<f64> {
         let text = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // Fields are counted behind the name, which is in brackets and may have blanks: utime and stime are the 12th
-        // and 13th.
-        let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok()).context("no times");
-        // Clock ticks of the interface are hundredths of a second on Linux.
-        Ok((ticks(11)? + ticks(12)?) / 100.0)
+        Ok(times_s(&text)?.0)
     }
 
     /// Lets it end by itself.

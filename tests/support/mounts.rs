@@ -148,3 +148,65 @@ impl Drop for NbdFuse {
         self.process.kill();
     }
 }
+
+/// A directory that a process of the program serves, in the foreground. Unmounted, and the process ended, when dropped.
+#[derive(Debug)]
+pub struct Served {
+    /// The process.
+    pub process: Running,
+    place: PathBuf,
+}
+
+impl Served {
+    /// Starts a command that mounts at a place, which is made; returns how it ended when it does not mount.
+    pub fn start(command: &mut Command, place: &Path) -> Result<Served, crate::Run> {
+        // A mount whose process has died is there and does not look so.
+        let _ = std::fs::create_dir_all(place);
+        let process = Running::start(command);
+        let mut served = Served { process, place: place.to_owned() };
+        let until = Instant::now() + Duration::from_secs(30);
+        while !served.is_mounted() {
+            if served.process.has_ended() {
+                let process = std::mem::replace(&mut served.process, Running::start(&mut Command::new("true")));
+                return Err(process.finish());
+            }
+            assert!(Instant::now() < until, "it neither mounts nor ends");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(served)
+    }
+
+    /// Waits until the process has ended.
+    #[track_caller]
+    pub fn ends(&mut self) {
+        let until = Instant::now() + Duration::from_secs(30);
+        while !self.process.has_ended() {
+            assert!(Instant::now() < until, "it does not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Whether something is mounted there.
+    pub fn is_mounted(&self) -> bool {
+        let place = self.place.to_str().unwrap();
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        mounts.lines().any(|line| line.split(' ').nth(1) == Some(place))
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if self.is_mounted() {
+            client("umount", [Path::new("-l"), self.place.as_path()]);
+        }
+    }
+}
+
+/// Whether directories can be mounted with FUSE here; says when not.
+pub fn has_fuse() -> bool {
+    let has_fuse = Path::new("/dev/fuse").exists();
+    if !has_fuse {
+        println!("skipped: there is no /dev/fuse");
+    }
+    has_fuse && crate::is_root()
+}

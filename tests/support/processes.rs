@@ -4,6 +4,7 @@ use crate::Run;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Seek};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -94,6 +95,20 @@ pub fn installed(programs: &[&str]) -> bool {
         println!("skipped: {program} is not installed");
     }
     missing.is_none()
+}
+
+/// Where a suite is that `tools/test-packages` builds with cargo, or that is in the path; says when it is nowhere.
+pub fn suite(program: &str) -> Option<PathBuf> {
+    // TARGET/PROFILE/deps/TEST
+    let test = std::env::current_exe().unwrap();
+    let built = test.ancestors().nth(3).unwrap().join("suites/bin");
+    let path = search_path();
+    let found =
+        [built].into_iter().chain(std::env::split_paths(&path)).map(|directory| directory.join(program)).find(|file| file.is_file());
+    if found.is_none() {
+        println!("skipped: {program} is not installed");
+    }
+    found
 }
 
 /// Whether the test may mount; says when not.

@@ -49,10 +49,15 @@ impl Scene {
         let mut arguments = vec![OsStr::new("init"), self.store.as_os_str()];
         arguments.extend(options.iter().map(OsStr::new));
         self.run(arguments).succeeds();
-        if !settings.is_empty() {
-            std::fs::write(self.store.join("onefold.toml"), settings).unwrap();
-        }
+        self.set(settings);
         self
+    }
+
+    /// Gives the store other settings. Initiators are not warned of little free space, as this machine may have: the
+    /// command that is answered with the warning would not be done.
+    pub fn set(&self, settings: &str) {
+        let no_warning = if settings.contains("[iscsi]") { "" } else { "\n[iscsi]\nlow_space_percent = 0\n" };
+        std::fs::write(self.store.join("onefold.toml"), [settings, no_warning].concat()).unwrap();
     }
 
     /// A place in the test's directory.

@@ -1,10 +1,11 @@
-//! Compares two file trees in everything that a backup keeps.
+//! Makes file trees, and compares them, in everything that a backup keeps.
 
+use crate::{client, noise};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -134,4 +135,25 @@ pub fn disk_bytes(path: &Path) -> u64 {
         _ => 0,
     };
     metadata.blocks() * 512 + below
+}
+
+/// Makes a tree with everything that a tree can have. Needs root.
+pub fn grow(root: &Path) {
+    fs::create_dir_all(root.join("directory")).unwrap();
+    for number in 0..40u64 {
+        fs::write(root.join("directory").join(number.to_string()), noise(number, (number * number * 50) as usize)).unwrap();
+    }
+    fs::write(root.join("large"), noise(99, 20 << 20)).unwrap();
+    let sparse = File::create_new(root.join("sparse")).unwrap();
+    sparse.set_len(64 << 20).unwrap();
+    sparse.write_all_at(b"in the middle", 30 << 20).unwrap();
+    fs::hard_link(root.join("directory/7"), root.join("again")).unwrap();
+    std::os::unix::fs::symlink("directory/7", root.join("link")).unwrap();
+    fs::set_permissions(root.join("large"), fs::Permissions::from_mode(0o4751)).unwrap();
+    std::os::unix::fs::chown(root.join("directory"), Some(1234), Some(567)).unwrap();
+    client("mkfifo", [root.join("pipe")]).succeeds();
+    client("mknod", [root.join("null").to_str().unwrap(), "c", "1", "3"]).succeeds();
+    client("mknod", [root.join("disk").to_str().unwrap(), "b", "250", "70000"]).succeeds();
+    rustix::fs::setxattr(root.join("large"), "user.colour", b"green", rustix::fs::XattrFlags::empty()).unwrap();
+    fs::write(root.join("n".repeat(255)), "long").unwrap();
 }

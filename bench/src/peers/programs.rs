@@ -3,16 +3,7 @@
 //! Each step is a line for the shell, with what differs from run to run in variables: `$STORE` (directory of the
 //! repository), `$PLACE/tree` (what is backed up), `$TARGET` (empty directory to restore into), `$NAME` (`first`,
 //! `unchanged` or `changed`), `$ONEFOLD` (ours). `$HOME` is a directory of the run, so that caches and keys are deleted
-//! with the rest. Passwords are in the environment ([`ENVIRONMENT`]).
-
-/// What all steps find in their environment, beside the variables of the run.
-pub const ENVIRONMENT: [&str; 5] = [
-    "RESTIC_PASSWORD=bench",
-    "BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK=yes",
-    "KOPIA_PASSWORD=bench",
-    "KOPIA_CHECK_FOR_UPDATES=false",
-    "GIT_CONFIG_NOSYSTEM=1",
-];
+//! with the rest. Passwords are in the environment ([`crate::shell::ENVIRONMENT`]).
 
 /// What stands beside what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -84,6 +84,20 @@ pub struct Statistics {
 }
 
 impl Statistics {
+    /// Appends the encoding.
+    pub fn encode(mut self, out: &mut Vec<u8>) {
+        self.fields().into_iter().for_each(|field| put_varint(out, *field));
+    }
+
+    /// Reads statistics.
+    pub fn decode(reader: &mut Reader<'_>) -> Result<Statistics, WireError> {
+        let mut statistics = Statistics::default();
+        for field in statistics.fields() {
+            *field = reader.varint()?;
+        }
+        Ok(statistics)
+    }
+
     fn fields(&mut self) -> [&mut u64; 11] {
         [
             &mut self.files,
@@ -172,9 +186,7 @@ impl Backup {
         }
         put_bytes(&mut out, self.options.as_bytes());
         self.root.encode(digest_bytes, &mut out);
-        for field in { self.statistics }.fields() {
-            put_varint(&mut out, *field);
-        }
+        self.statistics.encode(&mut out);
         out
     }
 
@@ -208,10 +220,7 @@ impl Backup {
         let paths = (0..paths).map(|_| reader.bytes().map(<[u8]>::to_vec)).collect::<Result<_, _>>()?;
         let options = text(&mut reader, "options")?;
         let root = Recipe::decode(&mut reader, digest_bytes)?;
-        let mut statistics = Statistics::default();
-        for field in statistics.fields() {
-            *field = reader.varint()?;
-        }
+        let statistics = Statistics::decode(&mut reader)?;
         reader.end()?;
         Ok(Backup {
             id: BackupId(id),

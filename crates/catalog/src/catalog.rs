@@ -27,15 +27,31 @@ pub struct Found {
 }
 
 /// The backups of one store.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Catalog {
     engine: Arc<Engine>,
+    /// `None`: all.
+    scope: Option<Scope>,
+}
+
+/// Which backups somebody may know of.
+pub type Scope = Arc<dyn Fn(&Backup) -> bool + Send + Sync>;
+
+impl std::fmt::Debug for Catalog {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Catalog").field("engine", &self.engine).field("is_whole", &self.scope.is_none()).finish()
+    }
 }
 
 impl Catalog {
     /// Returns the catalog of an open store.
     pub fn new(engine: Arc<Engine>) -> Catalog {
-        Catalog { engine }
+        Catalog { engine, scope: None }
+    }
+
+    /// Returns the same catalog as somebody sees it who may not know of other backups.
+    pub fn scoped(&self, scope: Scope) -> Catalog {
+        Catalog { engine: self.engine.clone(), scope: Some(scope) }
     }
 
     /// Returns the store.
@@ -101,7 +117,7 @@ impl Catalog {
     /// one.
     fn visible_sequence(&self) -> Result<u64> {
         let mut greatest = 0;
-        match self.visit(&mut |backup| greatest = greatest.max(backup.sequence)) {
+        match self.visit_all(&mut |backup| greatest = greatest.max(backup.sequence)) {
             // A damaged old record must not prevent new backups.
             Err(CatalogError::Damaged { .. }) => {}
             visited => visited?,
@@ -157,9 +173,20 @@ impl Catalog {
         Ok((expected, Transaction { changes, references: root_references(backup, -1) }))
     }
 
-    /// Passes every backup to `visit`, in no particular order. Errors: a record is damaged; all other backups are
-    /// passed first.
+    /// Passes every backup in the scope to `visit`, in no particular order. Errors: a record is damaged; all other
+    /// backups are passed first.
     pub fn visit(&self, visit: &mut dyn FnMut(Backup)) -> Result<()> {
+        match &self.scope {
+            None => self.visit_all(visit),
+            Some(scope) => self.visit_all(&mut |backup| {
+                if scope(&backup) {
+                    visit(backup);
+                }
+            }),
+        }
+    }
+
+    fn visit_all(&self, visit: &mut dyn FnMut(Backup)) -> Result<()> {
         let mut damaged = None;
         self.engine.for_each_object(keys::BACKUP, &mut |key, value| match self.decode(key, value) {
             Ok(backup) => visit(backup),

@@ -3,6 +3,7 @@
 //! A cut depends only on names (and on the 32 KiB limit). So changing one entry changes one chunk, and an unchanged
 //! directory has the same chunks as in the previous backup.
 
+use crate::chunks::{Chunks, Of};
 use crate::{CatalogError, Entry, MAX_ENTRY_BYTES, PieceReader, Result};
 use onefold_engine::{Engine, MetadataKind, Piece, Recipe, RecipeWriter, WriteStream};
 use onefold_fingerprint::Fingerprint;
@@ -44,54 +45,54 @@ pub fn decode_directory_chunk(content: &[u8], digest_bytes: usize) -> std::resul
 
 /// Reads a directory front to back, with one chunk in memory. After an error, the iterator goes on with the next chunk.
 #[derive(Debug)]
-pub struct DirectoryReader {
-    engine: Arc<Engine>,
-    pieces: PieceReader,
+pub struct DirectoryReader<C: Chunks + ?Sized = Engine> {
+    chunks: Arc<C>,
+    pieces: PieceReader<C>,
     entries: std::vec::IntoIter<Entry>,
 }
 
-impl DirectoryReader {
+impl<C: Chunks + ?Sized> DirectoryReader<C> {
     /// Returns a reader at the first entry.
-    pub fn new(engine: &Arc<Engine>, recipe: &Recipe) -> DirectoryReader {
-        DirectoryReader { engine: engine.clone(), pieces: PieceReader::new(engine, recipe), entries: Vec::new().into_iter() }
+    pub fn new(chunks: &Arc<C>, recipe: &Recipe) -> DirectoryReader<C> {
+        DirectoryReader { chunks: chunks.clone(), pieces: PieceReader::of(chunks, recipe, Of::Directory), entries: Vec::new().into_iter() }
     }
 
     /// Finds the entry called `name` by bisection on each level of the recipe. Reads a logarithmic number of chunks,
     /// however long the directory is or claims to be.
-    pub fn find(engine: &Arc<Engine>, recipe: &Recipe, name: &[u8]) -> Result<Option<Entry>> {
+    pub fn find(chunks: &Arc<C>, recipe: &Recipe, name: &[u8]) -> Result<Option<Entry>> {
         let mut pieces = recipe.pieces.clone();
         for level in (0..=recipe.level).rev() {
             // Finds the end of the pieces that begin at or before the name. The first piece need not be tested.
             let (mut from, mut to) = (1, pieces.len());
             while from < to {
                 let middle = from + (to - from) / 2;
-                match first_name(engine, pieces[middle], level)? {
+                match first_name(&**chunks, pieces[middle], level)? {
                     Some(first) if &first[..] > name => to = middle,
                     _ => from = middle + 1,
                 }
             }
             let Some(piece) = pieces.get(from - 1) else { return Ok(None) };
             if level == 0 {
-                return Ok(read_chunk(engine, piece)?.into_iter().find(|entry| entry.name == name));
+                return Ok(chunks.directory_chunk(piece)?.into_iter().find(|entry| entry.name == name));
             }
-            pieces = engine.recipe_chunk(piece)?;
+            pieces = chunks.recipe_chunk(piece, level, Of::Directory)?;
         }
         Ok(None)
     }
 }
 
 /// Returns the first name below a piece of a recipe of this level.
-fn first_name(engine: &Engine, mut piece: Piece, level: u8) -> Result<Option<Vec<u8>>> {
-    for _ in 0..level {
-        match engine.recipe_chunk(&piece)?.first() {
+fn first_name<C: Chunks + ?Sized>(chunks: &C, mut piece: Piece, level: u8) -> Result<Option<Vec<u8>>> {
+    for level in (1..=level).rev() {
+        match chunks.recipe_chunk(&piece, level, Of::Directory)?.first() {
             Some(first) => piece = *first,
             None => return Ok(None),
         }
     }
-    Ok(read_chunk(engine, &piece)?.into_iter().next().map(|entry| entry.name))
+    Ok(chunks.directory_chunk(&piece)?.into_iter().next().map(|entry| entry.name))
 }
 
-impl Iterator for DirectoryReader {
+impl<C: Chunks + ?Sized> Iterator for DirectoryReader<C> {
     type Item = Result<Entry>;
 
     fn next(&mut self) -> Option<Result<Entry>> {
@@ -99,17 +100,12 @@ impl Iterator for DirectoryReader {
             if let Some(entry) = self.entries.next() {
                 return Some(Ok(entry));
             }
-            match self.pieces.next()?.and_then(|piece| read_chunk(&self.engine, &piece)) {
+            match self.pieces.next()?.and_then(|piece| self.chunks.directory_chunk(&piece)) {
                 Ok(entries) => self.entries = entries.into_iter(),
                 Err(error) => return Some(Err(error)),
             }
         }
     }
-}
-
-fn read_chunk(engine: &Engine, piece: &Piece) -> Result<Vec<Entry>> {
-    let content = engine.read_metadata(piece)?;
-    decode_directory_chunk(&content, engine.digest_bytes()).map_err(|source| CatalogError::Damaged { what: "directory chunk", source })
 }
 
 /// Builds a directory from entries that are pushed in the order of their names.

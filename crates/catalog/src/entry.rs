@@ -3,7 +3,7 @@
 //! Names, targets and paths are bytes in any encoding. Decoded entries are well-formed but not yet trusted: before
 //! turning a name into a file, check it with [`is_valid_name`].
 
-use onefold_engine::{Piece, Recipe};
+use onefold_engine::{Engine, Piece, Recipe};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_signed, put_varint};
 
@@ -124,10 +124,38 @@ pub struct Entry {
     pub content: Content,
 }
 
+/// Returns what a piece spells, wherever it is stored.
+fn spelled(piece: &Piece) -> impl PartialEq + use<> {
+    let (offset, length) = match piece {
+        Piece::Chunk { offset, length, .. } => (*offset, u64::from(*length)),
+        Piece::Zeros { length } => (0, *length),
+    };
+    (piece.fingerprint(), offset, length)
+}
+
 impl Entry {
+    /// Returns whether it can be read, as far as is known: none of its chunks is in quarantine.
+    pub fn is_sound(&self, engine: &Engine) -> bool {
+        self.content.recipe().is_none_or(|recipe| engine.needs_quarantined(recipe).is_ok_and(|needs| !needs))
+    }
+
     /// Returns the fingerprints that the entry refers to, one for each piece that names a chunk.
     pub fn references(&self) -> impl Iterator<Item = Fingerprint> + '_ {
         self.content.recipe().into_iter().flat_map(|recipe| recipe.pieces.iter().filter_map(Piece::fingerprint))
+    }
+
+    /// Returns whether a person sees no difference: the same bytes, wherever they are stored, and the same attributes,
+    /// except for internal times and inodes.
+    pub fn shows_the_same(&self, other: &Entry) -> bool {
+        let (a, b) = (&self.attributes, &other.attributes);
+        let has_same_content = match (&self.content, &other.content) {
+            (Content::File { size_bytes: a, recipe: x }, Content::File { size_bytes: b, recipe: y }) => {
+                a == b && x.level == y.level && x.pieces.iter().map(spelled).eq(y.pieces.iter().map(spelled))
+            }
+            (a, b) => a == b,
+        };
+        let attributes = |of: &Attributes| (of.mode, of.uid, of.gid, of.mtime_ns, of.flags);
+        has_same_content && attributes(a) == attributes(b) && a.xattrs == b.xattrs
     }
 
     /// Appends the encoding. Fingerprints have `digest_bytes`.

@@ -18,6 +18,24 @@ pub enum CatalogError {
         /// What is wrong with it.
         source: WireError,
     },
+    /// A recipe does not spell as many bytes as its file has.
+    #[error("its recipe does not describe {length_bytes} bytes")]
+    DoesNotSpell {
+        /// The length of the file.
+        length_bytes: u64,
+    },
+    /// The store is behind a connection, and something there cannot be read.
+    #[error("the server cannot read it: {why}")]
+    Remote {
+        /// What the server says.
+        why: String,
+    },
+    /// The store is behind a connection, which is lost.
+    #[error("{why}")]
+    Unreachable {
+        /// What happened to the connection.
+        why: String,
+    },
     /// A structure claims a length beyond its limit.
     #[error("{what} has {length_bytes} bytes; the limit is {limit_bytes} bytes")]
     TooLong {

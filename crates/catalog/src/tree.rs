@@ -1,6 +1,6 @@
 //! Looks into a backup: one path, or everything below one, in bounded memory.
 
-use crate::{Backup, Catalog, CatalogError, Content, DirectoryReader, Entry, Result};
+use crate::{Backup, Catalog, CatalogError, Chunks, Content, DirectoryReader, Entry, Result};
 use onefold_engine::{Engine, Recipe};
 use std::sync::Arc;
 
@@ -23,21 +23,26 @@ pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     path
 }
 
+/// Returns the entry at `path` below the directory `root`. See [`Catalog::lookup`].
+pub fn lookup<C: Chunks + ?Sized>(chunks: &Arc<C>, root: &Recipe, path: &[u8]) -> Result<Option<Entry>> {
+    let mut found: Option<Entry> = None;
+    for component in components(path) {
+        let recipe = match &found {
+            None => root,
+            Some(Entry { content: Content::Directory { recipe }, .. }) => recipe,
+            Some(_) => return Err(CatalogError::NotADirectory { path: String::from_utf8_lossy(path).into_owned() }),
+        };
+        let entry = DirectoryReader::find(chunks, recipe, component)?;
+        found = Some(entry.ok_or_else(|| CatalogError::PathNotFound { path: String::from_utf8_lossy(path).into_owned() })?);
+    }
+    Ok(found)
+}
+
 impl Catalog {
     /// Returns the entry at `path` (components joined by `/`, relative to the backup's root). Returns `None` if `path`
     /// is the root itself.
     pub fn lookup(&self, backup: &Backup, path: &[u8]) -> Result<Option<Entry>> {
-        let mut found: Option<Entry> = None;
-        for component in components(path) {
-            let recipe = match &found {
-                None => &backup.root,
-                Some(Entry { content: Content::Directory { recipe }, .. }) => recipe,
-                Some(_) => return Err(CatalogError::NotADirectory { path: String::from_utf8_lossy(path).into_owned() }),
-            };
-            let entry = DirectoryReader::find(self.engine(), recipe, component)?;
-            found = Some(entry.ok_or_else(|| CatalogError::PathNotFound { path: String::from_utf8_lossy(path).into_owned() })?);
-        }
-        Ok(found)
+        lookup(self.engine(), &backup.root, path)
     }
 
     /// Returns the directory at `path`, or the root for an empty path.
@@ -61,17 +66,17 @@ pub struct WalkItem {
 
 /// Walks a tree depth first: each directory before its content, with names sorted as bytes.
 #[derive(Debug)]
-pub struct TreeWalk {
-    engine: Arc<Engine>,
-    stack: Vec<(Vec<u8>, DirectoryReader)>,
+pub struct TreeWalk<C: Chunks + ?Sized = Engine> {
+    chunks: Arc<C>,
+    stack: Vec<(Vec<u8>, DirectoryReader<C>)>,
     /// The directory that was returned last. The next step enters it.
     next: Option<(Vec<u8>, Recipe)>,
 }
 
-impl TreeWalk {
+impl<C: Chunks + ?Sized> TreeWalk<C> {
     /// Walks the directory `recipe`, whose path is `path`.
-    pub fn new(engine: &Arc<Engine>, path: &[u8], recipe: &Recipe) -> TreeWalk {
-        TreeWalk { engine: engine.clone(), stack: Vec::new(), next: Some((path.to_vec(), recipe.clone())) }
+    pub fn new(chunks: &Arc<C>, path: &[u8], recipe: &Recipe) -> TreeWalk<C> {
+        TreeWalk { chunks: chunks.clone(), stack: Vec::new(), next: Some((path.to_vec(), recipe.clone())) }
     }
 
     /// Skips the content of the directory that was returned last.
@@ -80,12 +85,12 @@ impl TreeWalk {
     }
 }
 
-impl Iterator for TreeWalk {
+impl<C: Chunks + ?Sized> Iterator for TreeWalk<C> {
     type Item = WalkItem;
 
     fn next(&mut self) -> Option<WalkItem> {
         if let Some((path, recipe)) = self.next.take() {
-            let reader = DirectoryReader::new(&self.engine, &recipe);
+            let reader = DirectoryReader::new(&self.chunks, &recipe);
             self.stack.push((path, reader));
         }
         loop {

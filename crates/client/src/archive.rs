@@ -8,9 +8,10 @@ mod header;
 use crate::damage::{Damaged, Part, Parts};
 use crate::dump::{Run, write_file, write_zeros};
 use crate::monitor::{Counter, Monitor, Watch};
+use crate::repository::{Reading, Repository};
 use crate::{ClientError, Result};
 use header::{Header, records};
-use onefold_catalog::{Backup, Catalog, Content, Entry, TreeWalk, components};
+use onefold_catalog::{Backup, Content, Entry, TreeWalk, components};
 use onefold_engine::{Piece, Recipe};
 use std::collections::HashMap;
 use std::io::Write;
@@ -27,19 +28,19 @@ const MAX_SEGMENTS: usize = 64 << 10;
 /// component of the path. If a file is damaged, `damaged` decides: the archive ends there with an error, or it has
 /// zeros, which the monitor is told.
 pub fn archive(
-    catalog: &Catalog,
+    repository: &dyn Repository,
     backup: &Backup,
     path: &[u8],
     damaged: Damaged,
     monitor: &dyn Monitor,
     out: &mut dyn Write,
 ) -> Result<()> {
-    let _in_flight = catalog.engine().in_flight();
+    let reading = repository.read(backup)?;
     let watch = Watch::new(monitor);
     let path: Vec<u8> = components(path).collect::<Vec<_>>().join(&b'/');
-    let top = catalog.lookup(backup, &path)?;
+    let top = reading.lookup(&path)?;
     let above = path.len() - path.rsplit(|byte| *byte == b'/').next().map_or(0, <[u8]>::len);
-    let mut archiver = Archiver { catalog, backup, watch: &watch, damaged, out, above, first_names: HashMap::new() };
+    let mut archiver = Archiver { reading: &reading, watch: &watch, damaged, out, above, first_names: HashMap::new() };
     let recipe = match &top {
         None => Some(backup.root.clone()),
         Some(entry) => {
@@ -50,11 +51,14 @@ pub fn archive(
             }
         }
     };
-    for item in recipe.iter().flat_map(|recipe| TreeWalk::new(catalog.engine(), &path, recipe)) {
+    for item in recipe.iter().flat_map(|recipe| TreeWalk::new(&reading.chunks, &path, recipe)) {
         if watch.cancelled() {
             return Err(ClientError::Cancelled);
         }
         watch.current(&item.path);
+        if let Some(error) = reading.chunks.broken() {
+            return Err(error.into());
+        }
         match item.entry {
             Ok(entry) => archiver.entry(&item.path, &entry)?,
             Err(error) if damaged == Damaged::Zero => {
@@ -63,12 +67,15 @@ pub fn archive(
             Err(error) => return Err(error.into()),
         }
     }
+    // What came last may be what is missing.
+    if let Some(error) = reading.chunks.broken() {
+        return Err(error.into());
+    }
     archiver.bytes(&[0; 2 * BLOCK_BYTES as usize])
 }
 
 struct Archiver<'a> {
-    catalog: &'a Catalog,
-    backup: &'a Backup,
+    reading: &'a Reading,
     watch: &'a Watch<'a>,
     damaged: Damaged,
     out: &'a mut dyn Write,
@@ -119,7 +126,7 @@ impl Archiver<'_> {
             return self.bytes(&header.encode(&[]));
         }
         // The first name is not in the archive: this one becomes the first.
-        match self.catalog.lookup(self.backup, first) {
+        match self.reading.lookup(first) {
             Ok(Some(Entry { content: Content::File { recipe, size_bytes }, .. })) => {
                 self.file(path, header, (&recipe, size_bytes), false)?;
                 self.first_names.insert(first.to_vec(), path[self.above..].to_vec());
@@ -168,9 +175,9 @@ impl Archiver<'_> {
                 self.bytes(&header.encode(&[]))?;
             }
         }
-        let (engine, watch, damaged) = (self.catalog.engine(), self.watch, self.damaged);
+        let (chunks, watch, damaged) = (&self.reading.chunks, self.watch, self.damaged);
         let mut at = 0;
-        write_file(engine, recipe, size_bytes, (path, damaged), watch, &mut |run| match run {
+        write_file(chunks, recipe, size_bytes, (path, damaged), watch, &mut |run| match run {
             Run::Bytes(bytes) => {
                 at += bytes.len() as u64;
                 self.bytes(bytes)
@@ -194,7 +201,7 @@ impl Archiver<'_> {
     /// Returns where a file has data, if its holes are worth a map; or what is wrong with its recipe.
     fn segments(&self, recipe: &Recipe, size_bytes: u64) -> std::result::Result<Option<Vec<Range<u64>>>, String> {
         let (mut segments, mut at, mut holes): (Vec<Range<u64>>, u64, u64) = (Vec::new(), 0, 0);
-        for part in Parts::new(self.catalog.engine(), recipe, size_bytes) {
+        for part in Parts::new(&self.reading.chunks, recipe, size_bytes) {
             let part = part.map_err(|error| error.to_string())?;
             let length = part.length();
             if matches!(part, Part::Piece(Piece::Zeros { .. })) {

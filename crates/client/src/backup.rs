@@ -24,25 +24,26 @@ use crate::assemble::assemble;
 use crate::job::Job;
 use crate::marker::Markers;
 use crate::monitor::{Counter, Monitor, Problem, Severity, Watch};
-use crate::named::NamedFiles;
 use crate::options::{BackupOptions, BackupOutcome, Parent, Rehearsal, clean, cleaned, common_directory};
 use crate::read::Reader;
+use crate::repository::{Comparable, Compared, Making, NewFile, Repository};
+use crate::state::State;
 use crate::walk::{Event, Walk, Wanted};
 use crate::{ClientError, Excludes, Result, source};
 use crossbeam_channel::Sender;
-use onefold_catalog::{Attributes, Backup, BackupId, Catalog, CatalogError, Content, DirectoryWriter, Entry, Statistics, components};
-use onefold_engine::{Engine, InFlight, Recipe, WriteStream};
-use parking_lot::Mutex;
+use onefold_catalog::{Attributes, Details, Entry, Statistics, components};
+use onefold_engine::Recipe;
 use rustix::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Threads that read and store files.
 const READERS: usize = 2;
 /// Events on their way from the walk to the assembler.
 const EVENTS: usize = 8192;
+/// The number of the only file of a backup from a stream.
+const STREAM: u64 = 1;
 /// Batches of files on their way to the readers.
 const BATCHES: usize = 2;
 
@@ -54,15 +55,13 @@ struct Plan<'a> {
     wanted: Vec<Vec<u8>>,
     /// The paths that the record will name.
     paths: Vec<Vec<u8>>,
-    parent: Option<Backup>,
+    compared: Box<dyn Compared + 'a>,
     /// Device and inode of the store's directory.
     store: Option<(u64, u64)>,
-    /// Keeps the chunks of the parent, and of all backups that it sees, until the backup's record is committed.
-    in_flight: InFlight,
 }
 
 impl<'a> Plan<'a> {
-    fn new(catalog: &Catalog, options: &'a BackupOptions, monitor: &dyn Monitor) -> Result<Plan<'a>> {
+    fn new(repository: &'a dyn Repository, options: &'a BackupOptions, monitor: &dyn Monitor) -> Result<Plan<'a>> {
         crate::raise_open_file_limit();
         let excludes = Excludes::new(&options.excludes)?;
         let mut paths = cleaned(&options.paths)?;
@@ -76,13 +75,12 @@ impl<'a> Plan<'a> {
         if wanted.is_empty() {
             return Err(ClientError::NothingToBackUp { reason: "no path was given".to_owned() });
         }
-        let is_parent = |backup: &Backup| match &options.parent {
-            // It may have been removed since the caller found it.
-            Parent::This(parent) => backup.id == *parent,
-            Parent::Newest => backup.name == options.name && backup.host == options.host && backup.paths == paths,
-            Parent::None => false,
-        };
-        let (in_flight, parent) = find_parent(catalog, is_parent, monitor)?;
+        let compared =
+            repository.compare(&Comparable { name: &options.name, host: &options.host, paths: &paths, parent: &options.parent })?;
+        if let Some(damage) = compared.damage() {
+            let reason = format!("reading every file, because an earlier backup cannot be read: {damage}");
+            monitor.problem(&Problem::new(b"/", reason, Severity::Warning));
+        }
         let store = match &options.store_directory {
             Some(path) => {
                 let found = source::find(rustix::fs::CWD, path.as_os_str().as_bytes(), true);
@@ -90,12 +88,12 @@ impl<'a> Plan<'a> {
             }
             None => None,
         };
-        Ok(Plan { options, excludes, wanted, paths, parent, store, in_flight })
+        Ok(Plan { options, excludes, wanted, paths, compared, store })
     }
 
-    fn walk<'w>(&'w self, engine: &'w Arc<Engine>, watch: &'w Watch<'w>, events: Sender<Event>, jobs: Sender<Vec<Job>>) -> Walk<'w> {
+    fn walk<'w>(&'w self, watch: &'w Watch<'w>, events: Sender<Event>, jobs: Sender<Vec<Job>>) -> Walk<'w> {
         Walk {
-            engine,
+            compared: &*self.compared,
             watch,
             excludes: &self.excludes,
             one_file_system: self.options.one_file_system,
@@ -104,19 +102,26 @@ impl<'a> Plan<'a> {
             markers: Markers { caches: self.options.exclude_caches, names: &self.options.exclude_if_present },
             is_scan: false,
             is_scanned: false,
-            store: self.store,
+            // The cache may have been created since.
+            left_out: self.store.into_iter().chain(self.own_directory()).collect(),
             events,
             jobs,
         }
     }
 
+    /// Returns device and inode of the directory that the client writes to meanwhile.
+    fn own_directory(&self) -> Option<(u64, u64)> {
+        let path = self.compared.own_directory()?;
+        source::find(rustix::fs::CWD, path.as_os_str().as_bytes(), true).ok().map(|found| found.identity())
+    }
+
     /// Walks only to count, for the progress display.
-    fn scan(&self, engine: &Arc<Engine>, watch: &Watch<'_>, is_over: &AtomicBool) -> Result<()> {
+    fn scan(&self, watch: &Watch<'_>, is_over: &AtomicBool) -> Result<()> {
         let ahead = Ahead { watch, is_over };
         let counting = Watch::new(&ahead);
         let ((events, _), (jobs, _)) = (crossbeam_channel::bounded(1), crossbeam_channel::bounded(1));
-        let walk = Walk { is_scan: true, ..self.walk(engine, &counting, events, jobs) };
-        walk.run(&Wanted::new(&self.wanted), None)?;
+        let walk = Walk { is_scan: true, ..self.walk(&counting, events, jobs) };
+        walk.run(&Wanted::new(&self.wanted))?;
         if !ahead.cancelled() {
             watch.monitor().has_totals();
         }
@@ -145,66 +150,68 @@ impl Monitor for Ahead<'_> {
 }
 
 /// Makes a backup. Durable on return.
-pub fn backup(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor) -> Result<BackupOutcome> {
-    let started_ns = catalog.engine().date_ns();
-    let plan = Plan::new(catalog, options, monitor)?;
+pub fn backup(repository: &dyn Repository, options: &BackupOptions, monitor: &dyn Monitor) -> Result<BackupOutcome> {
+    let plan = Plan::new(repository, options, monitor)?;
     let watch = Watch::new(monitor);
-    let engine = catalog.engine();
-    let id = new_id()?;
-    let named = NamedFiles::new(catalog, id, &plan.in_flight)?;
-    let stored_before = engine.stored_bytes();
-    let metadata = Mutex::new(engine.stream());
+    let making = &*plan.compared.begin()?;
     let (event_sender, events) = crossbeam_channel::bounded(EVENTS);
     let (job_sender, jobs) = crossbeam_channel::bounded(BATCHES);
     let (entry_sender, entries) = crossbeam_channel::unbounded();
     let is_over = AtomicBool::new(false);
+    let mut readers = Vec::new();
+    for _ in 0..READERS {
+        readers.push(Reader::new(making.contents()?, plan.compared.recalls(), &watch));
+    }
 
     let root = std::thread::scope(|scope| {
         let mut threads = Vec::new();
-        for _ in 0..READERS {
+        for reader in readers {
             let (jobs, entries) = (jobs.clone(), entry_sender.clone());
-            let mut reader = Reader::new(engine, &metadata, &watch).with_names(named.as_ref());
             threads.push(scope.spawn(move || reader.run(&jobs, &entries)));
         }
         drop((jobs, entry_sender));
         let is_scanned = monitor.wants_totals();
         if is_scanned {
-            threads.push(scope.spawn(|| plan.scan(engine, &watch, &is_over)));
+            threads.push(scope.spawn(|| plan.scan(&watch, &is_over)));
         }
-        let walk = Walk { is_scanned, ..plan.walk(engine, &watch, event_sender, job_sender) };
-        let (wanted, earlier) = (Wanted::new(&plan.wanted), plan.parent.as_ref().map(|parent| &parent.root));
-        threads.push(scope.spawn(move || walk.run(&wanted, earlier)));
-        let root = assemble(engine, &metadata, &watch, events, entries);
+        let walk = Walk { is_scanned, ..plan.walk(&watch, event_sender, job_sender) };
+        let wanted = Wanted::new(&plan.wanted);
+        threads.push(scope.spawn(move || walk.run(&wanted)));
+        let root = assemble(making, &watch, events, entries);
         if root.is_err() {
             watch.stop();
         }
         is_over.store(true, Ordering::Relaxed);
         let results: Vec<Result<()>> =
             threads.into_iter().map(|thread| thread.join().expect("the threads of a backup do not panic")).collect();
+        // Readers that stop on request end their channels early.
+        if watch.cancelled() {
+            return Err(ClientError::Cancelled);
+        }
         // The first failure is the cause; "a queue closed" explains nothing.
         results.into_iter().collect::<Result<()>>()?;
         root
     })?
-    .ok_or(ClientError::Cancelled)?;
+    .ok_or(ClientError::Cancelled)?
+    .root;
     if watch.cancelled() {
         return Err(ClientError::Cancelled);
     }
     refuse_empty(&watch)?;
-    named.iter().for_each(NamedFiles::finish);
-    let made = Made { id, started_ns, stored_before, root, paths: plan.paths, parent: plan.parent.map(|parent| parent.id) };
-    commit(catalog, options, &watch, metadata.into_inner(), made)
+    let outcome = commit(making, options, &watch, root, plan.paths.clone())?;
+    Ok(BackupOutcome { parent: plan.compared.earlier().map(|earlier| earlier.id), ..outcome })
 }
 
 /// Says what a backup would do. Reads no file and writes nothing.
-pub fn rehearse(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor) -> Result<Rehearsal> {
-    let plan = Plan::new(catalog, options, monitor)?;
+pub fn rehearse(repository: &dyn Repository, options: &BackupOptions, monitor: &dyn Monitor) -> Result<Rehearsal> {
+    let plan = Plan::new(repository, options, monitor)?;
     let watch = Watch::new(monitor);
     let (event_sender, events) = crossbeam_channel::bounded(EVENTS);
     let (job_sender, jobs) = crossbeam_channel::unbounded();
     std::thread::scope(|scope| {
-        let walk = plan.walk(catalog.engine(), &watch, event_sender, job_sender);
-        let (wanted, earlier) = (Wanted::new(&plan.wanted), plan.parent.as_ref().map(|parent| &parent.root));
-        let walking = scope.spawn(move || walk.run(&wanted, earlier));
+        let walk = plan.walk(&watch, event_sender, job_sender);
+        let wanted = Wanted::new(&plan.wanted);
+        let walking = scope.spawn(move || walk.run(&wanted));
         for event in events {
             count(&watch, &event);
             for job in jobs.try_iter().flatten() {
@@ -221,7 +228,7 @@ pub fn rehearse(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monito
     refuse_empty(&watch)?;
     let mut statistics = statistics(&watch);
     statistics.logical_bytes += statistics.read_bytes;
-    Ok(Rehearsal { parent: plan.parent.map(|parent| parent.id), statistics, warnings: watch.get(Counter::Warnings) })
+    Ok(Rehearsal { parent: plan.compared.earlier().map(|earlier| earlier.id), statistics, warnings: watch.get(Counter::Warnings) })
 }
 
 /// Counts what an event would add.
@@ -229,7 +236,11 @@ fn count(watch: &Watch<'_>, event: &Event) {
     match event {
         Event::Enter { .. } => {}
         Event::Leave { .. } => watch.count(Counter::Directories, 1),
-        Event::Ready { entry, size_bytes, state } => crate::assemble::count(watch, entry, *size_bytes, *state),
+        Event::Same { earlier, size_bytes } => crate::assemble::count(watch, &earlier.entry, *size_bytes, State::Same),
+        Event::Ready { entry, size_bytes, earlier } => {
+            let state = if earlier.is_some() { State::Changed } else { State::New };
+            crate::assemble::count(watch, entry, *size_bytes, state);
+        }
         Event::Reading { earlier, .. } => {
             watch.count(Counter::Files, 1);
             watch.count(if earlier.is_some() { Counter::ChangedFiles } else { Counter::NewFiles }, 1);
@@ -239,28 +250,28 @@ fn count(watch: &Watch<'_>, event: &Event) {
 
 /// Makes a backup of one file, whose content comes from an open file or pipe: everything that comes, or nothing.
 pub fn backup_stream(
-    catalog: &Catalog,
+    repository: &dyn Repository,
     options: &BackupOptions,
     file: &OwnedFd,
     path: &Path,
     monitor: &dyn Monitor,
 ) -> Result<BackupOutcome> {
-    let engine = catalog.engine();
-    let started_ns = engine.date_ns();
-    let _in_flight = engine.in_flight();
     let path = clean(&Path::new("/").join(path));
-    if components(&path).next().is_none() {
+    let names: Vec<&[u8]> = components(&path).collect();
+    let Some((name, directories)) = names.split_last() else {
         return Err(ClientError::NothingToBackUp { reason: "the name of the file is empty".to_owned() });
-    }
+    };
+    let compared = repository.compare(&Comparable { name: &options.name, host: &options.host, paths: &[], parent: &Parent::None })?;
     let watch = Watch::new(monitor);
-    let stored_before = engine.stored_bytes();
-    let metadata = Mutex::new(engine.stream());
-    let content = Reader::new(engine, &metadata, &watch).everything_from(file)?;
+    let making = &*compared.begin()?;
+    let mut reader = Reader::new(making.contents()?, compared.recalls(), &watch);
+    let content = reader.everything_from(file, NewFile { ticket: STREAM, path: &path[1..], earlier: None })?;
     let content = content.map_err(|error| ClientError::io("read", "standard input", error))?;
+    reader.close()?;
     if watch.cancelled() {
         return Err(ClientError::Cancelled);
     }
-    let Content::File { size_bytes, .. } = content else { unreachable!("everything from a stream is a file") };
+    let size_bytes = content.recipe().map_or(0, |recipe| recipe.length);
     if size_bytes == 0 {
         return Err(ClientError::NothingToBackUp { reason: "nothing came from standard input".to_owned() });
     }
@@ -268,79 +279,37 @@ pub fn backup_stream(
     watch.count(Counter::NewFiles, 1);
     watch.count(Counter::LogicalBytes, size_bytes);
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let (mtime_ns, ctime_ns) = (started_ns, started_ns);
-    let attributes = |mode| Attributes { mode, uid, gid, mtime_ns, ctime_ns, links: 1, ..Attributes::default() };
-    let (mut content, mut mode) = (content, 0o600);
-    let mut metadata = metadata.into_inner();
-    for name in components(&path).collect::<Vec<_>>().into_iter().rev() {
-        let mut directory = DirectoryWriter::new(engine.digest_bytes());
-        directory.push(&mut metadata, &Entry { name: name.to_vec(), attributes: attributes(mode), content })?;
-        (content, mode) = (Content::Directory { recipe: directory.finish(&mut metadata)? }, 0o700);
-        watch.count(Counter::Directories, 1);
+    let now = making.started_ns();
+    let attributes = |mode| Attributes { mode, uid, gid, mtime_ns: now, ctime_ns: now, links: 1, ..Attributes::default() };
+    let mut tree = making.tree()?;
+    for name in directories {
+        tree.enter(name.to_vec(), attributes(0o700), None)?;
     }
-    let Content::Directory { recipe: root } = content else { unreachable!("the path has a component") };
-    let made = Made { id: new_id()?, started_ns, stored_before, root, paths: vec![path], parent: None };
-    commit(catalog, options, &watch, metadata, made)
-}
-
-fn new_id() -> Result<BackupId> {
-    let mut id = [0; 16];
-    crate::random_bytes(&mut id)?;
-    Ok(BackupId::from_bytes(id))
-}
-
-/// A finished backup without its record.
-struct Made {
-    id: BackupId,
-    started_ns: i64,
-    stored_before: u64,
-    root: Recipe,
-    paths: Vec<Vec<u8>>,
-    parent: Option<BackupId>,
+    tree.put(Entry { name: name.to_vec(), attributes: attributes(0o600), content }, Some(STREAM), None)?;
+    for _ in directories {
+        tree.leave(false)?;
+    }
+    watch.count(Counter::Directories, names.len() as u64);
+    let root = tree.finish()?.root;
+    commit(making, options, &watch, root, vec![path.clone()])
 }
 
 /// Makes the record. Durable on return.
-fn commit(catalog: &Catalog, options: &BackupOptions, watch: &Watch<'_>, metadata: WriteStream, made: Made) -> Result<BackupOutcome> {
-    let engine = catalog.engine();
-    watch.count(Counter::AddedBytes, metadata.added_bytes());
-    drop(metadata);
-    if watch.get(Counter::AddedBytes) > 0 {
-        // The compressed size of the last frames is known when they are written.
-        engine.flush()?;
-    }
-    let mut record = Backup {
-        id: made.id,
-        sequence: 0,
-        seen_ns: 0,
-        name: options.name.clone(),
-        host: options.host.clone(),
-        user: options.user.clone(),
-        started_ns: made.started_ns,
-        finished_ns: engine.date_ns(),
-        tags: options.tags.clone(),
-        paths: made.paths,
-        options: options.to_json(),
-        root: made.root,
-        statistics: Statistics { stored_bytes: engine.stored_bytes().saturating_sub(made.stored_before), ..statistics(watch) },
-    };
-    catalog.commit_backup(&mut record)?;
-    Ok(BackupOutcome { backup: record, parent: made.parent, errors: watch.get(Counter::Errors), warnings: watch.get(Counter::Warnings) })
-}
-
-/// Finds the newest backup that `is_parent` accepts. Its chunks stay while the guard is held, which is taken before the
-/// search. Hold it until the record of the new backup is committed.
-fn find_parent(catalog: &Catalog, is_parent: impl Fn(&Backup) -> bool, monitor: &dyn Monitor) -> Result<(InFlight, Option<Backup>)> {
-    let in_flight = catalog.engine().in_flight();
-    let parent = match catalog.newest(is_parent) {
-        // Damage to an old backup must not prevent a new one: without a parent, every file is read.
-        Err(error @ CatalogError::Damaged { .. }) => {
-            let reason = format!("reading every file, because an earlier backup cannot be read: {error}");
-            monitor.problem(&Problem::new(b"/", reason, Severity::Warning));
-            None
-        }
-        found => found?,
-    };
-    Ok((in_flight, parent))
+fn commit(making: &dyn Making, options: &BackupOptions, watch: &Watch<'_>, root: Recipe, paths: Vec<Vec<u8>>) -> Result<BackupOutcome> {
+    let backup = making.commit(
+        root,
+        Details {
+            name: options.name.clone(),
+            host: options.host.clone(),
+            user: options.user.clone(),
+            tags: options.tags.clone(),
+            paths,
+            options: options.to_json(),
+            statistics: statistics(watch),
+        },
+    )?;
+    watch.count(Counter::AddedBytes, backup.statistics.added_bytes.saturating_sub(watch.get(Counter::AddedBytes)));
+    Ok(BackupOutcome { backup, parent: None, errors: watch.get(Counter::Errors), warnings: watch.get(Counter::Warnings) })
 }
 
 /// Refuses a backup without any file, unless there are none to back up.
@@ -370,52 +339,5 @@ fn statistics(watch: &Watch<'_>) -> Statistics {
         added_bytes: watch.get(Counter::AddedBytes),
         errors: watch.get(Counter::Errors),
         ..Statistics::default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Tally;
-    use onefold_engine::{Cursor, Descriptor, Engine, Hints, Mode, Settings};
-    use onefold_ground::{Ground, LocalGround};
-    use std::cell::Cell;
-    use std::sync::Arc;
-
-    #[test]
-    fn what_a_parent_has_is_kept_from_before_it_is_looked_for() {
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::create_dir(directory.path().join("store")).unwrap();
-        let ground: Arc<dyn Ground> = Arc::new(LocalGround::open(directory.path().join("store")).unwrap());
-        Engine::create(&ground, &Descriptor::new().unwrap()).unwrap();
-        let settings = Settings { background: false, ..Settings::default() };
-        let engine = Engine::open(ground, settings, Mode::ReadWrite, "test").unwrap();
-        let catalog = Catalog::new(engine.clone());
-        std::fs::create_dir(directory.path().join("source")).unwrap();
-        let options = BackupOptions { name: "group".into(), paths: vec![directory.path().join("source")], ..BackupOptions::default() };
-        backup(&catalog, &options, &Tally::default()).unwrap();
-        // A chunk that nothing refers to, and that would go if it could.
-        engine.stream().write_runs(&[b"a chunk that no backup has"], Hints::default()).unwrap();
-        engine.flush().unwrap();
-        engine.maintain(true).unwrap();
-        let (mut unused, mut cursor) = (Vec::new(), Some(Cursor::default()));
-        while let Some(from) = cursor {
-            let (found, next) = engine.candidates(from, 100, &mut Vec::new()).unwrap();
-            unused.extend(found);
-            cursor = next;
-        }
-        assert!(!unused.is_empty());
-        let remove = || engine.remove_unused(&unused, &|_, _| Ok(Vec::new()), &|| false).unwrap();
-        let was_asked = Cell::new(false);
-        let is_parent = |_: &Backup| {
-            was_asked.set(true);
-            assert!(remove().was_busy, "a chunk of the parent may go while the parent is looked for");
-            true
-        };
-        let (in_flight, parent) = find_parent(&catalog, is_parent, &Tally::default()).unwrap();
-        assert!(was_asked.get() && parent.is_some());
-        assert!(remove().was_busy, "a chunk of the parent may go now that it is found");
-        drop(in_flight);
-        assert_eq!(remove().chunks, unused.len() as u64);
     }
 }

@@ -4,8 +4,8 @@
 //! many. If several recipe chunks are lost, the position of the bytes between them is unknown, so these count as lost
 //! too.
 
-use onefold_catalog::PieceReader;
-use onefold_engine::{Engine, Piece, Recipe};
+use onefold_catalog::{Chunks, PieceReader};
+use onefold_engine::{Piece, Recipe};
 use std::fmt::Write;
 use std::ops::Range;
 use std::sync::Arc;
@@ -145,10 +145,10 @@ impl std::fmt::Display for DoesNotSpell {
 /// error.
 #[derive(Debug)]
 pub(crate) struct Parts<'a> {
-    engine: &'a Arc<Engine>,
+    chunks: &'a Arc<dyn Chunks>,
     recipe: &'a Recipe,
     size_bytes: u64,
-    reader: PieceReader,
+    reader: PieceReader<dyn Chunks>,
     /// Items taken from the reader.
     taken: usize,
     at: u64,
@@ -156,8 +156,8 @@ pub(crate) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    pub(crate) fn new(engine: &'a Arc<Engine>, recipe: &'a Recipe, size_bytes: u64) -> Parts<'a> {
-        Parts { engine, recipe, size_bytes, reader: PieceReader::new(engine, recipe), taken: 0, at: 0, ended: false }
+    pub(crate) fn new(chunks: &'a Arc<dyn Chunks>, recipe: &'a Recipe, size_bytes: u64) -> Parts<'a> {
+        Parts { chunks, recipe, size_bytes, reader: PieceReader::new(chunks, recipe), taken: 0, at: 0, ended: false }
     }
 
     /// Returns the length of the loss up to and including the last unreadable recipe chunk, and continues after it.
@@ -174,7 +174,7 @@ impl<'a> Parts<'a> {
                 return None;
             }
         }
-        self.reader = PieceReader::new(self.engine, self.recipe);
+        self.reader = PieceReader::new(self.chunks, self.recipe);
         self.reader.by_ref().take(last).for_each(drop);
         self.taken = last;
         Some(left - tail)
@@ -214,16 +214,16 @@ impl Iterator for Parts<'_> {
 }
 
 /// Reads and verifies pieces that begin at `start` of the file. An unreadable piece becomes zeros.
-pub(crate) fn read_around(engine: &Engine, pieces: &[Piece], start: u64, out: &mut [u8]) -> Lost {
+pub(crate) fn read_around(chunks: &dyn Chunks, pieces: &[Piece], start: u64, out: &mut [u8]) -> Lost {
     let mut lost = Lost::default();
-    if engine.read(pieces, 0, out, true).is_ok() {
+    if chunks.data(pieces, out).is_ok() {
         return lost;
     }
     let mut at = 0;
     for piece in pieces {
         let length = piece.length() as usize;
         let bytes = &mut out[at..at + length];
-        if let Err(error) = engine.read(std::slice::from_ref(piece), 0, bytes, true) {
+        if let Err(error) = chunks.data(std::slice::from_ref(piece), bytes) {
             bytes.fill(0);
             lost.add(start + at as u64..start + (at + length) as u64, || error.to_string());
         }

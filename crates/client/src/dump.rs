@@ -2,9 +2,10 @@
 
 use crate::damage::{Damaged, Lost, Part, Parts, ranges_text};
 use crate::monitor::{Monitor, Watch};
+use crate::repository::Repository;
 use crate::{ClientError, Result};
-use onefold_catalog::{Backup, Catalog, Content};
-use onefold_engine::{Engine, Piece, Recipe};
+use onefold_catalog::{Backup, Chunks, Content};
+use onefold_engine::{Piece, Recipe};
 use std::io::Write;
 use std::sync::Arc;
 
@@ -16,16 +17,23 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// Writes the bytes of one file of a backup, verified. Returns how many. If the file is damaged, it writes the bytes
 /// before the damage and then returns an error. With [`Damaged::Zero`] zeros replace the lost bytes, and the monitor is
 /// told.
-pub fn dump(catalog: &Catalog, backup: &Backup, path: &[u8], damaged: Damaged, monitor: &dyn Monitor, out: &mut dyn Write) -> Result<u64> {
-    let _in_flight = catalog.engine().in_flight();
+pub fn dump(
+    repository: &dyn Repository,
+    backup: &Backup,
+    path: &[u8],
+    damaged: Damaged,
+    monitor: &dyn Monitor,
+    out: &mut dyn Write,
+) -> Result<u64> {
+    let reading = repository.read(backup)?;
     let not_a_file = |kind| ClientError::NotAFile { path: String::from_utf8_lossy(path).into_owned(), kind };
-    let mut entry = catalog.lookup(backup, path)?.ok_or_else(|| not_a_file("directory"))?;
+    let mut entry = reading.lookup(path)?.ok_or_else(|| not_a_file("directory"))?;
     if let Content::HardLink { path: first } = &entry.content {
-        entry = catalog.lookup(backup, first)?.ok_or_else(|| not_a_file("directory"))?;
+        entry = reading.lookup(first)?.ok_or_else(|| not_a_file("directory"))?;
     }
     let Content::File { recipe, size_bytes } = &entry.content else { return Err(not_a_file(entry.content.kind())) };
     let watch = Watch::new(monitor);
-    write_file(catalog.engine(), recipe, *size_bytes, (path, damaged), &watch, &mut |run| match run {
+    write_file(&reading.chunks, recipe, *size_bytes, (path, damaged), &watch, &mut |run| match run {
         Run::Bytes(bytes) => out.write_all(bytes).map_err(|error| ClientError::io("write", path, error)),
         Run::Zeros(length) => write_zeros(out, length).map_err(|error| ClientError::io("write", path, error)),
     })?;
@@ -49,7 +57,7 @@ pub(crate) fn write_zeros(out: &mut dyn Write, mut length: u64) -> std::io::Resu
 
 /// Passes the bytes of a file to `write`, in order and without a buffer for zeros.
 pub(crate) fn write_file(
-    engine: &Arc<Engine>,
+    chunks: &Arc<dyn Chunks>,
     recipe: &Recipe,
     size_bytes: u64,
     (path, damaged): (&[u8], Damaged),
@@ -57,8 +65,8 @@ pub(crate) fn write_file(
     write: &mut dyn FnMut(Run<'_>) -> Result<()>,
 ) -> Result<()> {
     let mut file =
-        Stream { engine, size_bytes, path, damaged, write, pieces: Vec::new(), at: 0, held: 0, lost: Lost::default(), buffer: Vec::new() };
-    for part in Parts::new(engine, recipe, size_bytes) {
+        Stream { chunks, size_bytes, path, damaged, write, pieces: Vec::new(), at: 0, held: 0, lost: Lost::default(), buffer: Vec::new() };
+    for part in Parts::new(chunks, recipe, size_bytes) {
         match part.map_err(|error| file.damage(&error.to_string()))? {
             Part::Piece(Piece::Zeros { length }) => file.zeros(length)?,
             Part::Piece(piece) => file.piece(piece)?,
@@ -74,7 +82,7 @@ pub(crate) fn write_file(
 }
 
 struct Stream<'a> {
-    engine: &'a Engine,
+    chunks: &'a Arc<dyn Chunks>,
     size_bytes: u64,
     path: &'a [u8],
     damaged: Damaged,
@@ -111,6 +119,9 @@ impl Stream<'_> {
     /// Reports lost bytes, or ends.
     fn lose(&mut self, length: u64, why: &str) -> Result<()> {
         self.flush()?;
+        if let Some(error) = self.chunks.broken() {
+            return Err(error.into());
+        }
         let range = self.at..self.at + length;
         if self.damaged != Damaged::Zero {
             let what = ranges_text(std::slice::from_ref(&range), self.size_bytes);
@@ -128,14 +139,14 @@ impl Stream<'_> {
         }
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(length.max(buffer.len()), 0);
-        if self.engine.read(&pieces, 0, &mut buffer[..length], true).is_ok() {
+        if self.chunks.data(&pieces, &mut buffer[..length]).is_ok() {
             self.at += length as u64;
             (self.write)(Run::Bytes(&buffer[..length]))?;
         } else {
             // Piece by piece: sound pieces before and after the damage are written.
             for piece in &pieces {
                 let bytes = &mut buffer[..piece.length() as usize];
-                match self.engine.read(std::slice::from_ref(piece), 0, bytes, true) {
+                match self.chunks.data(std::slice::from_ref(piece), bytes) {
                     Ok(()) => {
                         self.at += piece.length();
                         (self.write)(Run::Bytes(bytes))?;

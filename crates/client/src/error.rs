@@ -2,6 +2,8 @@
 
 use onefold_catalog::CatalogError;
 use onefold_engine::EngineError;
+use onefold_ground::wire::WireError;
+use onefold_remote::transport::ChannelError;
 use std::io;
 
 /// An error of the client.
@@ -13,6 +15,15 @@ pub enum ClientError {
     /// The store refused, or found damage.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The server refused, or the connection to it is lost.
+    #[error(transparent)]
+    Connection(#[from] ChannelError),
+    /// The server's answer makes no sense.
+    #[error("the server breaks the protocol: {0}")]
+    Protocol(String),
+    /// The cached tree of the earlier backup is not the server's. It was removed.
+    #[error("the cached tree of the earlier backup is not the server's; it was removed, so the next run does without it")]
+    Stale,
     /// The operating system refused something essential.
     #[error("cannot {operation} {path}: {source}")]
     Io {
@@ -66,6 +77,12 @@ pub enum ClientError {
 
 /// A result of the client.
 pub type Result<T> = std::result::Result<T, ClientError>;
+
+impl From<WireError> for ClientError {
+    fn from(error: WireError) -> ClientError {
+        ClientError::Protocol(error.to_string())
+    }
+}
 
 impl ClientError {
     pub(crate) fn io(operation: &'static str, path: impl AsRef<[u8]>, source: impl Into<io::Error>) -> ClientError {

@@ -1,5 +1,6 @@
 //! The work that the walk hands to the readers.
 
+use crate::repository::NewFile;
 use onefold_engine::Recipe;
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,6 +17,13 @@ pub(crate) struct Job {
     pub(crate) size_bytes: u64,
     /// A block device or FIFO whose content is wanted.
     pub(crate) is_special: bool,
-    /// What the file had in the previous backup, if that helps the store.
+    /// What the file had in the previous backup.
     pub(crate) earlier: Option<Recipe>,
+}
+
+impl Job {
+    /// Returns the job as the repository knows it.
+    pub(crate) fn new_file(&self) -> NewFile<'_> {
+        NewFile { ticket: self.ticket, path: &self.path, earlier: self.earlier.as_ref() }
+    }
 }

@@ -6,22 +6,18 @@
 
 use crate::job::Job;
 use crate::monitor::{Counter, Watch};
-use crate::named::NamedFiles;
-use crate::recall::Recalled;
+use crate::repository::{Contents, NewFile};
 use crate::source::{self, Found};
 use crate::state::set_xattrs;
 use crate::walk::absolute;
 use crate::{ClientError, Result};
 use crossbeam_channel::{Receiver, Sender};
 use onefold_catalog::{Attributes, Content, Entry};
-use onefold_engine::{Engine, Hints, Piece, RecipeWriter, WriteStream};
-use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, OFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::time::ClockId;
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Files up to this size are stored many at a time.
@@ -45,24 +41,21 @@ const SETTLE_STEPS: u32 = 20;
 pub(crate) type Answer = (u64, Option<Entry>);
 
 /// Small files that have been read and wait to be stored together.
-#[derive(Debug, Default)]
-struct Gathered {
+#[derive(Debug)]
+struct Gathered<'j> {
     bytes: Vec<u8>,
-    files: Vec<(u64, Entry, Range<usize>)>,
-    /// What those that are not new had.
-    recalled: Vec<Recalled>,
+    files: Vec<(&'j Job, Entry, Range<usize>)>,
 }
 
-/// One reader, with its own data stream. The metadata of all readers goes to one stream.
+/// One reader, with its own stream of contents.
 pub(crate) struct Reader<'a> {
-    engine: &'a Arc<Engine>,
     watch: &'a Watch<'a>,
-    data: WriteStream,
-    metadata: &'a Mutex<WriteStream>,
-    named: Option<&'a NamedFiles<'a>>,
-    digest_bytes: usize,
-    gathered: Gathered,
+    contents: Box<dyn Contents + Send + 'a>,
+    /// The store is told what files had: it must still have that in memory when it is asked.
+    recalls: bool,
     buffer: Vec<u8>,
+    /// The memory for small files.
+    small: Vec<u8>,
 }
 
 /// A file being read, and its attributes as of its opening.
@@ -73,31 +66,39 @@ struct Open<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(crate) fn new(engine: &'a Arc<Engine>, metadata: &'a Mutex<WriteStream>, watch: &'a Watch<'a>) -> Reader<'a> {
-        let (data, digest_bytes) = (engine.stream().sequential(), engine.digest_bytes());
-        Reader { engine, watch, data, metadata, named: None, digest_bytes, gathered: Gathered::default(), buffer: Vec::new() }
-    }
-
-    /// Takes small files by their names, and notes new ones.
-    pub(crate) fn with_names(self, named: Option<&'a NamedFiles<'a>>) -> Reader<'a> {
-        Reader { named, ..self }
+    pub(crate) fn new(contents: Box<dyn Contents + Send + 'a>, recalls: bool, watch: &'a Watch<'a>) -> Reader<'a> {
+        Reader { watch, contents, recalls, buffer: Vec::new(), small: Vec::new() }
     }
 
     /// Works until there are no more jobs.
-    pub(crate) fn run(&mut self, jobs: &Receiver<Vec<Job>>, answers: &Sender<Answer>) -> Result<()> {
+    pub(crate) fn run(mut self, jobs: &Receiver<Vec<Job>>, answers: &Sender<Answer>) -> Result<()> {
         for batch in jobs {
-            let before = self.data.added_bytes();
+            let before = self.contents.added_bytes();
             let done = self.batch(&batch, answers);
-            self.watch.count(Counter::AddedBytes, self.data.added_bytes() - before);
+            self.watch.count(Counter::AddedBytes, self.contents.added_bytes() - before);
             if let Err(error) = done {
                 self.watch.stop();
                 return Err(error);
             }
         }
-        Ok(())
+        if self.watch.should_stop() {
+            return Ok(());
+        }
+        self.close()
+    }
+
+    /// Ends the writer of contents: everything is on its way to the store.
+    pub(crate) fn close(self) -> Result<()> {
+        let closed = self.contents.close();
+        if closed.is_err() {
+            self.watch.stop();
+        }
+        closed
     }
 
     fn batch(&mut self, batch: &[Job], answers: &Sender<Answer>) -> Result<()> {
+        let most_bytes = if self.recalls { GATHER_TOLD_BYTES } else { GATHER_BYTES };
+        let mut gathered = Gathered { bytes: std::mem::take(&mut self.small), files: Vec::new() };
         for job in batch {
             if self.watch.should_stop() {
                 return Ok(());
@@ -105,7 +106,7 @@ impl<'a> Reader<'a> {
             let path = absolute(&job.path);
             self.watch.current(&path);
             if job.is_special {
-                self.store_gathered(answers)?;
+                self.store_gathered(&mut gathered, answers)?;
                 let entry = self.special(job, &path)?;
                 answer(answers, job.ticket, entry);
                 continue;
@@ -117,17 +118,19 @@ impl<'a> Reader<'a> {
             };
             let is_sparse = open.found.size_bytes >= SPARSE_BYTES && open.found.allocated_bytes < open.found.size_bytes;
             if open.found.size_bytes > SMALL_BYTES || open.found.size_bytes == 0 || is_sparse {
-                self.store_gathered(answers)?;
+                self.store_gathered(&mut gathered, answers)?;
                 let entry = self.large(&open, &path, is_sparse)?;
                 answer(answers, job.ticket, entry);
-            } else if !self.small(&open, &path) {
+            } else if !self.small(&open, &path, &mut gathered) {
                 self.watch.count(Counter::DoneBytes, job.size_bytes);
                 answer(answers, job.ticket, None);
-            } else if self.gathered.bytes.len() >= if self.engine.recalls() { GATHER_TOLD_BYTES } else { GATHER_BYTES } {
-                self.store_gathered(answers)?;
+            } else if gathered.bytes.len() >= most_bytes {
+                self.store_gathered(&mut gathered, answers)?;
             }
         }
-        self.store_gathered(answers)
+        self.store_gathered(&mut gathered, answers)?;
+        self.small = gathered.bytes;
+        Ok(())
     }
 
     fn open<'j>(&self, job: &'j Job, path: &[u8]) -> Option<Open<'j>> {
@@ -160,79 +163,52 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a small file into the common buffer. Returns false if it cannot be read, which has been reported.
-    fn small(&mut self, open: &Open<'_>, path: &[u8]) -> bool {
-        let start = self.gathered.bytes.len();
+    fn small<'j>(&self, open: &Open<'j>, path: &[u8], gathered: &mut Gathered<'j>) -> bool {
+        let start = gathered.bytes.len();
         let wanted = open.found.size_bytes as usize;
-        self.gathered.bytes.resize(start + wanted, 0);
-        match From::At(&open.file).fill(0, &mut self.gathered.bytes[start..]) {
+        gathered.bytes.resize(start + wanted, 0);
+        match From::At(&open.file).fill(0, &mut gathered.bytes[start..]) {
             Ok(length) => {
-                self.gathered.bytes.truncate(start + length);
+                gathered.bytes.truncate(start + length);
                 self.watch.count(Counter::DataBytes, length as u64);
                 self.watch.count(Counter::DoneBytes, length as u64);
                 self.report_change(open, path);
                 let content = Content::File { size_bytes: length as u64, recipe: Default::default() };
                 let entry = Entry { name: open.job.name.clone(), attributes: open.found.attributes.clone(), content };
-                self.gathered.files.push((open.job.ticket, entry, start..start + length));
-                self.gathered.recalled.extend(self.recalled(open.job));
+                gathered.files.push((open.job, entry, start..start + length));
                 true
             }
             Err(error) => {
-                self.gathered.bytes.truncate(start);
+                gathered.bytes.truncate(start);
                 self.watch.error(path, format_args!("cannot read it: {error}"));
                 false
             }
         }
     }
 
-    fn store_gathered(&mut self, answers: &Sender<Answer>) -> Result<()> {
-        let Gathered { bytes, files, recalled } = &mut self.gathered;
+    fn store_gathered(&mut self, gathered: &mut Gathered<'_>, answers: &Sender<Answer>) -> Result<()> {
+        let Gathered { bytes, files } = gathered;
         if files.is_empty() {
             return Ok(());
         }
-        recalled.drain(..).for_each(|mut recalled| recalled.tell(&self.data, SMALL_BYTES));
-        let runs: Vec<&[u8]> = files.iter().map(|(_, _, range)| &bytes[range.clone()]).collect();
-        let mut asked = Vec::new();
-        let stored = match self.named {
-            Some(named) => self.data.write_unknown_runs(&runs, &mut |files, recall| named.ask(files, recall, &mut asked))?,
-            None => self.data.write_runs(&runs, Hints::default())?.into_iter().map(Some).collect(),
-        };
-        let mut asked = asked.into_iter();
-        for ((ticket, mut entry, range), pieces) in files.drain(..).zip(stored) {
-            let (name, taken) = asked.next().map_or((None, None), |(name, taken)| (Some(name), taken));
-            let recipe = match (taken, pieces) {
-                (Some(recipe), None) => {
-                    self.watch.count(Counter::TakenFiles, 1);
-                    recipe
-                }
-                (_, pieces) => {
-                    let mut recipe = RecipeWriter::new(self.digest_bytes);
-                    let mut metadata = self.metadata.lock();
-                    for piece in pieces.into_iter().flatten() {
-                        recipe.push(&mut metadata, piece)?;
-                    }
-                    let recipe = recipe.finish(&mut metadata)?;
-                    drop(metadata);
-                    self.named.into_iter().zip(name).for_each(|(named, name)| named.note(name, &recipe));
-                    recipe
-                }
-            };
-            entry.content = Content::File { size_bytes: range.len() as u64, recipe };
-            answer(answers, ticket, Some(entry));
+        let runs: Vec<(NewFile<'_>, &[u8])> = files.iter().map(|(job, _, range)| (job.new_file(), &bytes[range.clone()])).collect();
+        let stored = self.contents.small(&runs)?;
+        for ((job, mut entry, range), stored) in files.drain(..).zip(stored) {
+            if stored.was_taken {
+                self.watch.count(Counter::TakenFiles, 1);
+            }
+            entry.content = Content::File { size_bytes: range.len() as u64, recipe: stored.recipe };
+            answer(answers, job.ticket, Some(entry));
         }
         bytes.clear();
         Ok(())
-    }
-
-    fn recalled(&self, job: &Job) -> Option<Recalled> {
-        job.earlier.as_ref().map(|recipe| Recalled::new(self.engine, recipe))
     }
 
     /// Reads and stores a file piece by piece. `None`: it cannot be read, which has been reported.
     fn large(&mut self, open: &Open<'_>, path: &[u8], is_sparse: bool) -> Result<Option<Entry>> {
         let end = if open.found.size_bytes == 0 { UNSIZED_BYTES } else { open.found.size_bytes };
         let _ = rustix::fs::fadvise(&open.file, 0, None, rustix::fs::Advice::Sequential);
-        let mut recipe = RecipeWriter::new(self.digest_bytes);
-        let mut recalled = self.recalled(open.job);
+        self.contents.begin(open.job.new_file())?;
         let mut at = 0;
         while at < end {
             let data = if is_sparse { next_data(&open.file, at, end) } else { Ok(at..end) };
@@ -245,9 +221,9 @@ impl<'a> Reader<'a> {
             };
             if data.start > at {
                 self.watch.count(Counter::DoneBytes, data.start - at);
-                recipe.push(&mut self.metadata.lock(), Piece::Zeros { length: data.start - at })?;
+                self.contents.zeros(data.start - at)?;
             }
-            match self.run_of_data(&From::At(&open.file), data.clone(), &mut recalled, &mut recipe)? {
+            match self.run_of_data(&From::At(&open.file), data.clone())? {
                 Ok(read) if read < data.end - data.start => break,
                 Ok(_) => at = data.end,
                 Err(error) => {
@@ -260,21 +236,12 @@ impl<'a> Reader<'a> {
             }
         }
         self.report_change(open, path);
-        let size_bytes = recipe.length_bytes();
-        let recipe = recipe.finish(&mut self.metadata.lock())?;
-        let content = Content::File { size_bytes, recipe };
+        let content = self.finish()?;
         Ok(Some(Entry { name: open.job.name.clone(), attributes: open.found.attributes.clone(), content }))
     }
 
     /// Stores the bytes of a range. Returns how many there were, or why they cannot be read.
-    fn run_of_data(
-        &mut self,
-        file: &From<'_>,
-        range: Range<u64>,
-        recalled: &mut Option<Recalled>,
-        recipe: &mut RecipeWriter,
-    ) -> Result<rustix::io::Result<u64>> {
-        let mut pieces = Vec::new();
+    fn run_of_data(&mut self, file: &From<'_>, range: Range<u64>) -> Result<rustix::io::Result<u64>> {
         let mut at = range.start;
         // The first `kept` bytes of the buffer are the tail without a known boundary.
         let mut kept = 0;
@@ -290,13 +257,7 @@ impl<'a> Reader<'a> {
             let last = at == range.end || read < wanted;
             self.watch.count(Counter::DataBytes, read as u64);
             self.watch.count(Counter::DoneBytes, read as u64);
-            recalled.iter_mut().for_each(|recalled| recalled.tell(&self.data, at));
-            let consumed = self.data.write(&self.buffer[..filled], last, Hints::default(), &mut pieces)?;
-            let mut metadata = self.metadata.lock();
-            for piece in pieces.drain(..) {
-                recipe.push(&mut metadata, piece)?;
-            }
-            drop(metadata);
+            let consumed = self.contents.write(&self.buffer[..filled], last)?;
             if last || self.watch.should_stop() {
                 return Ok(Ok(at - range.start));
             }
@@ -332,26 +293,31 @@ impl<'a> Reader<'a> {
                 return Ok(None);
             }
         };
-        let mut recipe = RecipeWriter::new(self.digest_bytes);
-        if let Err(error) = self.run_of_data(&file, 0..end, &mut None, &mut recipe)? {
+        self.contents.begin(NewFile { earlier: None, ..job.new_file() })?;
+        if let Err(error) = self.run_of_data(&file, 0..end)? {
             self.watch.error(path, format_args!("cannot read it: {error}"));
             return Ok(None);
         }
-        let size_bytes = recipe.length_bytes();
-        let content = Content::File { size_bytes, recipe: recipe.finish(&mut self.metadata.lock())? };
+        let content = self.finish()?;
         let attributes = Attributes { links: 1, ..found.attributes };
         Ok(Some(Entry { name: job.name.clone(), attributes, content }))
     }
 
     /// Stores everything that comes from an open file of any kind. `Err` inside: it cannot be read.
-    pub(crate) fn everything_from(&mut self, file: &OwnedFd) -> Result<rustix::io::Result<Content>> {
-        let mut recipe = RecipeWriter::new(self.digest_bytes);
-        if let Err(error) = self.run_of_data(&From::Here(file), 0..u64::MAX, &mut None, &mut recipe)? {
+    pub(crate) fn everything_from(&mut self, file: &OwnedFd, new: NewFile<'_>) -> Result<rustix::io::Result<Content>> {
+        self.contents.begin(new)?;
+        if let Err(error) = self.run_of_data(&From::Here(file), 0..u64::MAX)? {
             return Ok(Err(error));
         }
-        self.watch.count(Counter::AddedBytes, self.data.added_bytes());
-        let size_bytes = recipe.length_bytes();
-        Ok(Ok(Content::File { size_bytes, recipe: recipe.finish(&mut self.metadata.lock())? }))
+        let content = self.finish()?;
+        self.watch.count(Counter::AddedBytes, self.contents.added_bytes());
+        Ok(Ok(content))
+    }
+
+    /// Ends a file that came in parts.
+    fn finish(&mut self) -> Result<Content> {
+        let recipe = self.contents.finish()?;
+        Ok(Content::File { size_bytes: recipe.length, recipe })
     }
 
     fn report_change(&self, open: &Open<'_>, path: &[u8]) {

@@ -26,12 +26,13 @@ pub(crate) mod options;
 mod walk;
 
 use crate::monitor::{Counter, Monitor, Watch};
+use crate::repository::{Reading, Repository};
 use crate::select::{Selection, Verdict};
 use crate::target::{Directory, Keepout, Powers};
 use crate::write::{Output, Writer};
 use crate::{ClientError, Result, source};
 use delete::Deleter;
-use onefold_catalog::{Backup, Catalog, Content, DirectoryReader, MAX_DEPTH, components, join};
+use onefold_catalog::{Backup, Content, DirectoryReader, MAX_DEPTH, components, join};
 use onefold_engine::Recipe;
 use options::RestoreOptions;
 use std::collections::HashMap;
@@ -41,8 +42,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use walk::Walk;
 
-/// Threads that read the store and write files.
-const WRITERS: usize = 2;
 /// Batches on their way to the writers.
 const BATCHES: usize = 4;
 
@@ -79,39 +78,40 @@ impl RestoreOutcome {
 }
 
 /// Restores a backup. Everything written is synced on return.
-pub fn restore(catalog: &Catalog, backup: &Backup, options: &RestoreOptions, monitor: &dyn Monitor) -> Result<RestoreOutcome> {
+pub fn restore(repository: &dyn Repository, backup: &Backup, options: &RestoreOptions, monitor: &dyn Monitor) -> Result<RestoreOutcome> {
     crate::raise_open_file_limit();
     // If the backup is forgotten meanwhile, its chunks stay until it is restored.
-    let _in_flight = catalog.engine().in_flight();
+    let reading = repository.read(backup)?;
     let watch = Watch::new(monitor);
-    let selection = Selection::new(catalog, backup, &options.paths, &options.include, &options.exclude)?;
+    let selection = Selection::new(&reading, &options.paths, &options.include, &options.exclude)?;
     let store = Keepout::new(options.store_directory.as_deref())?;
     store.refuse_target(&options.target)?;
     let powers = Powers::new();
-    let output = Output::new(catalog.engine(), &watch, &powers, options, store);
+    let output = Output::new(&reading, &watch, &powers, options, store);
     let deleter = match options.delete {
         true => Some(Deleter::new(&output, &selection, backup)?),
         false => None,
     };
     if options.delete && options.strip_components > 0 {
-        refuse_several_roots(catalog, backup, options, &selection)?;
+        refuse_several_roots(&reading, options, &selection)?;
     }
     let target = open_target(options)?;
     let (links, file_systems) = (Vec::new(), HashMap::new());
-    let mut walk = Walk { catalog, backup, options, selection: &selection, output: &output, deleter, links, target, file_systems };
+    let mut walk = Walk { options, selection: &selection, output: &output, deleter, links, target, file_systems };
     let (sender, batches) = crossbeam_channel::bounded(BATCHES);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         if selection.is_everything() {
+            reading.chunks.reads_all();
             let known = &backup.statistics;
             watch.count(Counter::Found, known.files + known.others);
             watch.count(Counter::FoundBytes, known.logical_bytes);
             watch.has_totals();
         } else {
-            scope.spawn(|| count_ahead(catalog, backup, &selection, &watch, &is_over));
+            scope.spawn(|| count_ahead(&reading, &selection, &watch, &is_over));
         }
         let mut threads = Vec::new();
-        for _ in 0..WRITERS {
+        for _ in 0..reading.chunks.readers() {
             let (mut writer, batches) = (Writer::new(&output), batches.clone());
             threads.push(scope.spawn(move || writer.run(&batches)));
         }
@@ -123,6 +123,9 @@ pub fn restore(catalog: &Catalog, backup: &Backup, options: &RestoreOptions, mon
         is_over.store(true, Ordering::Relaxed);
         ended
     })?;
+    if let Some(error) = reading.chunks.broken() {
+        return Err(error.into());
+    }
     powers.set_last_flags(&watch);
     if watch.cancelled() {
         return Err(ClientError::Cancelled);
@@ -169,9 +172,9 @@ fn open_target(options: &RestoreOptions) -> Result<Option<Arc<Directory>>> {
 type Visit<'a> = dyn FnMut(&[u8], &Content, bool) -> ControlFlow<(), bool> + 'a;
 
 /// Walks the wanted part of a backup. Unreadable entries are left out.
-fn for_each_wanted(catalog: &Catalog, backup: &Backup, selection: &Selection, visit: &mut Visit<'_>) -> ControlFlow<()> {
-    let reader = |recipe: &Recipe| DirectoryReader::new(catalog.engine(), recipe);
-    let mut levels = vec![(Vec::new(), selection.root(), reader(&backup.root))];
+fn for_each_wanted(reading: &Reading, selection: &Selection, visit: &mut Visit<'_>) -> ControlFlow<()> {
+    let reader = |recipe: &Recipe| DirectoryReader::new(&reading.chunks, recipe);
+    let mut levels = vec![(Vec::new(), selection.root(), reader(&reading.backup.root))];
     while let Some((path, reach, entries)) = levels.last_mut() {
         let Some(entry) = entries.next() else {
             levels.pop();
@@ -197,8 +200,8 @@ fn for_each_wanted(catalog: &Catalog, backup: &Backup, selection: &Selection, vi
 }
 
 /// Counts the work, ahead of those who do it.
-fn count_ahead(catalog: &Catalog, backup: &Backup, selection: &Selection, watch: &Watch<'_>, is_over: &AtomicBool) {
-    let counted = for_each_wanted(catalog, backup, selection, &mut |_, content, is_wanted| {
+fn count_ahead(reading: &Reading, selection: &Selection, watch: &Watch<'_>, is_over: &AtomicBool) {
+    let counted = for_each_wanted(reading, selection, &mut |_, content, is_wanted| {
         if is_wanted && !matches!(content, Content::Directory { .. }) {
             watch.count(Counter::Found, 1);
             if let Content::File { size_bytes, .. } = content {
@@ -213,9 +216,9 @@ fn count_ahead(catalog: &Catalog, backup: &Backup, selection: &Selection, watch:
 }
 
 /// Refuses a restore in which two directories become one: each would lose what it does not share with the other.
-fn refuse_several_roots(catalog: &Catalog, backup: &Backup, options: &RestoreOptions, selection: &Selection) -> Result<()> {
+fn refuse_several_roots(reading: &Reading, options: &RestoreOptions, selection: &Selection) -> Result<()> {
     let mut roots: Vec<Vec<u8>> = Vec::new();
-    let _ = for_each_wanted(catalog, backup, selection, &mut |path, content, _| {
+    let _ = for_each_wanted(reading, selection, &mut |path, content, _| {
         let depth = components(path).count();
         if depth == options.strip_components && matches!(content, Content::Directory { .. }) {
             roots.push(path.to_vec());

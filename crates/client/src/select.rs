@@ -4,8 +4,9 @@
 //! below a wanted directory is wanted, unless it is excluded.
 
 use crate::glob::{Excludes, Pattern};
+use crate::repository::Reading;
 use crate::{ClientError, Result};
-use onefold_catalog::{Backup, Catalog, CatalogError, components};
+use onefold_catalog::{CatalogError, components};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The wanted part of a backup.
@@ -51,9 +52,9 @@ pub(crate) enum Verdict {
 
 impl Selection {
     /// Parses paths and patterns. Errors: the backup does not have a path without a wildcard.
-    pub(crate) fn new(catalog: &Catalog, backup: &Backup, paths: &[Vec<u8>], include: &[String], exclude: &[String]) -> Result<Selection> {
+    pub(crate) fn new(reading: &Reading, paths: &[Vec<u8>], include: &[String], exclude: &[String]) -> Result<Selection> {
         let wanted = |text: &Vec<u8>| {
-            let kind = match catalog.lookup(backup, text) {
+            let kind = match reading.lookup(text) {
                 Ok(_) => Kind::Path,
                 Err(CatalogError::PathNotFound { .. } | CatalogError::NotADirectory { .. }) if has_wildcard(text) => {
                     let text = std::str::from_utf8(text).map_err(|_| ClientError::BadPattern {

@@ -1,8 +1,7 @@
 //! How a file compares with the entry of its name in the previous backup.
 
 use crate::monitor::Watch;
-use onefold_catalog::{Attributes, Content, Entry};
-use onefold_engine::Piece;
+use onefold_catalog::{Attributes, Entry};
 
 /// The ctime of an entry that lacks its extended attributes. No file has it, so the next backup does not reuse the
 /// entry.
@@ -10,8 +9,10 @@ const LACKS_XATTRS: i64 = i64::MIN;
 
 /// How a name compares with the previous backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub enum State {
+    /// The earlier backup does not have the name.
     New,
+    /// The earlier entry differs.
     Changed,
     /// The entry equals the earlier one exactly.
     Same,
@@ -22,27 +23,8 @@ impl State {
     /// a person would see.
     pub(crate) fn between(earlier: Option<&Entry>, entry: &Entry) -> State {
         let Some(earlier) = earlier else { return State::New };
-        let (a, b) = (&earlier.attributes, &entry.attributes);
-        let same_content = match (&earlier.content, &entry.content) {
-            // The same bytes may be stored elsewhere.
-            (Content::File { size_bytes: a, recipe: x }, Content::File { size_bytes: b, recipe: y }) => {
-                a == b && x.level == y.level && x.pieces.iter().map(spelled).eq(y.pieces.iter().map(spelled))
-            }
-            (a, b) => a == b,
-        };
-        let same_attributes =
-            (a.mode, a.uid, a.gid, a.mtime_ns, a.flags, &a.xattrs) == (b.mode, b.uid, b.gid, b.mtime_ns, b.flags, &b.xattrs);
-        if same_content && same_attributes { State::Same } else { State::Changed }
+        if earlier.shows_the_same(entry) { State::Same } else { State::Changed }
     }
-}
-
-/// Returns what a piece spells, wherever it is stored.
-fn spelled(piece: &Piece) -> impl PartialEq + use<> {
-    let (offset, length) = match piece {
-        Piece::Chunk { offset, length, .. } => (*offset, u64::from(*length)),
-        Piece::Zeros { length } => (0, *length),
-    };
-    (piece.fingerprint(), offset, length)
 }
 
 /// Returns whether a file is unchanged: every change of content or attributes moves the ctime.

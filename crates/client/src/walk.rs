@@ -6,12 +6,12 @@
 use crate::job::Job;
 use crate::marker::Markers;
 use crate::monitor::{Counter, Watch};
+use crate::repository::{Compared, Earlier, Listing as Entries};
 use crate::source::{self, Found, Listing};
-use crate::state::{State, looks_same, set_xattrs};
+use crate::state::{looks_same, set_xattrs};
 use crate::{ClientError, Excludes, Result};
 use crossbeam_channel::{Sender, TrySendError};
-use onefold_catalog::{Attributes, Content, DirectoryReader, Entry, components, join};
-use onefold_engine::{Engine, Recipe};
+use onefold_catalog::{Attributes, Content, Entry, components, join};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
@@ -33,13 +33,15 @@ const BATCH_DIRECTORIES: usize = 32;
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A directory begins.
-    Enter { name: Vec<u8>, attributes: Attributes, earlier: Option<Entry> },
+    Enter { name: Vec<u8>, attributes: Attributes, earlier: Option<Earlier> },
     /// The directory ends. `has_all`: nothing of the earlier directory is missing.
     Leave { has_all: bool },
-    /// An entry that needs no reading.
-    Ready { entry: Entry, size_bytes: u64, state: State },
+    /// An entry as the earlier directory has it.
+    Same { earlier: Earlier, size_bytes: u64 },
+    /// Another entry that needs no reading.
+    Ready { entry: Entry, size_bytes: u64, earlier: Option<Earlier> },
     /// A file whose entry comes from a reader under this ticket.
-    Reading { ticket: u64, name: Vec<u8>, earlier: Option<Entry> },
+    Reading { ticket: u64, name: Vec<u8>, earlier: Option<Earlier> },
 }
 
 /// The requested paths, as a tree of components.
@@ -62,7 +64,7 @@ impl Wanted {
 
 /// The context of a walk.
 pub(crate) struct Walk<'a> {
-    pub(crate) engine: &'a Arc<Engine>,
+    pub(crate) compared: &'a dyn Compared,
     pub(crate) watch: &'a Watch<'a>,
     pub(crate) excludes: &'a Excludes,
     pub(crate) one_file_system: bool,
@@ -74,8 +76,8 @@ pub(crate) struct Walk<'a> {
     pub(crate) is_scan: bool,
     /// Count nothing as found: a scan does that.
     pub(crate) is_scanned: bool,
-    /// Device and inode of the store's directory.
-    pub(crate) store: Option<(u64, u64)>,
+    /// Device and inode of the directories that are left out: the store's, and the client's own.
+    pub(crate) left_out: Vec<(u64, u64)>,
     pub(crate) events: Sender<Event>,
     pub(crate) jobs: Sender<Vec<Job>>,
 }
@@ -84,8 +86,8 @@ pub(crate) struct Walk<'a> {
 struct Closed;
 
 impl Walk<'_> {
-    /// Walks the `wanted` paths, compared with the directory `earlier`.
-    pub(crate) fn run(self, wanted: &Wanted, earlier: Option<&Recipe>) -> Result<()> {
+    /// Walks the `wanted` paths.
+    pub(crate) fn run(self, wanted: &Wanted) -> Result<()> {
         let root = source::open(rustix::fs::CWD, b"/", OFlags::DIRECTORY).map_err(|error| ClientError::io("open", "/", error))?;
         let found = source::find_open(&root).map_err(|error| ClientError::io("look at", "/", error))?;
         let mut walker = Walker {
@@ -98,7 +100,8 @@ impl Walk<'_> {
             tickets: 0,
         };
         let level = Level::new(root, Vec::new(), Names::of(wanted), found.attributes.device);
-        if let Some(level) = walker.list(level, earlier) {
+        if let Some(mut level) = walker.list(level) {
+            level.earlier = Comparing::new(if self.is_scan { None } else { self.compared.root() });
             walker.levels.push(level);
         }
         // If the assembler is gone, it has said why.
@@ -128,11 +131,32 @@ struct Level<'a> {
     names: Names<'a>,
     listing: Listing,
     next: usize,
-    earlier: Option<Peekable<DirectoryReader>>,
+    earlier: Option<Comparing>,
     /// Whether every name of the earlier directory was found again.
     has_all: bool,
     /// The device to stay on.
     device: u64,
+}
+
+/// The earlier directory, as far as it was not compared yet.
+struct Comparing {
+    entries: Peekable<Entries>,
+    /// The place of the next entry.
+    index: u64,
+}
+
+impl Comparing {
+    fn new(entries: Option<Entries>) -> Option<Comparing> {
+        entries.map(|entries| Comparing { entries: entries.peekable(), index: 0 })
+    }
+
+    fn next(&mut self) -> Option<onefold_catalog::Result<Earlier>> {
+        let entry = self.entries.next()?;
+        Some(entry.map(|entry| {
+            self.index += 1;
+            Earlier { entry, index: self.index - 1 }
+        }))
+    }
 }
 
 impl<'a> Level<'a> {
@@ -141,9 +165,9 @@ impl<'a> Level<'a> {
     }
 
     /// Returns the earlier entry of this name. Names must be looked up in order.
-    fn earlier(&mut self, name: &[u8], watch: &Watch<'_>) -> Option<Entry> {
+    fn earlier(&mut self, name: &[u8], watch: &Watch<'_>) -> Option<Earlier> {
         loop {
-            let order = match self.earlier.as_mut()?.peek()? {
+            let order = match self.earlier.as_mut()?.entries.peek()? {
                 Ok(entry) => entry.name.as_slice().cmp(name),
                 Err(_) => Ordering::Less,
             };
@@ -161,7 +185,7 @@ impl<'a> Level<'a> {
 
     /// Returns whether nothing is left of the earlier directory and nothing was missed.
     fn has_all(&mut self) -> bool {
-        self.has_all && self.earlier.as_mut().is_none_or(|earlier| earlier.peek().is_none())
+        self.has_all && self.earlier.as_mut().is_none_or(|earlier| earlier.entries.peek().is_none())
     }
 }
 
@@ -225,7 +249,7 @@ impl<'a> Walker<'a> {
                 return Ok(());
             }
         };
-        if walk.store.is_some_and(|store| store == found.identity()) {
+        if walk.left_out.contains(&found.identity()) {
             walk.watch.count(Counter::Excluded, 1);
             return Ok(());
         }
@@ -269,7 +293,7 @@ impl<'a> Walker<'a> {
         name: Vec<u8>,
         path: Vec<u8>,
         mut found: Found,
-        earlier: Option<Entry>,
+        earlier: Option<Earlier>,
         names: Names<'a>,
         was_named: bool,
     ) -> std::result::Result<(), Closed> {
@@ -301,7 +325,7 @@ impl<'a> Walker<'a> {
         // The file system to stay on is that of the named path.
         let device = if matches!(level.names, Names::All) { level.device } else { own_device };
         match &earlier {
-            Some(earlier) if looks_same(&earlier.attributes, &found.attributes) => {
+            Some(Earlier { entry: earlier, .. }) if looks_same(&earlier.attributes, &found.attributes) => {
                 found.attributes.xattrs.clone_from(&earlier.attributes.xattrs);
                 found.attributes.flags = earlier.attributes.flags;
             }
@@ -314,17 +338,15 @@ impl<'a> Walker<'a> {
         walk.watch.current(&absolute(&path));
         let crosses = walk.one_file_system && own_device != device;
         let mut level = Level::new(directory, path, names, device);
-        let earlier_recipe = match earlier.as_ref().map(|earlier| &earlier.content) {
-            Some(Content::Directory { recipe }) => Some(recipe.clone()),
-            _ => None,
-        };
+        let earlier_entries = || self.walk.compared.directory(&earlier.as_ref()?.entry);
         if crosses {
-            level.has_all = earlier_recipe.as_ref().is_some_and(|recipe| recipe.length == 0);
+            level.has_all = earlier_entries().is_some_and(|mut entries| entries.next().is_none());
         } else {
-            match self.list(level, earlier_recipe.as_ref()) {
+            match self.list(level) {
                 Some(listed) => level = listed,
                 None => return self.leave_out(),
             }
+            level.earlier = Comparing::new(earlier_entries());
         }
         self.tell(Event::Enter { name, attributes: found.attributes, earlier })?;
         self.levels.push(level);
@@ -339,7 +361,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Reads the names of a directory. `None`: that failed, which has been reported.
-    fn list(&self, mut level: Level<'a>, earlier: Option<&Recipe>) -> Option<Level<'a>> {
+    fn list(&self, mut level: Level<'a>) -> Option<Level<'a>> {
         level.listing = match level.names {
             Names::These(wanted) => Listing::of(wanted.below.keys()),
             Names::All => match Listing::read(&*level.directory) {
@@ -356,19 +378,18 @@ impl<'a> Walker<'a> {
             self.walk.watch.count(Counter::Excluded, 1);
             level.listing = Listing::of(std::iter::once(&marker.to_vec()));
         }
-        level.earlier = earlier.map(|recipe| DirectoryReader::new(self.walk.engine, recipe).peekable());
         Some(level)
     }
 
-    fn file(&mut self, name: Vec<u8>, path: Vec<u8>, found: Found, earlier: Option<Entry>) -> std::result::Result<(), Closed> {
+    fn file(&mut self, name: Vec<u8>, path: Vec<u8>, found: Found, earlier: Option<Earlier>) -> std::result::Result<(), Closed> {
         let watch = self.walk.watch;
         if !self.walk.is_scanned {
             watch.count(Counter::FoundBytes, found.size_bytes);
         }
         match earlier {
-            Some(earlier) if self.is_unchanged(&earlier, &found) => {
+            Some(earlier) if self.is_unchanged(&earlier.entry, &found) => {
                 watch.count(Counter::DoneBytes, found.size_bytes);
-                self.tell(Event::Ready { entry: earlier, size_bytes: found.size_bytes, state: State::Same })
+                self.tell(Event::Same { earlier, size_bytes: found.size_bytes })
             }
             earlier => self.read(name, path, found.size_bytes, earlier, false),
         }
@@ -376,12 +397,12 @@ impl<'a> Walker<'a> {
 
     /// Returns whether a file can be reused without reading it.
     fn is_unchanged(&self, earlier: &Entry, found: &Found) -> bool {
-        let Content::File { size_bytes, recipe } = &earlier.content else { return false };
+        let Content::File { size_bytes, .. } = &earlier.content else { return false };
         *size_bytes == found.size_bytes
             && looks_same(&earlier.attributes, &found.attributes)
             && !self.walk.force_read
             // Reading the file again restores lost chunks.
-            && self.walk.engine.needs_quarantined(recipe).is_ok_and(|needs| !needs)
+            && self.walk.compared.is_sound(earlier)
     }
 
     /// Hands a file to the readers.
@@ -390,7 +411,7 @@ impl<'a> Walker<'a> {
         name: Vec<u8>,
         path: Vec<u8>,
         size_bytes: u64,
-        earlier: Option<Entry>,
+        earlier: Option<Earlier>,
         is_special: bool,
     ) -> std::result::Result<(), Closed> {
         if self.walk.is_scan {
@@ -401,8 +422,8 @@ impl<'a> Walker<'a> {
         self.batch_bytes += size_bytes;
         self.tickets += 1;
         let ticket = self.tickets;
-        let of_file = |entry: &Entry| match &entry.content {
-            Content::File { recipe, .. } if self.walk.engine.recalls() => Some(recipe.clone()),
+        let of_file = |earlier: &Earlier| match &earlier.entry.content {
+            Content::File { recipe, .. } => Some(recipe.clone()),
             _ => None,
         };
         let recipe = earlier.as_ref().and_then(of_file);
@@ -419,7 +440,7 @@ impl<'a> Walker<'a> {
         name: Vec<u8>,
         path: &[u8],
         mut found: Found,
-        earlier: Option<Entry>,
+        earlier: Option<Earlier>,
         content: Option<Content>,
     ) -> std::result::Result<(), Closed> {
         if self.walk.is_scan {
@@ -428,7 +449,7 @@ impl<'a> Walker<'a> {
         let watch = self.walk.watch;
         let size_bytes = if found.kind == FileType::RegularFile { found.size_bytes } else { 0 };
         let directory = self.levels.last().expect("visit has looked").directory.clone();
-        let looks_same = earlier.as_ref().is_some_and(|earlier| looks_same(&earlier.attributes, &found.attributes));
+        let looks_same = earlier.as_ref().is_some_and(|earlier| looks_same(&earlier.entry.attributes, &found.attributes));
         let (major, minor) = (found.major, found.minor);
         let content = match (content, found.kind) {
             (Some(content), _) => content,
@@ -455,7 +476,7 @@ impl<'a> Walker<'a> {
             }
         };
         match &earlier {
-            Some(earlier) if looks_same => found.attributes.xattrs.clone_from(&earlier.attributes.xattrs),
+            Some(earlier) if looks_same => found.attributes.xattrs.clone_from(&earlier.entry.attributes.xattrs),
             _ => match source::xattrs_at(&*directory, &name) {
                 Err(Errno::NOENT) if has_vanished(&directory, &name) => {
                     watch.warn(&absolute(path), "vanished before it was read");
@@ -465,12 +486,10 @@ impl<'a> Walker<'a> {
             },
         }
         let entry = Entry { name, attributes: found.attributes, content };
-        let state = match &earlier {
-            None => State::New,
-            Some(earlier) if *earlier == entry => State::Same,
-            Some(_) => State::Changed,
-        };
-        self.tell(Event::Ready { entry, size_bytes, state })
+        match earlier {
+            Some(earlier) if earlier.entry == entry => self.tell(Event::Same { earlier, size_bytes }),
+            earlier => self.tell(Event::Ready { entry, size_bytes, earlier }),
+        }
     }
 
     fn tell(&mut self, event: Event) -> std::result::Result<(), Closed> {

@@ -2,12 +2,13 @@
 
 use crate::damage::{Damaged, DoesNotSpell, Lost, Part, Parts, damaged_name, ranges_text, read_around};
 use crate::monitor::{Counter, Watch};
+use crate::repository::Reading;
 use crate::restore::options::{Overwrite, RestoreOptions};
 use crate::target::{Directory, Keepout, Place, Powers, give_name, os, set_attributes, temporary_name};
 use crate::{ClientError, Result};
 use crossbeam_channel::{Receiver, Sender};
 use onefold_catalog::{Attributes, Content, Entry};
-use onefold_engine::{Engine, Piece, Recipe};
+use onefold_engine::{Piece, Recipe};
 use parking_lot::Mutex;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -72,7 +73,7 @@ pub(crate) struct Restored {
 
 /// State shared by the walk and the writers of a restore.
 pub(crate) struct Output<'a> {
-    pub(crate) engine: &'a Arc<Engine>,
+    pub(crate) reading: &'a Reading,
     pub(crate) watch: &'a Watch<'a>,
     pub(crate) powers: &'a Powers,
     pub(crate) overwrite: Overwrite,
@@ -85,14 +86,14 @@ pub(crate) struct Output<'a> {
 
 impl<'a> Output<'a> {
     pub(crate) fn new(
-        engine: &'a Arc<Engine>,
+        reading: &'a Reading,
         watch: &'a Watch<'a>,
         powers: &'a Powers,
         options: &RestoreOptions,
         store: Keepout,
     ) -> Output<'a> {
         let RestoreOptions { overwrite, dry_run, damaged, .. } = *options;
-        Output { engine, watch, powers, overwrite, dry_run, store, damaged, restored: Mutex::default() }
+        Output { reading, watch, powers, overwrite, dry_run, store, damaged, restored: Mutex::default() }
     }
 
     /// Returns the queue to the writers.
@@ -137,6 +138,10 @@ impl<'a> Output<'a> {
                 Err(error) => self.watch.error(path, format_args!("cannot give it its name: {error}")),
             }
             return Ok(());
+        }
+        if let Some(error) = self.reading.chunks.broken() {
+            drop_it();
+            return Err(error.into());
         }
         let (ranges, why) = lost.into_parts();
         let what = format!("{} cannot be read", ranges_text(&ranges, size_bytes));
@@ -253,7 +258,7 @@ impl Queue<'_> {
         let (lost, failed) = (Mutex::default(), AtomicBool::new(false));
         let large = Arc::new(Large { file, temporary, directory, name, path, size_bytes, attributes, replace, lost, failed });
         let (mut pieces, mut start, mut length) = (Vec::new(), 0u64, 0u64);
-        for part in Parts::new(self.output.engine, &recipe, size_bytes) {
+        for part in Parts::new(&self.output.reading.chunks, &recipe, size_bytes) {
             match part {
                 Ok(part) => {
                     if let Part::Lost { length: lost, why } = &part {
@@ -331,7 +336,7 @@ impl Large {
 fn pieces_of(output: &Output<'_>, recipe: &Recipe, size_bytes: u64) -> Option<std::result::Result<(Vec<Piece>, Lost), DoesNotSpell>> {
     let (mut pieces, mut lost) = (Vec::new(), Lost::default());
     let mut at = 0u64;
-    for part in Parts::new(output.engine, recipe, size_bytes) {
+    for part in Parts::new(&output.reading.chunks, recipe, size_bytes) {
         let part = match part {
             Ok(part) => part,
             Err(error) => return Some(Err(error)),
@@ -393,7 +398,7 @@ impl<'a> Writer<'a> {
         let total: u64 = files.iter().map(|file| file.length).sum();
         let total = usize::try_from(total).unwrap_or(usize::MAX);
         self.buffer.resize(total.max(self.buffer.len()), 0);
-        let all_read = self.output.engine.read(&pieces, 0, &mut self.buffer[..total], true).is_ok();
+        let all_read = self.output.reading.chunks.data(&pieces, &mut self.buffer[..total]).is_ok();
         let mut at = 0;
         let mut ended = Ok(());
         for mut file in files {
@@ -402,7 +407,7 @@ impl<'a> Writer<'a> {
             if !self.output.watch.should_stop() {
                 // One damaged chunk must not take the other files with it, nor the rest of its own.
                 if !all_read {
-                    file.lost.append(read_around(self.output.engine, &file.pieces, 0, &mut self.buffer[range.clone()]));
+                    file.lost.append(read_around(&*self.output.reading.chunks, &file.pieces, 0, &mut self.buffer[range.clone()]));
                 }
                 let lost = std::mem::take(&mut file.lost);
                 let written = self.write_small(&file, &self.buffer[range], lost);
@@ -477,7 +482,7 @@ impl<'a> Writer<'a> {
                 let length_bytes = usize::try_from(length).map_err(|error| error.to_string())?;
                 self.buffer.resize(length_bytes.max(self.buffer.len()), 0);
                 let bytes = &mut self.buffer[..length_bytes];
-                let lost = read_around(self.output.engine, run, at, bytes);
+                let lost = read_around(&*self.output.reading.chunks, run, at, bytes);
                 if !lost.is_empty() {
                     file.lost.lock().append(lost);
                 }

@@ -26,7 +26,7 @@ fn extract(program: &str, options: &[&str], archive: &Path, target: &Path) -> bo
 
 fn archive(place: &common::Place, backup: &onefold_catalog::Backup, path: &[u8]) -> (Vec<u8>, Tally) {
     let (mut out, tally) = (Vec::new(), Tally::default());
-    onefold_client::archive(&place.catalog, backup, path, Damaged::Fail, &tally, &mut out).unwrap();
+    onefold_client::archive(&*place.repository(), backup, path, Damaged::Fail, &tally, &mut out).unwrap();
     (out, tally)
 }
 

@@ -88,7 +88,7 @@ fn a_damaged_file_is_left_out_if_asked_for() {
 fn the_first_damaged_file_ends_a_restore_that_must_be_whole() {
     let (place, backup) = damaged();
     let options = RestoreOptions { target: place.target(), damaged: Damaged::Fail, ..RestoreOptions::default() };
-    let error = onefold_client::restore(&place.catalog, &backup, &options, &Tally::default()).unwrap_err();
+    let error = onefold_client::restore(&*place.repository(), &backup, &options, &Tally::default()).unwrap_err();
     assert!(matches!(&error, ClientError::Lost { reason, .. } if reason.contains("bytes ")), "{error}");
     assert!(look(&place.target()).keys().all(|name| !String::from_utf8_lossy(name).contains(".onefold-")), "nothing temporary is left");
 }
@@ -100,7 +100,7 @@ fn dump_ends_where_the_damage_begins_or_writes_zeros() {
     let bytes = noise(1, 9 << 20);
     let dump = |damaged, tally: &Tally| {
         let mut out = Vec::new();
-        let dumped = onefold_client::dump(&place.catalog, &backup, &path, damaged, tally, &mut out);
+        let dumped = onefold_client::dump(&*place.repository(), &backup, &path, damaged, tally, &mut out);
         (dumped, out)
     };
     let tally = Tally::default();
@@ -155,7 +155,7 @@ fn lost_recipe_chunks_take_what_they_spell_and_no_more() {
         let target = place.directory.path().join(format!("target {number}"));
         let tally = Tally::default();
         let options = RestoreOptions { target: target.clone(), ..RestoreOptions::default() };
-        let outcome = onefold_client::restore(&place.catalog, &backup, &options, &tally).unwrap();
+        let outcome = onefold_client::restore(&*place.repository(), &backup, &options, &tally).unwrap();
         assert_eq!((outcome.errors, outcome.damaged_files), (1, 1), "{:?}", tally.problems());
         assert_eq!(tally.problems()[0].lost, std::slice::from_ref(&expected));
         let found = fs::read(target.join(format!("file{DAMAGED_SUFFIX}"))).unwrap();

@@ -81,7 +81,7 @@ fn force_read_reads_everything_and_stores_nothing_twice() {
     place.backup();
     let tally = Tally::default();
     let options = BackupOptions { force_read: true, ..place.options() };
-    onefold_client::backup(&place.catalog, &options, &tally).unwrap();
+    onefold_client::backup(&*place.repository(), &options, &tally).unwrap();
     assert_eq!(tally.get(Counter::DataBytes), (3 << 20) + 1000);
     // Directories above the tree are in the backup too, and other tests change their common one.
     assert!(tally.get(Counter::AddedBytes) < 1000, "nothing is stored twice");
@@ -217,11 +217,16 @@ fn a_backup_that_is_stopped_leaves_no_backup_and_makes_the_next_one_cheap() {
         place.write(&number.to_string(), noise(number, 2 << 20));
     }
     let monitor = Disturb::new("/15", false, Tally::cancel);
-    let stopped = onefold_client::backup(&place.catalog, &place.options(), &monitor);
+    let stopped = onefold_client::backup(&*place.repository(), &place.options(), &monitor);
     assert!(matches!(stopped, Err(ClientError::Cancelled)));
     assert_eq!(place.catalog.list().unwrap(), []);
-    let stored = monitor.tally.get(Counter::AddedBytes);
-    assert!(stored > 0);
+    let mut stored = monitor.tally.get(Counter::AddedBytes);
+    assert!(stored > 0 || common::IS_REMOTE);
+    if common::IS_REMOTE {
+        // What was on its way is dropped.
+        place.catalog.engine().flush().unwrap();
+        stored = stored.min(place.catalog.engine().stored_bytes());
+    }
     let (outcome, tally) = place.backup();
     assert!(outcome.is_complete());
     assert!(tally.get(Counter::AddedBytes) <= (40 << 20) - stored + (1 << 20), "{stored} bytes were there already");
@@ -240,10 +245,10 @@ fn a_backup_ends_when_a_reader_stops_while_the_queues_are_full() {
         std::os::unix::fs::symlink("x", place.source().join(format!("links/{number}"))).unwrap();
     }
     let (ended, end) = mpsc::channel();
-    let (catalog, options) = (place.catalog.clone(), place.options());
+    let (repository, options) = (place.repository(), place.options());
     std::thread::spawn(move || {
         let monitor = Disturb::new("0/one", false, Tally::cancel);
-        ended.send(onefold_client::backup(&catalog, &options, &monitor)).unwrap();
+        ended.send(onefold_client::backup(&*repository, &options, &monitor)).unwrap();
     });
     let made = end.recv_timeout(Duration::from_secs(60)).expect("the backup does not end");
     assert!(matches!(made, Err(ClientError::Cancelled)));
@@ -314,14 +319,14 @@ fn excludes_the_store_and_other_file_systems_are_left_out() {
         one_file_system: true,
         ..place.options()
     };
-    let outcome = onefold_client::backup(&place.catalog, &options, &Tally::default()).unwrap();
+    let outcome = onefold_client::backup(&*place.repository(), &options, &Tally::default()).unwrap();
     place.restore(&outcome.backup);
     let names: Vec<_> = common::look(&place.target()).into_keys().collect();
     assert_eq!(names, [&b""[..], b"a", b"a/keep.o", b"keep"]);
 
     let options = BackupOptions { name: "proc".into(), paths: vec![PathBuf::from("/")], one_file_system: true, ..BackupOptions::default() };
     let options = BackupOptions { excludes: vec!["/[!p]*".into(), "/p[!r]*".into()], ..options };
-    let made = onefold_client::backup(&place.catalog, &options, &Tally::default());
+    let made = onefold_client::backup(&*place.repository(), &options, &Tally::default());
     assert!(matches!(made, Err(ClientError::NothingToBackUp { .. })), "/proc is another file system, all else is excluded");
 }
 
@@ -330,11 +335,11 @@ fn nothing_to_back_up_is_an_error_and_a_missing_path_makes_it_partial() {
     let place = place();
     let missing = place.directory.path().join("missing");
     let options = BackupOptions { paths: vec![], ..place.options() };
-    assert!(matches!(onefold_client::backup(&place.catalog, &options, &Tally::default()), Err(ClientError::NothingToBackUp { .. })));
+    assert!(matches!(onefold_client::backup(&*place.repository(), &options, &Tally::default()), Err(ClientError::NothingToBackUp { .. })));
     let options = BackupOptions { paths: vec![place.source(), missing], ..place.options() };
-    assert!(matches!(onefold_client::backup(&place.catalog, &options, &Tally::default()), Err(ClientError::NothingToBackUp { .. })));
+    assert!(matches!(onefold_client::backup(&*place.repository(), &options, &Tally::default()), Err(ClientError::NothingToBackUp { .. })));
     place.write("file", b"x");
-    let outcome = onefold_client::backup(&place.catalog, &options, &Tally::default()).unwrap();
+    let outcome = onefold_client::backup(&*place.repository(), &options, &Tally::default()).unwrap();
     assert_eq!(outcome.errors, 1);
 }
 
@@ -346,7 +351,7 @@ fn a_directory_that_lost_a_name_is_not_taken_over_whole() {
     }
     place.backup();
     let options = BackupOptions { excludes: vec!["9".into()], ..place.options() };
-    let outcome = onefold_client::backup(&place.catalog, &options, &Tally::default()).unwrap();
+    let outcome = onefold_client::backup(&*place.repository(), &options, &Tally::default()).unwrap();
     assert_eq!(outcome.backup.statistics.files, 9);
     place.restore(&outcome.backup);
     assert!(!place.target().join("9").exists());
@@ -391,7 +396,7 @@ fn a_directory_that_cannot_be_mounted_is_an_error() {
         let Some(_dead) = DeadAutomount::new(nas.clone()) else { return };
         let tally = Tally::default();
         let options = BackupOptions { paths, ..place.options() };
-        let outcome = onefold_client::backup(&place.catalog, &options, &tally).unwrap();
+        let outcome = onefold_client::backup(&*place.repository(), &options, &tally).unwrap();
         let problems = tally.problems();
         assert_eq!((outcome.errors, problems.len()), (1, 1), "{:?}: {problems:?}", options.paths);
         assert_eq!(problems[0].path, nas.as_os_str().as_bytes());
@@ -415,7 +420,7 @@ fn extended_attributes_that_cannot_be_stored_make_every_backup_partial() {
     for round in 0..3 {
         let tally = Tally::default();
         let options = BackupOptions { paths: vec![memory.path().to_owned()], ..place.options() };
-        let outcome = onefold_client::backup(&place.catalog, &options, &tally).unwrap();
+        let outcome = onefold_client::backup(&*place.repository(), &options, &tally).unwrap();
         let mut problems = tally.problems();
         problems.sort_by(|a, b| a.path.cmp(&b.path));
         let paths: Vec<_> = problems.iter().map(|problem| problem.path.as_slice()).collect();
@@ -436,7 +441,7 @@ fn the_bytes_of_a_named_device_are_among_those_to_read() {
     }
     let tally = Tally::default();
     let options = BackupOptions { paths: vec![device.clone()], read_special: true, ..place.options() };
-    let outcome = onefold_client::backup(&place.catalog, &options, &tally);
+    let outcome = onefold_client::backup(&*place.repository(), &options, &tally);
     Command::new("losetup").arg("-d").arg(&device).status().unwrap();
     assert!(outcome.unwrap().is_complete());
     assert_eq!([Counter::FoundBytes, Counter::DoneBytes].map(|counter| tally.get(counter)), [3 << 20; 2]);

@@ -73,7 +73,7 @@ fn a_file_system_that_was_left_out_loses_nothing_where_it_is_not_mounted() {
     let Some(mounted) = Mounted::mount(&["-t", "tmpfs", "tmpfs"], &place.source().join("d/disk")) else { return };
     place.write("d/disk/file", "left out");
     let options = BackupOptions { one_file_system: true, ..place.options() };
-    let backup = onefold_client::backup(&place.catalog, &options, &Tally::default()).unwrap().backup;
+    let backup = onefold_client::backup(&*place.repository(), &options, &Tally::default()).unwrap().backup;
     drop(mounted);
     // The other file system was restored to the same disk.
     for name in ["d/more", "d/disk/file"] {
@@ -195,7 +195,7 @@ fn after_a_power_cut_no_file_has_its_name_and_size_without_its_bytes() {
     let cuts = PowerCuts { image, other_file, holes: place.target().join("holes"), images: Mutex::default() };
     let strip_components = place.root().split(|byte| *byte == b'/').count();
     let options = RestoreOptions { target: place.target(), strip_components, ..RestoreOptions::default() };
-    onefold_client::restore(&place.catalog, &backup.backup, &options, &cuts).unwrap();
+    onefold_client::restore(&*place.repository(), &backup.backup, &options, &cuts).unwrap();
     drop((cuts.other_file, mounted));
     let images = cuts.images.into_inner();
     assert_eq!(images.len(), 3);

@@ -80,7 +80,7 @@ fn parts_of_a_backup_are_restored_alone() {
     let names: Vec<_> = look(&place.target()).into_keys().collect();
     assert_eq!(names, [&b""[..], b"a", b"a/deep", b"a/deep/er", b"a/deep/er/medium", b"large"]);
     let missing = RestoreOptions { paths: vec![b"nothing".to_vec()], target: place.target(), ..RestoreOptions::default() };
-    assert!(onefold_client::restore(&place.catalog, &backup.backup, &missing, &onefold_client::Tally::default()).is_err());
+    assert!(onefold_client::restore(&*place.repository(), &backup.backup, &missing, &onefold_client::Tally::default()).is_err());
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn dump_writes_one_file_and_refuses_what_is_none() {
 }
 
 fn dump(place: &common::Place, backup: &onefold_catalog::Backup, path: &[u8], out: &mut Vec<u8>) -> onefold_client::Result<u64> {
-    onefold_client::dump(&place.catalog, backup, path, Damaged::Fail, &onefold_client::Tally::default(), out)
+    onefold_client::dump(&*place.repository(), backup, path, Damaged::Fail, &onefold_client::Tally::default(), out)
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn several_paths_share_the_directories_above_them() {
     place.write("a/d/three", b"3");
     let mut options = place.options();
     options.paths = vec![place.source().join("a/b"), place.source().join("a/./x/../c/two"), place.source().join("a/b/one")];
-    let outcome = onefold_client::backup(&place.catalog, &options, &onefold_client::Tally::default()).unwrap();
+    let outcome = onefold_client::backup(&*place.repository(), &options, &onefold_client::Tally::default()).unwrap();
     assert!(outcome.is_complete());
     place.restore(&outcome.backup);
     let names: Vec<_> = look(&place.target()).into_keys().collect();

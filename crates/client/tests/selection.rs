@@ -77,7 +77,7 @@ fn components_are_stripped_and_what_has_no_more_is_left_out() {
     let depth = place.root().split(|byte| *byte == b'/').count() + 1;
     let tally = Tally::default();
     let options = RestoreOptions { target: place.target(), strip_components: depth, ..RestoreOptions::default() };
-    let outcome = onefold_client::restore(&place.catalog, &backup, &options, &tally).unwrap();
+    let outcome = onefold_client::restore(&*place.repository(), &backup, &options, &tally).unwrap();
     // Two files get the same name: nothing was in the way of the second one, it is left out.
     assert_eq!(names(&place), ["deep", "deep/three.txt", "one.txt", "two.log"]);
     assert_eq!((outcome.files, outcome.warnings, outcome.errors), (3, 1, 1), "{:?}", tally.problems());
@@ -169,7 +169,7 @@ impl Monitor for Plans {
 fn with(place: &Place, backup: &Backup, options: RestoreOptions, monitor: &dyn Monitor) -> onefold_client::Result<RestoreOutcome> {
     let strip_components = place.root().split(|byte| *byte == b'/').count();
     let options = RestoreOptions { target: place.target(), strip_components, ..options };
-    onefold_client::restore(&place.catalog, backup, &options, monitor)
+    onefold_client::restore(&*place.repository(), backup, &options, monitor)
 }
 
 /// Makes a target with all of the tree but `e`, and names of its own.
@@ -223,7 +223,7 @@ fn only_directories_that_were_backed_up_lose_names() {
     fs::write(source.join("goes"), b"x").unwrap();
     fs::write(source.parent().unwrap().join("stays"), b"x").unwrap();
     fs::write(place.target().join("stays"), b"x").unwrap();
-    let outcome = onefold_client::restore(&place.catalog, &backup, &options, &Tally::default()).unwrap();
+    let outcome = onefold_client::restore(&*place.repository(), &backup, &options, &Tally::default()).unwrap();
     assert_eq!((outcome.deleted, outcome.errors), (1, 0));
     assert!(!source.join("goes").exists() && source.parent().unwrap().join("stays").exists() && place.target().join("stays").exists());
 }
@@ -233,7 +233,7 @@ fn what_the_backup_left_out_and_partial_backups_delete_nothing() {
     let (place, _) = tree();
     let mut options = place.options();
     options.excludes = texts(&["*.log"]);
-    let backup = onefold_client::backup(&place.catalog, &options, &Tally::default()).unwrap().backup;
+    let backup = onefold_client::backup(&*place.repository(), &options, &Tally::default()).unwrap().backup;
     fs::create_dir_all(place.target().join("d")).unwrap();
     fs::write(place.target().join("d/two.log"), b"left out").unwrap();
     let delete = || RestoreOptions { delete: true, ..RestoreOptions::default() };
@@ -246,7 +246,7 @@ fn what_the_backup_left_out_and_partial_backups_delete_nothing() {
     // Two directories that become one would delete each other's names.
     let strip_components = place.root().split(|byte| *byte == b'/').count() + 1;
     let refused = RestoreOptions { target: place.target(), strip_components, ..delete() };
-    let refused = onefold_client::restore(&place.catalog, &backup, &refused, &Tally::default());
+    let refused = onefold_client::restore(&*place.repository(), &backup, &refused, &Tally::default());
     assert!(matches!(&refused, Err(ClientError::Refused { why }) if why.contains("both")), "{refused:?}");
 }
 
@@ -263,9 +263,9 @@ fn a_backup_that_does_not_say_what_it_left_out_deletes_nothing() {
     // From a list of files: their directory had others.
     let listed = ["d/one.txt", "e/one.txt"].map(|name| place.source().join(name)).to_vec();
     let options = BackupOptions { paths: Vec::new(), listed_paths: listed, ..place.options() };
-    refused(&onefold_client::backup(&place.catalog, &options, &Tally::default()).unwrap().backup, "--files-from");
+    refused(&onefold_client::backup(&*place.repository(), &options, &Tally::default()).unwrap().backup, "--files-from");
     let options = BackupOptions { exclude_if_present: vec![b"not \xff UTF-8".to_vec()], ..place.options() };
-    let backup = onefold_client::backup(&place.catalog, &options, &Tally::default()).unwrap().backup;
+    let backup = onefold_client::backup(&*place.repository(), &options, &Tally::default()).unwrap().backup;
     refused(&backup, "not UTF-8");
     let options = backup.options.replace('\u{fffd}', "");
     let with_options = |options: String| Backup { options, ..backup.clone() };
@@ -293,7 +293,7 @@ fn directories_of_which_only_the_marker_was_backed_up_lose_nothing() {
         excludes: texts(&["hidden/CACHEDIR.TAG"]),
         ..place.options()
     };
-    let backup = onefold_client::backup(&place.catalog, &options, &Tally::default()).unwrap().backup;
+    let backup = onefold_client::backup(&*place.repository(), &options, &Tally::default()).unwrap().backup;
     let left_out = ["marked/content", "cache/content", "hidden/content"];
     for name in left_out.into_iter().chain(["plain/more", "plain/deep/more"]) {
         let path = place.target().join(name);
@@ -321,14 +321,14 @@ fn nothing_is_restored_into_the_store_and_the_store_is_not_deleted() {
         ..RestoreOptions::default()
     };
     for target in [place.store(), place.store().join("log"), place.store().join("new/deeper")] {
-        let refused = onefold_client::restore(&place.catalog, &backup.backup, &options(target), &Tally::default());
+        let refused = onefold_client::restore(&*place.repository(), &backup.backup, &options(target), &Tally::default());
         assert!(matches!(&refused, Err(ClientError::Refused { why }) if why.contains("store")), "{refused:?}");
     }
     // Into a directory above it: the rest is restored, the store is neither entered nor deleted.
     let before = look(&place.store());
     let tally = Tally::default();
     let target = place.directory.path().to_owned();
-    let outcome = onefold_client::restore(&place.catalog, &backup.backup, &options(target.clone()), &tally).unwrap();
+    let outcome = onefold_client::restore(&*place.repository(), &backup.backup, &options(target.clone()), &tally).unwrap();
     assert!(outcome.errors >= 1 && tally.problems().iter().any(|problem| problem.path.ends_with(b"store")), "{:?}", tally.problems());
     assert_eq!(fs::read(target.join("file")).unwrap(), b"good");
     assert!(before.keys().eq(look(&place.store()).keys()), "the store has the files it had");

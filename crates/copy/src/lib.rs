@@ -7,6 +7,7 @@
 //! * Every chunk is compared with its fingerprint when it is read, and fingerprinted again when it is stored.
 //! * Unreadable parts of the source are reported, and whatever needs them is not copied. Everything else is.
 //! * Nothing in the destination is changed. A repeated copy finds what is already there.
+//! * Filesystems are not copied.
 //!
 //! This crate knows two open stores. It must never know files, commands or networks.
 

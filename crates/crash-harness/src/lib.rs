@@ -24,6 +24,7 @@ pub mod readers;
 pub mod scenes;
 mod sight;
 pub mod steps;
+mod supply;
 pub mod threads;
 pub mod trials;
 mod verify;

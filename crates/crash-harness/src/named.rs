@@ -1,5 +1,6 @@
 //! Files that a backup takes by their names (M3.3), as the client does it in stores without a chunk index.
 
+use crate::supply::supply;
 use crate::world::{Fault, Random, World};
 use onefold_catalog::{BackupId, FileName, NamedFile};
 use onefold_engine::{Change, Hints, InFlight, Recipe, RecipeWriter};
@@ -19,12 +20,14 @@ impl Names {
         Ok(Names { id, kept, new: Vec::new() })
     }
 
-    /// Takes or stores a file. Sometimes stores it whatever is known.
+    /// Takes or stores a file. Sometimes stores it whatever is known, as a backup server does, or as others do.
     pub(crate) fn file(&mut self, world: &mut World, bytes: &[u8], random: &mut Random) -> Result<Recipe, Fault> {
         let (mut name, mut taken) = (None, None);
         let (catalog, stream) = (&world.catalog, &mut world.streams[random.below(2) as usize]);
         let mut pieces = Vec::new();
-        if !world.engine.recalls() || random.one_in(3) {
+        if random.one_in(3) {
+            pieces = supply(&world.engine, &mut world.streams[1], bytes, random)?;
+        } else if !world.engine.recalls() || random.one_in(3) {
             stream.write(bytes, true, Hints::default(), &mut pieces)?;
         } else {
             let stored = stream.write_unknown_runs(&[bytes], &mut |files, recall| {

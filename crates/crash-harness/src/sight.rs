@@ -9,6 +9,8 @@ pub enum Sight {
     Growth,
     /// A container was full.
     Seal,
+    /// A frame that a client compressed was stored as it came.
+    Supplied,
     /// Frames went into a container of an earlier opening.
     Continued,
     /// The log has a checkpoint of a container.
@@ -35,6 +37,7 @@ impl Sight {
         Sight::Sweep,
         Sight::Growth,
         Sight::Seal,
+        Sight::Supplied,
         Sight::Continued,
         Sight::Checkpoint,
         Sight::Segment,
@@ -48,6 +51,7 @@ impl Sight {
     /// Everything in a store without one.
     pub const WITHOUT_INDEX: &[Sight] = &[
         Sight::Seal,
+        Sight::Supplied,
         Sight::Continued,
         Sight::Checkpoint,
         Sight::Segment,

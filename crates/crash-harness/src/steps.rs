@@ -425,6 +425,9 @@ fn next_tree(model: &Model, random: &mut Random) -> Tree {
             tree.remove(&path);
         } else if random.one_in(3) {
             tree.insert(path, Arc::new(random.file()));
+        } else if random.one_in(3) {
+            let lines = random.below(24);
+            tree.insert(path, Arc::new(random.text(lines)));
         } else {
             let limit = if random.one_in(4) { 24 << 10 } else { 5 << 10 };
             let length = random.below(limit) as usize;

@@ -46,6 +46,7 @@ impl Witness {
         self.meet(Sight::Growth, index.growths);
         let storage = world.engine.storage().statistics();
         self.meet(Sight::Seal, storage.sealed_containers);
+        self.meet(Sight::Supplied, storage.came_frames);
         let _ = world.engine.for_each_dead(&mut |_, _| self.meet(Sight::Dead, 1));
         self.meet(Sight::Redirect, world.engine.range(0, b"o", b"p", 1).map_or(0, |found| found.len() as u64));
         self.meet(Sight::Forward, world.engine.storage().forwards().map_or(0, |forwards| forwards.len() as u64));

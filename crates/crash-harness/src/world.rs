@@ -13,6 +13,9 @@ use onefold_volume::{Volumes, VolumesOptions};
 use std::fmt;
 use std::sync::Arc;
 
+/// Bytes of a line of text, and of a chunk that a client cut.
+pub(crate) const LINE_BYTES: usize = 700;
+
 /// SplitMix64: small, seeded, the same everywhere.
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
@@ -47,6 +50,12 @@ impl Random {
         let mut of = Random(1000 + self.below(8));
         let length = of.below(12 << 10) as usize;
         of.fresh(length)
+    }
+
+    /// Returns text of so many lines, some of which come again and again.
+    pub fn text(&mut self, lines: u64) -> Vec<u8> {
+        let line = |seed| Random(seed).fresh(LINE_BYTES).into_iter().map(|byte| b'a' + byte % 8).collect::<Vec<_>>();
+        (0..lines).flat_map(|_| line(if self.one_in(20) { self.below(8) } else { self.number() })).collect()
     }
 
     /// Returns bytes with duplicates in them: runs from a small pool, fresh ones, zeros.
@@ -193,7 +202,7 @@ pub struct World {
     pub volumes: Arc<Volumes>,
     /// Its backups.
     pub catalog: Catalog,
-    /// Of the backups; two, so that duplicates meet in flight.
+    /// Of the backups; two, so that duplicates meet in flight. The second is sequential.
     pub streams: [WriteStream; 2],
     /// Its disk.
     pub ground: SimulatedGround,
@@ -224,7 +233,7 @@ impl World {
 
 /// Streams that are in nobody's way before they are used.
 fn resting_streams(engine: &Arc<Engine>) -> [WriteStream; 2] {
-    let mut streams = [engine.stream(), engine.stream()];
+    let mut streams = [engine.stream(), engine.stream().sequential()];
     streams.iter_mut().for_each(WriteStream::rest);
     streams
 }

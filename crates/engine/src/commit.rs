@@ -98,6 +98,8 @@ pub(crate) type Write = fn(&Log, &[Record]) -> onefold_oplog::Result<(Position, 
 
 /// Bytes of queued transactions from which the next submitter flushes first. Bounds memory.
 const QUEUE_BYTES: usize = 32 << 20;
+/// A larger transaction is refused: with those that wait, it would not fit a batch, and no flush would succeed again.
+const MAX_TRANSACTION_BYTES: usize = 96 << 20;
 /// On a full disk, the log is trimmed once it exceeds its limit divided by this.
 const SHORT_LOG_SHARE: u64 = 64;
 /// How often a commit that finds the log full frees space and retries.
@@ -114,6 +116,11 @@ impl Engine {
     /// Submits a transaction if all objects in `expected` have these values when it becomes visible. Returns whether
     /// they had. If not, nothing was taken, and the caller must decide again from the new values.
     pub fn submit_if(&self, expected: &[Change], transaction: Transaction) -> Result<bool> {
+        let bytes = transaction.bytes();
+        if bytes > MAX_TRANSACTION_BYTES {
+            let why = format!("it has {bytes} bytes; the limit is {MAX_TRANSACTION_BYTES} bytes");
+            return Err(EngineError::Invalid { what: "transaction".into(), why });
+        }
         self.admit()?;
         self.reclaiming.watch().touch(transaction.references.iter().map(|reference| &reference.fingerprint));
         // A batch must fit into the log several times. Queued transactions go first: if a flush failed after the
@@ -131,7 +138,7 @@ impl Engine {
         // This fails only before it stages.
         self.objects.stage(queue.sequence + 1, &transaction.changes)?;
         queue.sequence += 1;
-        queue.bytes += transaction.bytes();
+        queue.bytes += bytes;
         queue.transactions.push(transaction);
         Ok(true)
     }

@@ -1,5 +1,6 @@
 //! The errors of the engine.
 
+use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::WireError;
 use onefold_ground::{GroundError, LockError};
 use onefold_index::IndexError;
@@ -95,6 +96,16 @@ pub enum EngineError {
         fingerprint: String,
         /// Where it was read.
         address: Address,
+    },
+    /// Somebody supplied a chunk under a name that it does not have. None of the chunks was stored.
+    #[error("chunk {index} of those supplied is {found}, not {expected}")]
+    Misnamed {
+        /// Its place among them.
+        index: usize,
+        /// The name that it was supplied under.
+        expected: Fingerprint,
+        /// Its name.
+        found: Fingerprint,
     },
     /// A read reaches past the end of the recipe.
     #[error("a read wants bytes {start} to {end} of a run of {length} bytes")]

@@ -56,7 +56,9 @@ pub use lost::store_salvage::{Meaning, SalvageOptions, Salvaged, salvage};
 pub use lost::{LostChunk, Readable};
 pub use onefold_index::Change;
 pub use onefold_index::sampled::HooksStatistics;
-pub use onefold_storage::{Address, CachePolicy, ContainerId, MergeStatistics, Origin, ParityStatistics, Repair};
+pub use onefold_storage::{
+    Address, CachePolicy, CompressedFrame, ContainerId, FrameError, MergeStatistics, Origin, ParityStatistics, Repair,
+};
 pub use read::moment::Moment;
 pub use read::recipe::{MAX_LEVEL, Piece, Recipe, decode_pieces, encode_pieces};
 pub use read::snapshot::Place;
@@ -166,6 +168,11 @@ impl Engine {
     /// Returns the length of this store's digests, bytes.
     pub fn digest_bytes(&self) -> usize {
         self.descriptor.fingerprint.digest_bytes()
+    }
+
+    /// Returns the bounds of the chunks that this store cuts.
+    pub fn chunk_limits(&self) -> onefold_chunking::Limits {
+        self.chunker.limits()
     }
 
     /// Returns the number of object-index partitions.

@@ -99,7 +99,7 @@ pub trait Liveness: Send + Sync {
     /// asked where lost chunks have counts.
     fn nobody_needs(&self, places: &[Address]) -> Vec<bool>;
 
-    /// Returns whether [`nobody_needs`](Liveness::nobody_needs) can tell.
+    /// Returns whether the last survey still tells what is unneeded: nothing has ended it since.
     fn is_surveyed(&self) -> bool {
         true
     }

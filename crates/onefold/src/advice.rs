@@ -2,11 +2,17 @@
 
 use crate::failure::{Exit, Failure};
 use crate::units::local_time;
+use onefold_blocks::SpaceError;
 use onefold_catalog::CatalogError;
 use onefold_client::ClientError;
 use onefold_engine::EngineError;
+use onefold_fs::FsError;
+use onefold_fs_backup::FsBackupError;
 use onefold_ground::{GroundError, LockError};
 use onefold_nbd::NbdError;
+use onefold_remote::accounts::AccountError;
+use onefold_remote::services::messages::codes;
+use onefold_remote::transport::{self, ChannelError};
 use onefold_storage::StorageError;
 use onefold_targets::TargetError;
 use onefold_upkeep::UpkeepError;
@@ -28,6 +34,10 @@ const BESIDE_A_DAEMON: &str = "stop the daemon for this command: it uses your fi
     docs/cli.md lists the commands that work beside a daemon";
 const NOT_DURABLE: &str = "do not repeat the command: it took effect and becomes durable with the next write. Find the cause (a full or \
     failing disk); if the machine crashes before that, check `onefold volume list`";
+const ACCOUNT_NOT_DURABLE: &str = "it took effect and becomes durable with the next write. Find the cause (a full or failing disk); then \
+    `onefold account rotate` gives the account a new secret if this one is lost";
+/// What to do after a change of an account was refused, so that nothing changed.
+pub const ACCOUNTS: &str = "`onefold account list` lists the accounts";
 const DAMAGE: &str = "`onefold check --read-data` lists all damage; other data is still readable";
 
 impl From<EngineError> for Failure {
@@ -109,8 +119,10 @@ impl From<CatalogError> for Failure {
             CatalogError::PathNotFound { .. } | CatalogError::NotADirectory { .. } => {
                 Failure::failed(error).advise("`onefold ls ID` lists what is in a backup")
             }
-            CatalogError::Damaged { .. } | CatalogError::TooLong { .. } => Failure::failed(error).advise(DAMAGE),
-            CatalogError::Disordered { .. } => Failure::failed(error),
+            CatalogError::Damaged { .. } | CatalogError::TooLong { .. } | CatalogError::DoesNotSpell { .. } => {
+                Failure::failed(error).advise(DAMAGE)
+            }
+            CatalogError::Disordered { .. } | CatalogError::Remote { .. } | CatalogError::Unreachable { .. } => Failure::failed(error),
         }
     }
 }
@@ -125,7 +137,25 @@ impl From<ClientError> for Failure {
             ClientError::Refused { .. } => Failure::cannot_run(error),
             ClientError::NothingToBackUp { .. } => Failure::cannot_run(error),
             ClientError::Cancelled => Failure::interrupted("stopped by a signal"),
+            ClientError::Connection(error) => Failure::from(error),
             error => Failure::failed(error),
+        }
+    }
+}
+
+impl From<ChannelError> for Failure {
+    fn from(error: ChannelError) -> Failure {
+        match error {
+            ChannelError::Cancelled { code: codes::UNKNOWN, text } => {
+                Failure::failed(text).advise("`onefold backups` lists the backups; any unique prefix of an id will do")
+            }
+            ChannelError::Cancelled { code, text } if code >= transport::codes::SERVICES => Failure::failed(text),
+            ChannelError::Ended { code: transport::codes::SHUTDOWN, .. }
+            | ChannelError::Cancelled { code: transport::codes::SHUTDOWN, .. } => {
+                Failure::failed("the server stopped before the command was done").advise("run it again when the server runs again")
+            }
+            ChannelError::Ended { code: transport::codes::CLOSED, text } => Failure::failed(text),
+            error => Failure::failed(error).advise("run it again: what is done already makes it faster"),
         }
     }
 }
@@ -156,6 +186,49 @@ impl From<VolumeError> for Failure {
     }
 }
 
+impl From<FsError> for Failure {
+    fn from(error: FsError) -> Failure {
+        let FsError::Space(error) = error else {
+            return match error {
+                FsError::Damaged { .. } => Failure::failed(error).advise(DAMAGE),
+                error => Failure::failed(error),
+            };
+        };
+        let text = |text: String| Failure::failed(text);
+        match error {
+            SpaceError::Engine(error) => Failure::from(error),
+            SpaceError::NotFound { name } => {
+                text(format!("there is no filesystem {name:?}")).advise("`onefold fs list` lists the filesystems")
+            }
+            SpaceError::Exists { name } => {
+                text(format!("a filesystem {name:?} already exists")).advise("`onefold fs list` lists the filesystems")
+            }
+            SpaceError::ReadOnly { name } => text(format!("filesystem {name:?} is read-only"))
+                .advise(format!("snapshots never change; `onefold fs clone {name} NEW-NAME` makes a copy that can")),
+            SpaceError::NoSnapshot { name } => text(format!("filesystem {name:?} is not a snapshot"))
+                .advise("name a snapshot or a read-only clone; `onefold fs list` shows what is one"),
+            SpaceError::Unrelated { name, snapshot } => text(format!("{snapshot:?} is not a snapshot of filesystem {name:?}"))
+                .advise(format!("`onefold fs clone {snapshot} NEW-NAME` makes a new filesystem with its content")),
+            SpaceError::Name { name, reason } => Failure::cannot_run(format!("{name:?} cannot be the name of a filesystem: {reason}")),
+            SpaceError::Damaged { .. } => Failure::failed(error).advise(DAMAGE),
+            SpaceError::NotDurable { .. } => Failure::failed(error).advise(NOT_DURABLE),
+            error => Failure::failed(error),
+        }
+    }
+}
+
+impl From<FsBackupError> for Failure {
+    fn from(error: FsBackupError) -> Failure {
+        match error {
+            FsBackupError::Filesystem(error) => error.into(),
+            FsBackupError::Catalog(error) => error.into(),
+            FsBackupError::Name { .. } => Failure::cannot_run(error).advise("rename it: `onefold fs rename`"),
+            FsBackupError::Deleted { .. } => Failure::failed(error),
+            FsBackupError::Cancelled => Failure::interrupted("stopped by a signal: no backup was made"),
+        }
+    }
+}
+
 impl From<TargetError> for Failure {
     fn from(error: TargetError) -> Failure {
         match error {
@@ -167,6 +240,26 @@ impl From<TargetError> for Failure {
     }
 }
 
+impl From<AccountError> for Failure {
+    fn from(error: AccountError) -> Failure {
+        match error {
+            AccountError::Engine(error) => Failure::from(error),
+            AccountError::Catalog(error) => Failure::from(error),
+            AccountError::Exists { .. } | AccountError::NotFound { .. } => Failure::failed(error).advise(ACCOUNTS),
+            AccountError::HasBackups { .. } => {
+                Failure::failed(error).advise("--keep-backups deletes the account and leaves them; `onefold forget` removes them")
+            }
+            AccountError::NotDurable { .. } => Failure::failed(error).advise(ACCOUNT_NOT_DURABLE),
+            AccountError::Damaged { ref name, .. } => {
+                let advice = format!("nobody can log in with it; `onefold account delete {name}` removes it, and you can create it again");
+                Failure::failed(error).advise(advice)
+            }
+            AccountError::Quota { .. } | AccountError::DayQuota { .. } | AccountError::Connections { .. } => Failure::failed(error),
+            error => Failure::cannot_run(error),
+        }
+    }
+}
+
 impl From<NbdError> for Failure {
     fn from(error: NbdError) -> Failure {
         match error {
@@ -174,8 +267,9 @@ impl From<NbdError> for Failure {
                 "give --tls-certificate, --tls-key and --tls-required; or, where everyone on the network may read and write \
                  the volumes, --allow-plain-off-loopback",
             ),
-            NbdError::NoAddress => Failure::cannot_run("nothing to serve: neither options nor settings ask for NBD or iSCSI").advise(
-                "give --nbd-socket PATH (for you alone), --nbd (127.0.0.1:10809, for every user of this machine) or --iscsi ADDRESS",
+            NbdError::NoAddress => Failure::cannot_run("nothing to serve: neither options nor settings ask for NBD, iSCSI or backups").advise(
+                "give --nbd-socket PATH (for you alone), --nbd (127.0.0.1:10809, for every user of this machine), --iscsi ADDRESS or \
+                 --backup ADDRESS",
             ),
             NbdError::Flush { .. } => {
                 Failure::failed(error).advise("what clients flushed before is safe; what they wrote after may be lost")

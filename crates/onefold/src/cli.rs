@@ -1,9 +1,12 @@
 //! The command line: commands, options, their help. Completions and the manual page come from the same parser.
 
+mod account;
 mod backup;
 mod bench;
 mod copy;
 mod files;
+mod fs;
+mod mount;
 mod place;
 mod retention;
 mod scrub;
@@ -11,12 +14,18 @@ mod target;
 mod traffic;
 mod volume;
 
+pub use account::{
+    Account, AccountCreate, AccountDelete, AccountList, AccountLock, AccountRotate, AccountSet, AccountSettings, AccountShow,
+    AccountUnlock, Bound, Grant, NewSecret,
+};
 use backup::plain_name;
-pub use backup::{Backup, Backups};
+pub use backup::{Backup, BackupFs, Backups};
 pub use bench::{Bench, BenchReport, BenchRun, ScaleName};
 pub use copy::Copy;
 pub use files::{ArchiveFormat, DamagedBytes, DamagedFile, Diff, Dump, FileType, Find, Ls, OverwriteWhen, Restore};
-pub use place::with_store;
+pub use fs::{Fs, FsClone, FsCreate, FsDelete, FsList, FsRename, FsResize, FsRollback, FsSnapshot, Quota};
+pub use mount::{Mount, MountFs};
+pub use place::{Connection, Place, PlaceToOneself, with_store};
 pub use retention::{AppendOnly, AppendOnlyOff, AppendOnlyOn, AppendOnlyStatus, Dedup, Forget, Keep, Protect, Prune, Until};
 pub use scrub::{Rate, Scrub, Span, Wait};
 pub use target::{
@@ -29,6 +38,7 @@ pub use volume::{
     VolumeResize, VolumeRollback, VolumeSnapshot,
 };
 
+use crate::settings::FileMount;
 use crate::units::{MIB, TIB, parse_size};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -91,16 +101,24 @@ pub enum Command {
     Restore(Restore),
     /// Writes one file of a backup, or a directory as an archive, to standard output
     Dump(Dump),
+    /// Shows all backups as a directory, until it is unmounted
+    Mount(Mount),
     /// Copies backups and volumes into another store
     Copy(Copy),
     /// Creates, lists, snapshots, clones, resizes, renames, deletes, imports and exports volumes (disks)
     #[command(subcommand)]
     Volume(Volume),
-    /// Serves the volumes over NBD and iSCSI until SIGINT or SIGTERM
+    /// Makes, lists, snapshots and deletes filesystems; `mount --fs` mounts them
+    #[command(subcommand, name = "fs")]
+    Fs(Fs),
+    /// Serves volumes over NBD and iSCSI, backups of other machines, and mounted filesystems, until SIGINT or SIGTERM
     Serve(Serve),
     /// Creates and changes iSCSI targets: the volumes that initiators see, and who may use them
     #[command(subcommand)]
     Target(Target),
+    /// Creates and changes accounts: who may use the store over the network, and for what
+    #[command(subcommand)]
+    Account(Account),
     /// Lists and closes iSCSI sessions
     #[command(subcommand)]
     Session(SessionCommand),
@@ -132,7 +150,7 @@ pub enum Command {
 /// Which store.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Store {
-    /// Directory of the store; may also come before the command
+    /// Directory of the store, or onefold://ACCOUNT@HOST[:PORT] behind a server; may also come before the command
     #[arg(long = "store", visible_alias = "repository", value_name = "STORE", env = "ONEFOLD_STORE")]
     pub directory: PathBuf,
 }
@@ -185,7 +203,7 @@ pub(crate) mod any_path {
 }
 
 /// How facts are printed.
-#[derive(Args, Clone, Copy, Debug, Deserialize, Serialize)]
+#[derive(Args, Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub struct Format {
     /// Prints JSON: one value, or one line for each item (see docs/cli.md)
     #[arg(long)]
@@ -293,8 +311,18 @@ pub enum FingerprintName {
     Sha1,
 }
 
+/// Reads NAME=DIR.
+fn file_mount(text: &str) -> Result<FileMount, String> {
+    match text.split_once('=') {
+        Some((name, place)) if !name.is_empty() && !place.is_empty() => {
+            Ok(FileMount { name: name.to_owned(), place: PathBuf::from(place), ..FileMount::default() })
+        }
+        _ => Err("write the name of a filesystem and a directory, as in files=/srv/files".to_owned()),
+    }
+}
+
 /// `onefold serve`.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 #[command(after_help = "\
 Every volume is an NBD export of the same name, and a disk of an iSCSI target (docs/iscsi.md). A protocol is served if an option here or
 a setting in STORE/onefold.toml asks for it. Options override settings.
@@ -305,6 +333,7 @@ Examples:
   onefold serve --nbd-socket /run/onefold.sock
   onefold serve --store /srv/store --nbd
   onefold serve --iscsi 127.0.0.1
+  onefold serve --backup 0.0.0.0
   onefold serve --nbd 0.0.0.0:10809 --tls-certificate server.pem --tls-key server.key --tls-required")]
 pub struct Serve {
     /// Which store.
@@ -323,6 +352,13 @@ pub struct Serve {
     /// settings say
     #[arg(long, value_name = "ADDRESS[:PORT][=ADVERTISED]")]
     pub iscsi: Vec<String>,
+    /// Serves backups of other machines at this address, on port 8210 if none is given, always with TLS; repeatable;
+    /// `none` turns it off, whatever the settings say
+    #[arg(long, value_name = "ADDRESS[:PORT]")]
+    pub backup: Vec<String>,
+    /// Mounts this filesystem at this directory, in addition to those of the settings; repeatable
+    #[arg(long, value_name = "NAME=DIR", value_parser = file_mount)]
+    pub fs: Vec<FileMount>,
     /// Server certificate chain, PEM
     #[arg(long, value_name = "FILE")]
     pub tls_certificate: Option<PathBuf>,
@@ -352,7 +388,7 @@ pub struct Stats {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: Place,
     /// How facts are printed.
     #[command(flatten)]
     pub format: Format,
@@ -374,7 +410,7 @@ pub struct Check {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: StoreToOneself,
+    pub store: PlaceToOneself,
     /// Also reads all data and compares it with its fingerprints
     #[arg(long)]
     pub read_data: bool,

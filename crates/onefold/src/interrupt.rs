@@ -5,6 +5,10 @@ use crate::failure::{Exit, Failure, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often a sleep looks for a signal.
+const SIGNAL_STEP: Duration = Duration::from_millis(50);
 
 /// Records whether a signal came.
 #[derive(Clone, Debug, Default)]
@@ -26,8 +30,46 @@ impl Interrupt {
         Ok(interrupt)
     }
 
+    /// Watches for another signal.
+    pub fn watch_also(&self, signal: i32) -> Result<()> {
+        let watched = signal_hook::flag::register(signal, Arc::clone(&self.came));
+        watched.map(drop).map_err(|error| Failure::cannot_run(format!("cannot watch for signals: {error}")))
+    }
+
     /// Returns whether to stop.
     pub fn came(&self) -> bool {
         self.came.load(Ordering::Relaxed)
+    }
+
+    /// Sleeps, and wakes up soon after a signal. Returns whether one came.
+    pub fn sleep(&self, span: Duration) -> bool {
+        let until = Instant::now() + span;
+        while !self.came() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            std::thread::sleep(left.min(SIGNAL_STEP));
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleep_ends_at_a_signal() {
+        let interrupt = Interrupt::default();
+        assert!(!interrupt.sleep(Duration::from_millis(1)));
+        let began = Instant::now();
+        let signalled = interrupt.clone();
+        let signal = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            signalled.came.store(true, Ordering::Relaxed);
+        });
+        assert!(interrupt.sleep(Duration::from_secs(600)) && began.elapsed() < Duration::from_secs(300));
+        signal.join().unwrap();
     }
 }

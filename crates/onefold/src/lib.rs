@@ -9,6 +9,7 @@
 //! daemon: [`control`].
 
 mod advice;
+mod allocator;
 pub mod cli;
 mod clocks;
 pub mod commands;
@@ -21,8 +22,12 @@ pub mod failure;
 pub mod interrupt;
 pub mod iscsi;
 pub mod logging;
+pub mod mounts;
+pub mod network;
+pub mod notify;
 pub mod output;
 pub mod progress;
+pub mod remote;
 pub mod secret;
 pub mod session;
 pub mod settings;

@@ -23,7 +23,15 @@ pub fn start(quiet: bool, verbose: u8) -> Result<()> {
         Err(_) => EnvFilter::new(level),
     };
     let colours = std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
     // A second start in one process (tests) keeps the first.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).try_init();
+    let _ = if goes_to_journal() { log.with_ansi(false).without_time().try_init() } else { log.try_init() };
     Ok(())
+}
+
+/// Returns whether standard error is the journal, which knows the time of each line (`systemd.exec(5)`).
+fn goes_to_journal() -> bool {
+    let Some(stream) = std::env::var_os("JOURNAL_STREAM") else { return false };
+    let Ok(found) = rustix::fs::fstat(std::io::stderr()) else { return false };
+    stream.to_str() == Some(&format!("{}:{}", found.st_dev, found.st_ino))
 }

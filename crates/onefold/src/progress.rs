@@ -9,7 +9,7 @@ mod course;
 mod watch;
 
 pub use course::Course;
-pub use watch::{Shown, Watch, said};
+pub use watch::{Shown, Watch, problems_json, said, summary};
 
 use crate::talk::Talk;
 use indicatif::{ProgressBar, ProgressStyle};

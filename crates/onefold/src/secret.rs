@@ -35,6 +35,11 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
+    /// Returns the secret of these bytes, which the program made itself.
+    pub fn of(bytes: Vec<u8>) -> Secret {
+        Secret(bytes)
+    }
+
     /// Returns its bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0

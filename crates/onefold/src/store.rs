@@ -5,14 +5,19 @@ use crate::interrupt::Interrupt;
 use crate::settings::{MAX_SETTINGS_BYTES, Settings, parse_settings};
 use crate::waiting::Waiting;
 use onefold_engine::{Engine, EngineError, Mode};
+use onefold_fs::FsOptions;
 use onefold_ground::{Ground, LocalGround};
+use onefold_remote::services::server::forget_all;
 use onefold_upkeep::ObjectMeaning;
 use onefold_volume::VolumesOptions;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+/// The name of the daemon's command.
+pub const SERVE: &str = "serve";
 /// The settings file in a store.
 pub const SETTINGS_FILE: &str = "onefold.toml";
 
@@ -76,7 +81,23 @@ impl Store {
     pub fn open_with(ground: Arc<dyn Ground>, settings: Settings, mode: Mode, command: &str, waiting: &mut Waiting<'_>) -> Result<Store> {
         let engine = waiting.open(|| Engine::open(ground.clone(), settings.engine.clone(), mode, command));
         let engine = engine.map_err(|error| waiting.interruption(&error).unwrap_or_else(|| cannot_open(error)))?;
-        Ok(Store { engine, settings })
+        let store = Store { engine, settings };
+        // A daemon has guards for them, and decides itself.
+        if command != SERVE {
+            store.keep_no_unfinished(mode)?;
+        }
+        Ok(store)
+    }
+
+    /// Forgets what clients of a server supplied for backups that are not finished, if this process may remove chunks:
+    /// it has no guards for them.
+    pub fn keep_no_unfinished(&self, mode: Mode) -> Result<()> {
+        if mode == Mode::ReadWrite { self.forget_unfinished() } else { Ok(()) }
+    }
+
+    /// Does the same in any mode.
+    pub fn forget_unfinished(&self) -> Result<()> {
+        Ok(forget_all(self.engine.ground().as_ref())?)
     }
 
     /// Returns the options for opening the volumes of this store.
@@ -88,6 +109,11 @@ impl Store {
         }
     }
 
+    /// Returns the options for opening the filesystems of this store.
+    pub fn filesystem_options(&self) -> FsOptions {
+        FsOptions { commit_interval: Duration::from_millis(self.settings.commit_interval_ms) }
+    }
+
     /// Closes the store: everything written is durable on return, and the next opening is quick.
     pub fn close(self) -> Result<()> {
         Ok(self.engine.close()?)
@@ -96,6 +122,11 @@ impl Store {
 
 /// Opens the directory of a store.
 pub fn ground(directory: &Path) -> Result<Arc<dyn Ground>> {
+    if crate::remote::is_url(directory) {
+        return Err(
+            Failure::cannot_run("this command needs the store itself, not a server").advise("run it on the machine that has the store")
+        );
+    }
     match LocalGround::open(directory) {
         Ok(ground) => Ok(Arc::new(ground)),
         Err(error) if error.is_not_found() => {

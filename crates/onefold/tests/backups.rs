@@ -206,6 +206,9 @@ fn stats_has_its_keys() {
         "index_cache_misses",
         "backups",
         "volumes",
+        "filesystems",
+        "filesystem_files",
+        "filesystem_bytes",
         "log_bytes",
         "profile",
     ] {

@@ -3,6 +3,7 @@
 
 mod support;
 
+use onefold_blocks::{MIN_BLOCK_BYTES, NewSpace, SpaceKind, Spaces, SpacesOptions};
 use onefold_catalog::{Attributes, BackupId, Catalog, Content, Entry, encode_directory_chunk};
 use onefold_engine::{Engine, MetadataKind, Mode, RecipeWriter, Settings, Transaction};
 use onefold_ground::{Ground, LocalGround};
@@ -367,6 +368,24 @@ fn no_damaged_backup_or_record_keeps_the_others_from_being_copied_and_searched()
     scene.run(["copy", "--to", "other", &id]).succeeds();
     let found = scene.run(["find", "file", "--json"]).ends_with(3).says(&["record of a backup"]);
     assert_eq!(found.json_lines()[0]["backups"].as_array().unwrap().len(), 2, "{}", found.out);
+}
+
+#[test]
+fn filesystems_are_left_out_and_the_copy_says_so() {
+    let scene = Scene::with_store(&[]);
+    scene.run(["volume", "create", "disk", "--size", "1MiB"]).succeeds();
+    with_engine(&scene, |engine| {
+        let spaces = Spaces::open(engine.clone(), SpacesOptions::default()).unwrap();
+        let new = NewSpace { name: "home", kind: SpaceKind::Filesystem, end_bytes: None, block_bytes: MIN_BLOCK_BYTES, chain: None };
+        spaces.create(new).unwrap().submit_entries(vec![(b"key".to_vec(), Some(b"value".to_vec()))]).unwrap();
+        spaces.flush().unwrap();
+    });
+    let volumes = scene.run(["volume", "list", "--json"]).succeeds().json();
+    assert_eq!(volumes.as_array().unwrap().len(), 1, "{volumes}");
+    let done = scene.run(["copy", "--to", "other", "--init", "--json"]).ends_with(3).says(&["filesystem home", "not copied"]).json();
+    assert_eq!((&done["volumes_copied"], &done["partial"]), (&serde_json::json!(["disk"]), &true.into()));
+    scene.run(["copy", "--to", "other", "--volume", "disk"]).succeeds();
+    scene.run(["check", "--read-data"]).succeeds();
 }
 
 /// The id of a backup in the other store, where all records are sound.

@@ -109,7 +109,7 @@ fn every_key_of_json_is_documented_and_every_documented_key_is_printed() {
     fs::write(scene.path("secret"), "a secret of 14").unwrap();
     fs::set_permissions(scene.path("secret"), fs::Permissions::from_mode(0o600)).unwrap();
     let target = "iqn.2026-11.test:one";
-    let runs: [(&str, &[&str]); 28] = [
+    let runs: [(&str, &[&str]); 41] = [
         ("backup", &["--name", "x", "source", "--json", "--progress"]),
         ("backup", &["--name", "x", "d-is-absent", "source", "--json"]),
         ("backups", &["--json"]),
@@ -123,10 +123,23 @@ fn every_key_of_json_is_documented_and_every_documented_key_is_printed() {
         ("volume snapshot", &["disk", "snapshot", "--json"]),
         ("volume clone", &["snapshot", "clone", "--json"]),
         ("volume list", &["--json"]),
+        ("fs create", &["files", "--size", "1GiB", "--json"]),
+        ("fs snapshot", &["files", "monday", "--json"]),
+        ("fs clone", &["monday", "copy", "--json"]),
+        ("fs list", &["--json"]),
         ("target create", &[target, "--json"]),
         ("target attach", &[target, "disk"]),
         ("target chap", &[target, "--user", "ann", "--secret-file", "secret"]),
         ("target list", &["--json"]),
+        ("account create", &["ann", "--certificate", &"ab".repeat(32), "--json"]),
+        ("account rotate", &["ann", "--json"]),
+        ("account set", &["ann", "--connections", "9", "--json"]),
+        ("account lock", &["ann", "--json"]),
+        ("account unlock", &["ann", "--json"]),
+        ("account list", &["--json"]),
+        ("account show", &["ann", "--json"]),
+        ("account create", &["bob", "--json"]),
+        ("account delete", &["bob", "--yes", "--json"]),
         ("session list", &["--json"]),
         ("stats", &["--json"]),
         ("check", &["--json"]),
@@ -164,7 +177,10 @@ fn every_key_of_json_is_documented_and_every_documented_key_is_printed() {
     fs::write(scene.path("image"), noise(3, 300_000)).unwrap();
     scene.run(["volume", "import", "disk", "image"]).succeeds();
     add("volume diff", scene.run(["volume", "diff", "snapshot", "disk", "--json"]).succeeds().json_lines());
-    let served = scene.serve(&["--iscsi", "127.0.0.1:0"]);
+    let has_fuse = is_root && std::path::Path::new("/dev/fuse").exists();
+    fs::create_dir(scene.path("mounted")).unwrap();
+    let mounts: &[&str] = if has_fuse { &["--fs", "files=mounted"] } else { &[] };
+    let served = scene.serve(&[&["--iscsi", "127.0.0.1:0"][..], mounts].concat());
     add("serve", vec![served.event.clone()]);
     add("stats", vec![scene.run(["stats", "--json"]).succeeds().json()]);
     add("serve", served.stop().1.lines().map(|line| serde_json::from_str(line).unwrap()).collect());
@@ -200,7 +216,11 @@ fn every_key_of_json_is_documented_and_every_documented_key_is_printed() {
             wrong.push(format!("the row `{name}` is of no command that is run here"));
             continue;
         };
-        let is_rare = |key: &str| !is_root && ["major", "minor"].contains(&key) || key.ends_with("_hex");
+        let is_rare = |key: &str| {
+            let needs_root = !is_root && ["major", "minor"].contains(&key);
+            let needs_fuse = !has_fuse && name == "serve" && ["filesystem", "mounted"].contains(&key);
+            needs_root || needs_fuse || key.ends_with("_hex")
+        };
         wrong.extend(
             known.iter().filter(|key| !seen.contains(*key) && !is_rare(key)).map(|key| format!("`{key}` of `{name}` is not printed")),
         );

@@ -144,6 +144,23 @@ fn another_user_neither_reads_a_store_nor_keeps_its_owner_waiting() {
 }
 
 #[test]
+fn what_root_makes_for_the_backup_server_belongs_to_the_owner_of_the_store() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can give files away");
+        return;
+    }
+    let scene = Scene::with_store(&[]);
+    modes(&scene.store(), &mut |path, _| std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap());
+    let (code, _) = scene.serve(&["--backup", "127.0.0.1:0"]).stop();
+    assert_eq!(code, 0);
+    for name in ["backup.pem", "backup.key", "logs", "logs/access.log"] {
+        assert!(scene.store().join(name).exists(), "{name}");
+    }
+    all_have(&scene.store(), 0o700, 0o600);
+    modes(&scene.store(), &mut |path, found| assert_eq!(found.uid(), NOBODY, "{}", path.display()));
+}
+
+#[test]
 fn members_of_the_group_of_a_shared_store_work_with_it_and_nobody_else_does() {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: only root can be another user");

@@ -39,6 +39,7 @@ fn help_and_version_go_to_standard_output() {
         "forget",
         "protect",
         "append-only",
+        "account",
     ] {
         assert!(scene.run([command, "--help"]).succeeds().out.contains("Usage: onefold"), "{command}");
     }
@@ -227,7 +228,7 @@ fn serving_without_tls_to_other_machines_must_be_allowed() {
 fn a_store_in_use_names_its_holder() {
     let scene = Scene::with_store(&[]);
     let served = scene.serve(&[]);
-    scene.run(["backup", "--name", "n", "."]).ends_with(2).says(&["in use", "`serve`", "process", "stop the daemon"]);
+    scene.run(["volume", "export", "v", "file"]).ends_with(2).says(&["in use", "`serve`", "process", "stop the daemon"]);
     let address = served.event["addresses"][0].as_str().unwrap().trim_start_matches("nbd://").trim_end_matches('/').to_owned();
     scene.run(["init", "other"]).succeeds();
     scene.run(["serve", "--store", "other", "--nbd", &address]).ends_with(2).says(&[&address, "another process listens there"]);

@@ -2,7 +2,8 @@
 //!
 //! * The [`Compression`] is the store's setting, the [`Codec`] what one frame got: data that does not shrink is stored
 //!   plain.
-//! * Every worker has [`Compressors`], and reuses their contexts and buffers for every frame.
+//! * Every worker has [`Compressors`], and reuses their contexts and buffers for every frame. A client has a
+//!   [`Compressor`].
 //! * [`decompress`] allocates what the catalog says the frame has, and refuses a frame that decompresses to more or
 //!   less.
 
@@ -96,6 +97,19 @@ impl Codec {
     }
 }
 
+impl Compression {
+    /// Returns how to read what it makes, except for data that does not shrink.
+    pub fn codec(self) -> Codec {
+        match self {
+            Compression::None => Codec::Plain,
+            Compression::Lz4 => Codec::Lz4,
+            Compression::Zstd(_) => Codec::Zstd,
+            Compression::Zlib(_) => Codec::Zlib,
+            Compression::Bzip2(_) => Codec::Bzip2,
+        }
+    }
+}
+
 /// Compresses frames of both kinds, each by its own option of the store.
 pub(crate) struct Compressors {
     random: Compressor,
@@ -117,8 +131,8 @@ impl Compressors {
     }
 }
 
-/// Compresses one frame after the other.
-pub(crate) struct Compressor {
+/// Compresses one frame after the other, and reuses its context and its buffer.
+pub struct Compressor {
     compression: Compression,
     zstd: Option<zstd::bulk::Compressor<'static>>,
     lz4_table: lz4_flex::block::CompressTable,
@@ -126,7 +140,8 @@ pub(crate) struct Compressor {
 }
 
 impl Compressor {
-    pub(crate) fn new(compression: Compression) -> Compressor {
+    /// Returns a compressor.
+    pub fn new(compression: Compression) -> Compressor {
         // Without memory for a context, frames are stored plain. That is right, only larger.
         let zstd = match compression {
             Compression::Zstd(level) => zstd::bulk::Compressor::new(i32::from(level)).ok(),
@@ -136,7 +151,7 @@ impl Compressor {
     }
 
     /// Returns the stored form of a frame. It is plain if compression gains nothing.
-    pub(crate) fn compress<'a>(&'a mut self, raw: &'a [u8]) -> (Codec, &'a [u8]) {
+    pub fn compress<'a>(&'a mut self, raw: &'a [u8]) -> (Codec, &'a [u8]) {
         match self.squeeze(raw) {
             Some((codec, length)) if length < raw.len() => (codec, &self.scratch[..length]),
             _ => (Codec::Plain, raw),
@@ -241,8 +256,18 @@ pub(crate) fn decompress(codec: Codec, stored: &[u8], raw_bytes: usize) -> Resul
             decompressor.decompress_to_buffer(stored, &mut raw).map_err(|error| format!("zstd: {error}"))?;
             Ok::<_, String>(raw)
         })?,
-        Codec::Zlib => read_to(flate2::read::ZlibDecoder::new(stored), raw_bytes)?,
-        Codec::Bzip2 => read_to(bzip2::read::BzDecoder::new(stored), raw_bytes)?,
+        Codec::Zlib => {
+            let mut decoder = flate2::bufread::ZlibDecoder::new(stored);
+            let raw = read_to(&mut decoder, raw_bytes)?;
+            check_end(decoder.total_in(), stored)?;
+            raw
+        }
+        Codec::Bzip2 => {
+            let mut decoder = bzip2::bufread::BzDecoder::new(stored);
+            let raw = read_to(&mut decoder, raw_bytes)?;
+            check_end(decoder.total_in(), stored)?;
+            raw
+        }
     };
     if raw.len() != raw_bytes {
         return Err(format!("it has {} raw bytes instead of {raw_bytes}", raw.len()));
@@ -255,6 +280,11 @@ fn read_to(decoder: impl Read, raw_bytes: usize) -> Result<Vec<u8>, String> {
     // One byte more than allowed, to notice a longer frame.
     decoder.take(raw_bytes as u64 + 1).read_to_end(&mut raw).map_err(|error| error.to_string())?;
     Ok(raw)
+}
+
+fn check_end(read_bytes: u64, stored: &[u8]) -> Result<(), String> {
+    let rest_bytes = stored.len() as u64 - read_bytes;
+    if rest_bytes == 0 { Ok(()) } else { Err(format!("{rest_bytes} bytes follow it")) }
 }
 
 #[cfg(test)]

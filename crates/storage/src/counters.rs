@@ -11,6 +11,7 @@ pub(crate) struct Counters {
     pub(crate) sealed: AtomicU64,
     pub(crate) frames: AtomicU64,
     pub(crate) plain_frames: AtomicU64,
+    pub(crate) came_frames: AtomicU64,
     pub(crate) raw_bytes: AtomicU64,
     pub(crate) stored_bytes: AtomicU64,
     unsynced_bytes: AtomicU64,
@@ -27,8 +28,9 @@ impl Counters {
         self.sealed.fetch_add(1, Relaxed);
     }
 
-    /// Counts a compressed frame.
-    pub(crate) fn compressed(&self, frame: &Frame) {
+    /// Counts a frame, which was compressed here or came compressed.
+    pub(crate) fn compressed(&self, frame: &Frame, came: bool) {
+        self.came_frames.fetch_add(u64::from(came), Relaxed);
         self.frames.fetch_add(1, Relaxed);
         self.plain_frames.fetch_add(u64::from(frame.codec == Codec::Plain), Relaxed);
         self.raw_bytes.fetch_add(u64::from(frame.raw_bytes), Relaxed);

@@ -29,7 +29,7 @@ pub(crate) struct Flow {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Raw bytes of frames handed over and not in their file.
+    /// Bytes of frames handed over and not in their file.
     in_flight_bytes: usize,
     /// The last write that failed, until it is retried.
     failed: Option<Arc<GroundError>>,
@@ -59,13 +59,13 @@ impl Flow {
         }
     }
 
-    /// Waits until a frame of `raw_bytes` may be handed over, and counts it as in flight. `retry` writes failed frames
-    /// again, so that an error is a current one.
-    pub(crate) fn reserve(&self, raw_bytes: usize, retry: impl Fn() -> Result<()>) -> Result<()> {
+    /// Waits until so many bytes may be handed over, and counts them as in flight. `retry` writes failed frames again,
+    /// so that an error is a current one.
+    pub(crate) fn reserve(&self, bytes: usize, retry: impl Fn() -> Result<()>) -> Result<()> {
         loop {
             let mut state = self.sound(&retry)?;
-            if state.in_flight_bytes == 0 || state.in_flight_bytes + raw_bytes <= self.limit_bytes {
-                state.in_flight_bytes += raw_bytes;
+            if state.in_flight_bytes == 0 || state.in_flight_bytes + bytes <= self.limit_bytes {
+                state.in_flight_bytes += bytes;
                 return Ok(());
             }
             self.changed.wait(&mut state);

@@ -10,6 +10,7 @@
 //! # The way of a chunk
 //! 1. [`Writer::append`] copies it into the *open frame* of the writer's container and gives it its address.
 //! 2. A frame of at least `frame_bytes` is *handed over*: compressed, and written at the container's next offset.
+//!    A frame that [came compressed](Writer::append_frame) is handed over as it is.
 //! 3. [`ContainerStore::prepare`] syncs the files and returns log records:
 //!    - FrameCommitted for full frames,
 //!    - FrameData, with the bytes, for open frames, so that a flush needs no container write at all,
@@ -43,6 +44,7 @@ mod catalog;
 mod catalog_cache;
 mod checkpoint;
 pub mod components;
+mod compressed_frame;
 mod compression;
 mod container_salvage;
 mod container_set;
@@ -95,7 +97,8 @@ mod writer;
 pub use address::{Address, ContainerId, Origin};
 pub use answering::Answering;
 pub use catalog::{Catalog, ChunkKind, Frame, MAX_CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAMES, MAX_SLOTS, Slot};
-pub use compression::{Codec, Compression, UnknownCompression};
+pub use compressed_frame::{CompressedFrame, FrameError, decompress_frame};
+pub use compression::{Codec, Compression, Compressor, UnknownCompression};
 pub use container_salvage::{Closed, Unreadable};
 pub use container_set::ContainerSet;
 pub use error::{Result, StorageError};

@@ -7,7 +7,9 @@
 
 use crate::catalog::{MAX_FRAMES, MAX_SLOTS};
 use crate::records::OpenChunks;
-use crate::{Address, Catalog, ChunkKind, ContainerId, FOOTER_BYTES, Footer, Frame, HEADER_BYTES, NewChunk, Slice, Slot};
+use crate::{
+    Address, Catalog, ChunkKind, Codec, CompressedFrame, ContainerId, FOOTER_BYTES, Footer, Frame, HEADER_BYTES, NewChunk, Slice, Slot,
+};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{File, checksum};
 use onefold_oplog::Position;
@@ -91,6 +93,8 @@ pub(crate) struct State {
 pub(crate) struct Pending {
     pub(crate) slots: Vec<Slot>,
     pub(crate) raw: Arc<Vec<u8>>,
+    /// What the flow counts for it.
+    in_flight_bytes: usize,
     /// The commit that will make it durable.
     round: u64,
     pub(crate) progress: Progress,
@@ -106,10 +110,18 @@ pub(crate) enum Progress {
     Failed(Frame, Vec<u8>),
 }
 
-/// A closed frame to compress.
+/// A closed frame to write.
 pub(crate) struct FrameJob {
     pub(crate) raw: Arc<Vec<u8>>,
-    pub(crate) is_sequential: bool,
+    pub(crate) form: Form,
+}
+
+/// How a closed frame gets its stored bytes and its place in the file.
+pub(crate) enum Form {
+    /// The workers compress and place it.
+    Raw { is_sequential: bool },
+    /// It came compressed, and has its place.
+    Compressed { codec: Codec, stored: Vec<u8>, offset_bytes: u64 },
 }
 
 /// A frame that takes chunks.
@@ -135,6 +147,13 @@ pub(crate) struct Limits {
     pub(crate) stored_per_1024: u64,
 }
 
+impl Limits {
+    /// Returns how many bytes so many raw ones are expected to become.
+    fn stored_bytes(&self, raw_bytes: usize) -> u64 {
+        raw_bytes as u64 * self.stored_per_1024 / 1024
+    }
+}
+
 /// Why no more chunks were taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stopped {
@@ -144,6 +163,21 @@ pub(crate) enum Stopped {
     FrameFull,
     /// The container must be sealed.
     ContainerFull,
+}
+
+/// Whether a frame that came compressed can be the next one of a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fit {
+    /// At once: no frame is open.
+    Now,
+    /// Behind the open frame, which is large enough for a frame of its own.
+    BehindOpen,
+    /// Only joined with the open frame, which is too small for a frame of its own.
+    WithOpen,
+    /// The container must be sealed first.
+    ContainerFull,
+    /// Not even in an empty container.
+    Never,
 }
 
 /// Where a chunk was found.
@@ -224,7 +258,8 @@ impl State {
                 return Stopped::FrameFull;
             }
             let slot = first_slot + self.open.slots.len();
-            if slot >= MAX_SLOTS || number >= MAX_FRAMES || (slot > 0 && !self.has_room(chunk.data.len(), slot, limits)) {
+            let stored_bytes = limits.stored_bytes(chunk.data.len());
+            if slot >= MAX_SLOTS || number >= MAX_FRAMES || (slot > 0 && !self.has_room(chunk.data.len(), stored_bytes, slot, limits)) {
                 return Stopped::ContainerFull;
             }
             // Too little for a frame of its own: it goes with its neighbours.
@@ -245,14 +280,30 @@ impl State {
         if self.open.raw.len() >= limits.frame_bytes { Stopped::FrameFull } else { Stopped::Taken }
     }
 
-    /// Returns whether the file is expected to stay within its bound with one chunk more. Data that is not compressed
-    /// yet is estimated.
-    fn has_room(&self, chunk_bytes: usize, slots: usize, limits: &Limits) -> bool {
-        let raw = self.unplaced_raw_bytes + (self.open.raw.len() + chunk_bytes) as u64;
+    /// Returns whether the file is expected to stay within its bound with some chunks more, of which the last gets slot
+    /// `last`. Data that is not compressed yet is estimated.
+    fn has_room(&self, raw_bytes: usize, stored_bytes: u64, last: usize, limits: &Limits) -> bool {
+        let unplaced = self.unplaced_raw_bytes as usize + self.open.raw.len();
         let frames = self.open_number() as u64 + 1;
-        let catalog = frames * FRAME_ENTRY_BYTES + (slots as u64 + 1) * (limits.digest_bytes as u64 + 4) + 2 * FOOTER_BYTES as u64;
-        let expected = self.end_bytes + raw * limits.stored_per_1024 / 1024 + catalog;
-        expected <= limits.container_bytes && self.end_bytes + raw + catalog <= FILE_LIMIT_BYTES
+        let catalog = frames * FRAME_ENTRY_BYTES + (last as u64 + 1) * (limits.digest_bytes as u64 + 4) + 2 * FOOTER_BYTES as u64;
+        let expected = self.end_bytes + limits.stored_bytes(unplaced) + stored_bytes + catalog;
+        expected <= limits.container_bytes && self.end_bytes + (unplaced + raw_bytes) as u64 + catalog <= FILE_LIMIT_BYTES
+    }
+
+    /// Returns whether a frame of so many chunks that came compressed can be the next one.
+    pub(crate) fn fit(&self, chunks: usize, frame: &CompressedFrame<'_>, limits: &Limits) -> Fit {
+        let first = self.open_first_slot() + self.open.slots.len();
+        let last = first + chunks.saturating_sub(1);
+        // The open frame may come before it.
+        let is_countable = last < MAX_SLOTS && self.open_number() + 1 < MAX_FRAMES;
+        if !is_countable || !self.has_room(frame.raw.len(), frame.stored.len() as u64, last, limits) {
+            return if first == 0 { Fit::Never } else { Fit::ContainerFull };
+        }
+        match &self.open {
+            open if open.slots.is_empty() => Fit::Now,
+            open if open.raw.len() >= limits.frame_bytes / 4 => Fit::BehindOpen,
+            _ => Fit::WithOpen,
+        }
     }
 
     /// Closes the open frame. Returns its number and the workers' job; `None`: it has no chunks.
@@ -260,12 +311,47 @@ impl State {
         if self.open.slots.is_empty() {
             return None;
         }
-        let number = self.open_number() as u32;
         let OpenFrame { slots, raw, is_sequential } = std::mem::take(&mut self.open);
-        let raw = Arc::new(raw);
+        let (in_flight_bytes, raw) = (raw.len(), Arc::new(raw));
+        let number = self.enqueue(slots, raw.clone(), in_flight_bytes);
+        Some((number, FrameJob { raw, form: Form::Raw { is_sequential } }))
+    }
+
+    /// Appends a frame that came compressed, and gives it its place: its length is known. Call only if it
+    /// [fits](Fit::Now). Returns its number and the workers' job, and appends its slots to `out`.
+    pub(crate) fn hand_over_compressed(
+        &mut self,
+        chunks: &[NewChunk<'_>],
+        frame: &CompressedFrame<'_>,
+        out: &mut Vec<u16>,
+    ) -> (u32, FrameJob) {
+        debug_assert!(self.open.slots.is_empty());
+        let (number, first_slot) = (self.open_number() as u16, self.open_first_slot());
+        let mut offset_bytes = 0;
+        let slots = chunks.iter().map(|chunk| {
+            let length_bytes = chunk.data.len() as u32;
+            offset_bytes += length_bytes;
+            Slot {
+                fingerprint: chunk.fingerprint,
+                kind: chunk.kind,
+                frame: number,
+                offset_bytes: offset_bytes - length_bytes,
+                length_bytes,
+            }
+        });
+        out.extend((first_slot..first_slot + chunks.len()).map(|slot| slot as u16));
+        let number = self.enqueue(slots.collect(), frame.raw.clone(), frame.in_flight_bytes());
+        let offset_bytes = self.place(number, frame.raw.len(), frame.stored.len());
+        let form = Form::Compressed { codec: frame.codec, stored: frame.stored.to_vec(), offset_bytes };
+        (number, FrameJob { raw: frame.raw.clone(), form })
+    }
+
+    /// Appends a closed frame to those on their way. Returns its number.
+    fn enqueue(&mut self, slots: Vec<Slot>, raw: Arc<Vec<u8>>, in_flight_bytes: usize) -> u32 {
+        let number = self.open_number() as u32;
         self.unplaced_raw_bytes += raw.len() as u64;
-        self.pending.push_back(Pending { slots, raw: raw.clone(), round: self.round, progress: Progress::Queued });
-        Some((number, FrameJob { raw, is_sequential }))
+        self.pending.push_back(Pending { slots, raw, in_flight_bytes, round: self.round, progress: Progress::Queued });
+        number
     }
 
     /// Call when a commit looks at this container. Frames handed over from now on belong to a later commit.
@@ -305,7 +391,7 @@ impl State {
         pending.slots.iter().any(|slot| slot.kind != ChunkKind::Data)
     }
 
-    /// Notes the progress of a pending frame. Returns the raw bytes that are no longer in flight.
+    /// Notes the progress of a pending frame. Returns the bytes that are no longer in flight.
     pub(crate) fn settle_frame(&mut self, number: u32, progress: Progress) -> usize {
         let at = (number as usize).checked_sub(self.catalog.frames.len());
         if let Some(pending) = at.and_then(|at| self.pending.get_mut(at)) {
@@ -313,16 +399,18 @@ impl State {
         }
         let mut released = 0;
         while matches!(self.pending.front(), Some(Pending { progress: Progress::Written(_), .. })) {
-            let Some(Pending { slots, raw, progress: Progress::Written(mut frame), .. }) = self.pending.pop_front() else { break };
+            let Some(Pending { slots, in_flight_bytes, progress: Progress::Written(mut frame), .. }) = self.pending.pop_front() else {
+                break;
+            };
             frame.first_slot = self.catalog.slots.len() as u32;
             frame.slots = slots.len() as u32;
             Arc::make_mut(&mut self.catalog).push(frame, &slots);
-            released += raw.len();
+            released += in_flight_bytes;
         }
         released
     }
 
-    /// Retries the frames whose writing failed. Returns the raw bytes that are no longer in flight.
+    /// Retries the frames whose writing failed. Returns the bytes that are no longer in flight.
     pub(crate) fn write_failed_again(&mut self) -> onefold_ground::Result<usize> {
         let Some(file) = self.file.clone() else { return Ok(0) };
         let first = self.catalog.frames.len();

@@ -18,15 +18,17 @@ pub struct Statistics {
     pub created_containers: u64,
     /// Containers sealed.
     pub sealed_containers: u64,
-    /// Frames compressed.
+    /// Frames compressed, here or before they came.
     pub frames: u64,
     /// Of these, frames stored plain.
     pub plain_frames: u64,
+    /// Of these, frames stored as they came.
+    pub came_frames: u64,
     /// Bytes of these frames before compression.
     pub raw_bytes: u64,
     /// Bytes of these frames after compression.
     pub stored_bytes: u64,
-    /// Raw bytes of frames on their way to disk now.
+    /// Bytes of frames on their way to disk now: raw ones, and compressed ones of frames that came compressed.
     pub in_flight_bytes: u64,
     /// Raw bytes of frames that still take chunks.
     pub open_frame_bytes: u64,
@@ -143,6 +145,7 @@ impl ContainerStore {
             sealed_containers: counters.sealed.load(Relaxed),
             frames: counters.frames.load(Relaxed),
             plain_frames: counters.plain_frames.load(Relaxed),
+            came_frames: counters.came_frames.load(Relaxed),
             raw_bytes: counters.raw_bytes.load(Relaxed),
             stored_bytes: counters.stored_bytes.load(Relaxed),
             in_flight_bytes: shared.flow.in_flight_bytes() as u64,

@@ -46,8 +46,8 @@ pub struct StorageOptions {
     pub store: [u8; 16],
     /// Threads that compress and write, at least 1.
     pub workers: usize,
-    /// Raw bytes of full frames that wait to be compressed and written. One frame is always allowed. In addition, each
-    /// writer has one open frame.
+    /// Bytes of full frames that wait to be compressed and written: raw ones, and compressed ones of frames that came
+    /// compressed. One frame is always allowed. In addition, each writer has one open frame.
     pub in_flight_bytes: usize,
     /// Bytes of decompressed frames kept for reading.
     pub frame_cache_bytes: usize,

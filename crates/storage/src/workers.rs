@@ -4,7 +4,7 @@ use crate::Frame;
 use crate::components::STORAGE_WRITE;
 use crate::compression::Compressors;
 use crate::job::Job;
-use crate::open::Progress;
+use crate::open::{Form, Progress};
 use crate::store::Shared;
 use crossbeam_channel::Receiver;
 use onefold_ground::checksum;
@@ -36,14 +36,20 @@ impl Drop for PoisonOnPanic<'_> {
 
 impl Shared {
     fn write_frame(&self, job: Job, compressors: &mut Compressors) {
-        let Job { container, number, raw, is_sequential } = job;
+        let Job { container, number, raw, form } = job;
         let raw_bytes = raw.len();
-        let (codec, stored) = compressors.compress(is_sequential, &raw, &self.profile);
+        let (codec, stored, place) = match &form {
+            Form::Raw { is_sequential } => {
+                let (codec, stored) = compressors.compress(*is_sequential, &raw, &self.profile);
+                (codec, stored, None)
+            }
+            Form::Compressed { codec, stored, offset_bytes } => (*codec, &stored[..], Some(*offset_bytes)),
+        };
         let checksum = checksum(stored);
         let (file, offset, keeps) = {
             let mut state = container.state.lock();
             let keeps = !self.options.discards_data || state.has_metadata(number);
-            (state.file.clone(), state.place(number, raw_bytes, stored.len()), keeps)
+            (state.file.clone(), place.unwrap_or_else(|| state.place(number, raw_bytes, stored.len())), keeps)
         };
         let frame = Frame {
             number,
@@ -55,7 +61,7 @@ impl Shared {
             codec,
             checksum,
         };
-        self.counters.compressed(&frame);
+        self.counters.compressed(&frame, place.is_some());
         self.flow.note_compressed(frame.raw_bytes, frame.stored_bytes);
         let file = file.expect("a writer's container has its file open");
         let result = self.profile.time(&STORAGE_WRITE, stored.len() as u64, || match keeps {

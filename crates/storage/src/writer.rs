@@ -1,10 +1,10 @@
 //! Writes chunks: a stream's chunks lie one after the other, in containers that only this stream fills.
 
 use crate::job::Job;
-use crate::open::{Limits, OpenContainer, Stopped};
+use crate::open::{Fit, Limits, OpenContainer, Stopped};
 use crate::placement::Next;
 use crate::store::{ContainerStore, Shared};
-use crate::{Address, ChunkKind, ContainerId, HEADER_BYTES, Header, MAX_CHUNK_BYTES, Result, StorageError, file};
+use crate::{Address, ChunkKind, Codec, CompressedFrame, ContainerId, HEADER_BYTES, Header, MAX_CHUNK_BYTES, Result, StorageError, file};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, File};
 use onefold_oplog::Position;
@@ -50,6 +50,70 @@ impl Writer {
     ///
     /// On an error some of the chunks may be stored. Nothing refers to them, and they may be stored again.
     pub fn append(&mut self, chunks: &[NewChunk<'_>]) -> Result<Vec<Address>> {
+        self.append_joined(chunks, 0)
+    }
+
+    /// Does the same with the chunks of a frame that came compressed, and stores it as it came: nothing is compressed
+    /// again. This needs a [sequential](Self::sequential) writer, and a frame that
+    /// * is compressed as the store's frames of such writers are, and has become smaller,
+    /// * has the bytes of these chunks, one after the other, and no others,
+    /// * has between a quarter and one and a half times the bytes of the store's frames. So a container is not filled
+    ///   with small frames, and reading a chunk does not decompress much more than usual.
+    ///
+    /// Other frames, and those that do not fit behind what the writer appended before, are stored as chunks are.
+    pub fn append_frame(&mut self, chunks: &[NewChunk<'_>], frame: &CompressedFrame<'_>) -> Result<Vec<Address>> {
+        if !self.takes(chunks, frame) {
+            return self.append(chunks);
+        }
+        let store = self.store.clone();
+        store.shared.check_writable()?;
+        loop {
+            let container = self.container()?;
+            let limits = store.shared.limits(true);
+            let (fit, open_bytes) = {
+                let state = container.state.lock();
+                (state.fit(chunks.len(), frame, &limits), state.open.raw.len())
+            };
+            match fit {
+                Fit::Now => {
+                    // Nobody else appends to the container meanwhile, so it still fits.
+                    store.shared.flow.reserve(frame.in_flight_bytes(), || store.shared.write_failed_frames())?;
+                    let mut slots = Vec::with_capacity(chunks.len());
+                    let (number, job) = container.state.lock().hand_over_compressed(chunks, frame, &mut slots);
+                    store.send(Job::new(&container, number, job));
+                    return Ok(slots.iter().map(|slot| Address::new(container.id, *slot)).collect());
+                }
+                Fit::BehindOpen => store.hand_over(&container, open_bytes, false)?,
+                Fit::ContainerFull => {
+                    store.hand_over(&container, open_bytes, true)?;
+                    self.container = None;
+                }
+                Fit::WithOpen => return self.append_joined(chunks, open_bytes + frame.raw.len()),
+                Fit::Never => return self.append(chunks),
+            }
+        }
+    }
+
+    /// Returns whether a frame may be stored as it came.
+    fn takes(&self, chunks: &[NewChunk<'_>], frame: &CompressedFrame<'_>) -> bool {
+        let options = &self.store.shared.options;
+        let frame_bytes = options.sequential_frame_bytes as usize;
+        let is_of_this_store = frame.codec == options.sequential_compression.codec() && frame.codec != Codec::Plain;
+        let is_sized = (frame_bytes / 4..=frame_bytes + frame_bytes / 2).contains(&frame.raw.len());
+        let is_short = chunks.iter().all(|chunk| chunk.data.len() <= MAX_CHUNK_BYTES);
+        self.is_sequential && is_of_this_store && is_sized && is_short && frame.stored.len() < frame.raw.len() && frame.has(chunks)
+    }
+
+    /// Returns the container that takes the next chunk.
+    fn container(&mut self) -> Result<Arc<OpenContainer>> {
+        match &self.container {
+            Some(container) => Ok(container.clone()),
+            None => Ok(self.container.insert(self.store.shared.take_container()?).clone()),
+        }
+    }
+
+    /// Appends chunks. A frame takes at least `least_bytes` before it is full.
+    fn append_joined(&mut self, chunks: &[NewChunk<'_>], least_bytes: usize) -> Result<Vec<Address>> {
         if let Some(chunk) = chunks.iter().find(|chunk| chunk.data.len() > MAX_CHUNK_BYTES) {
             return Err(StorageError::ChunkTooLong { length_bytes: chunk.data.len(), limit_bytes: MAX_CHUNK_BYTES });
         }
@@ -58,12 +122,10 @@ impl Writer {
         let mut addresses = Vec::with_capacity(chunks.len());
         let mut slots = Vec::new();
         while addresses.len() < chunks.len() {
-            let container = match &self.container {
-                Some(container) => container.clone(),
-                None => self.container.insert(store.shared.take_container()?).clone(),
-            };
+            let container = self.container()?;
             slots.clear();
-            let limits = store.shared.limits(self.is_sequential);
+            let mut limits = store.shared.limits(self.is_sequential);
+            limits.frame_bytes = limits.frame_bytes.max(least_bytes);
             let (stopped, open_bytes) = {
                 let mut state = container.state.lock();
                 let stopped = state.accept(&chunks[addresses.len()..], &limits, &mut slots);

@@ -12,6 +12,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 enum Step {
     Append { writer: usize, lengths: Vec<usize> },
+    Frame { writer: usize, compression: Compression, lengths: Vec<usize> },
     Flush,
     FullFrames,
     Abandon,
@@ -25,6 +26,10 @@ fn step() -> impl Strategy<Value = Step> {
     let length = prop_oneof![5 => 0..3000usize, 1 => 3000..40_000usize, 1 => Just(0)];
     prop_oneof![
         10 => (0..3usize, proptest::collection::vec(length, 1..12)).prop_map(|(writer, lengths)| Step::Append { writer, lengths }),
+        6 => (2..3usize, proptest::collection::vec(0..3000usize, 1..6))
+            .prop_map(|(writer, lengths)| Step::Frame { writer, compression: Compression::Zstd(3), lengths }),
+        1 => (0..3usize, compression(), proptest::collection::vec(0..3000usize, 1..6))
+            .prop_map(|(writer, compression, lengths)| Step::Frame { writer, compression, lengths }),
         4 => Just(Step::Flush),
         2 => Just(Step::FullFrames),
         1 => Just(Step::Abandon),
@@ -78,6 +83,9 @@ proptest! {
         for step in steps {
             match step {
                 Step::Append { writer, lengths } => append(&mut writers[writer], &mut next_name, &lengths, &mut all).unwrap(),
+                Step::Frame { writer, compression, lengths } => {
+                    append_frame(&mut writers[writer], compression, &mut next_name, &lengths, &mut all).unwrap();
+                }
                 Step::Flush => {
                     for (fingerprint, address, _) in flush(&store, &mut log, Scope::Everything).unwrap() {
                         prop_assert_eq!(fingerprint, all[&address].0);

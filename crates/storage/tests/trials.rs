@@ -34,6 +34,7 @@ impl Containers {
                 next_folder(world)?;
             }
         }
+        world.write_frames(3, &[1500, 0, 900])?;
         if self.has_parity {
             protect(world, false)?;
         }
@@ -55,6 +56,7 @@ impl Containers {
         if self.has_parity {
             protect(world, true)?;
         }
+        world.write_frames(2, &[2000, 700])?;
         world.write(&[100, 5000])?;
         world.store.finish_merges()
     }

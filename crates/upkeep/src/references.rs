@@ -1,10 +1,11 @@
 //! Everything in a store that refers to chunks, once each (`docs/format.md` section 8.5): block mappings, roots of
-//! backups, stored metadata chunks.
+//! backups, stored metadata chunks. And entries, which refer to none, but are counted with the mappings of a layer.
 
 use crate::Result;
 mod roots;
 mod volumes;
 
+use onefold_blocks::{MAX_ENTRY_KEY_BYTES, MAX_ENTRY_VALUE_BYTES};
 use onefold_catalog::{Backup, decode_directory_chunk};
 use onefold_engine::{Engine, Moment, Piece, Recipe, decode_pieces};
 use onefold_fingerprint::Fingerprint;
@@ -12,19 +13,21 @@ use onefold_ground::wire::Reader;
 use onefold_storage::{Address, ChunkKind, CommittedSlots, ContainerId, Origin, Slot};
 pub use roots::StoreRoots;
 use std::collections::{HashMap, HashSet};
-pub(crate) use volumes::{VolumeList, volumes};
+pub(crate) use volumes::{VolumeList, named, names, volumes};
 
 /// Objects read at a time.
 const PAGE: usize = 512;
 /// The most damaged places of one partition that are searched for one by one. The rest counts as one.
 const GAPS: usize = 1000;
 
-/// The keys of one kind of object: a letter, then a number of fixed length.
+/// The keys of one kind of object: a letter, then a number of fixed length. Keys of entries have any length: their
+/// first 16 bytes behind the letter are the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Volume,
     Layer,
     Mapping,
+    Entry,
     Backup,
 }
 
@@ -34,6 +37,7 @@ impl Kind {
             Kind::Volume => b'v',
             Kind::Layer => b'l',
             Kind::Mapping => b'm',
+            Kind::Entry => b'E',
             Kind::Backup => b'b',
         }
     }
@@ -42,8 +46,13 @@ impl Kind {
         match self {
             Kind::Volume | Kind::Layer => 32,
             Kind::Mapping => 96,
-            Kind::Backup => 128,
+            Kind::Entry | Kind::Backup => 128,
         }
+    }
+
+    /// Returns the map in the number of a mapping or an entry.
+    fn map(self, number: u128) -> Option<u32> {
+        matches!(self, Kind::Mapping | Kind::Entry).then(|| (number >> (self.bits() - 32)) as u32)
     }
 
     /// The greatest number.
@@ -81,7 +90,8 @@ pub(crate) struct Gap {
 impl Gap {
     /// Returns whether a known volume or layer may need the unreadable objects.
     fn is_needed(&self, volumes: &VolumeList) -> bool {
-        self.kind != Kind::Mapping || volumes.may_have_maps((self.first >> 64) as u32, (self.last >> 64) as u32)
+        let maps = self.kind.map(self.first).zip(self.kind.map(self.last));
+        maps.is_none_or(|(first, last)| volumes.may_have_maps(first, last))
     }
 
     /// Describes what is lost, with names if `volumes` has them.
@@ -95,6 +105,11 @@ impl Gap {
                 let parts = |number: u128| ((number >> 64) as u32, number as u64);
                 let hit = Gap::lost_ranges(volumes, parts(self.first), parts(self.last));
                 format!("block mappings cannot be read ({hit}): {why}")
+            }
+            Kind::Entry => {
+                let map = |number| self.kind.map(number).unwrap_or_default();
+                let hit = Gap::of_lost_entries(volumes, map(self.first), map(self.last));
+                format!("entries cannot be read ({hit}): {why}")
             }
         }
     }
@@ -187,6 +202,13 @@ pub(crate) fn mapping_key(key: &[u8]) -> Option<(u32, u64)> {
     (key.len() == 13).then(|| (u32::from_be_bytes(map), u64::from_be_bytes(block)))
 }
 
+/// Returns the map of an entry that has the format of one.
+fn map_of_entry(key: &[u8], value: &[u8]) -> Option<u32> {
+    let map = key.get(1..5)?.try_into().ok()?;
+    let fits = key.len() <= 5 + MAX_ENTRY_KEY_BYTES && value.len() <= 1 + MAX_ENTRY_VALUE_BYTES && value.first() == Some(&1);
+    fits.then(|| u32::from_be_bytes(map))
+}
+
 /// Returns the recipe of a mapping.
 pub(crate) fn mapping(value: &[u8], digest_bytes: usize) -> Option<Recipe> {
     let mut reader = Reader::new(value);
@@ -199,7 +221,7 @@ pub(crate) fn mapping(value: &[u8], digest_bytes: usize) -> Option<Recipe> {
 
 /// Passes the pieces of every block mapping, and of the root recipe of every backup, to `visit`. Passes whatever cannot
 /// be read, except what `volumes` covers, to `problem`. `volumes` is of the same moment. Returns why pieces may be
-/// missing that are not lost for good.
+/// missing that are not lost for good. Reads entries too.
 pub(crate) fn of_objects(
     moment: &Moment<'_>,
     volumes: &VolumeList,
@@ -218,17 +240,30 @@ pub(crate) fn of_objects(
                     recipe.length, of.block_bytes
                 )),
                 Some(_) => {}
-                None => volumes.orphan(map, block).into_iter().for_each(&mut *problem),
+                None => volumes.orphan(map, || format!("the mapping of block {block}")).into_iter().for_each(&mut *problem),
             }
         }
         (Some((map, block)), None) => {
             *mappings.entry(map).or_default() += 1;
-            let names: Vec<String> = volumes.showing(moment, map, block).iter().map(|info| format!("{:?}", info.name)).collect();
-            problem(format!("the mapping of block {block} in map {map} cannot be read; volumes that need it: {}", names.join(", ")))
+            let names = names(&volumes.showing(moment, map, block));
+            problem(format!("the mapping of block {block} in map {map} cannot be read; volumes that need it: {names}"))
         }
         (None, _) => problem("the object index has a mapping with an unreadable key".into()),
     };
     mappings_of(moment, &mut mapping, &mut |gap| gaps.push(gap));
+    let mut entry = |key: &[u8], value: &[u8]| match map_of_entry(key, value) {
+        Some(map) => {
+            *mappings.entry(map).or_default() += 1;
+            volumes.orphan(map, || format!("the entry {key:02x?}")).into_iter().for_each(&mut *problem);
+        }
+        None => {
+            let map = key.get(1..5).and_then(|map| map.try_into().ok()).map(u32::from_be_bytes);
+            map.into_iter().for_each(|map| *mappings.entry(map).or_default() += 1);
+            let of = map.map_or_else(|| "no filesystem".to_owned(), |map| Gap::of_lost_entries(volumes, map, map));
+            problem(format!("the entry {key:02x?} cannot be read ({of})"));
+        }
+    };
+    objects(moment, Kind::Entry, &mut entry, &mut |gap| gaps.push(gap));
     gaps.retain(|gap| gap.is_needed(volumes));
     let is_whole = gaps.is_empty();
     roots_of(moment, visit, problem, &mut |gap| gaps.push(gap));
@@ -236,7 +271,8 @@ pub(crate) fn of_objects(
     if is_whole {
         volumes.compare_mappings(&mappings, problem);
     }
-    gaps.iter().find(|gap| !gap.is_lost).map(|gap| gap.describe(volumes))
+    // Entries have no pieces.
+    gaps.iter().find(|gap| !gap.is_lost && gap.kind != Kind::Entry).map(|gap| gap.describe(volumes))
 }
 
 /// Passes the same pieces to `visit`, and skips damaged objects.
@@ -372,7 +408,7 @@ mod tests {
 
     #[test]
     fn numbers_and_keys_of_objects_agree() {
-        for kind in [Kind::Volume, Kind::Layer, Kind::Mapping, Kind::Backup] {
+        for kind in [Kind::Volume, Kind::Layer, Kind::Mapping, Kind::Entry, Kind::Backup] {
             for number in [0, 1, 77 << 20, kind.last()] {
                 assert_eq!(kind.number(&kind.key(number)), number);
                 let mut behind = kind.key(number);

@@ -8,6 +8,7 @@ use onefold_upkeep::{
     prune, rebuild_chunk_index, references_of, repair,
 };
 use onefold_volume::{Volumes, VolumesOptions};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -159,6 +160,33 @@ fn joined(engine: &Arc<Engine>) -> DedupReport {
     assert!(report.is_complete && report.problems.is_empty(), "{report:?}");
     assert_eq!(would, report);
     report
+}
+
+#[test]
+fn m3_7_copies_that_are_joined_while_groups_are_marked_end_that_survey() {
+    let ground = store();
+    let data = twice(&ground);
+    with(&ground, roomy(), |engine, volumes| {
+        let survey = |go_on: &dyn Fn() -> bool| engine.survey(&mut StoreRoots::new(engine.digest_bytes()), go_on, &mut Vec::new()).unwrap();
+        assert_eq!(survey(&|| true).held, None);
+        // Something to mark.
+        write(volumes, "three", &noise(7, BLOCK_BYTES as usize));
+        let is_joined = Cell::new(false);
+        survey(&|| {
+            if !is_joined.replace(true) {
+                let report = dedup(engine, DedupOptions { memory_bytes: 1, dry_run: false }, &NoMonitor, &|| true).unwrap();
+                assert!(report.duplicate_chunks > 0, "{report:?}");
+            }
+            true
+        });
+        assert!(is_joined.get());
+        // The groups that were not marked again have no marks of the copies that stay.
+        assert!(!engine.is_surveyed(), "others judge by marks from before the copies were joined");
+        let (found, next) = engine.candidates(Cursor::default(), 1000, &mut Vec::new()).unwrap();
+        assert!(found.is_empty() && next.is_none(), "{} chunks are called unneeded", found.len());
+        pruned(engine);
+        assert!(has(volumes, "one", &data) && has(volumes, "two", &data));
+    });
 }
 
 /// The live copies of each chunk: where they are.

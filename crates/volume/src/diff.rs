@@ -1,10 +1,9 @@
-//! Finds the differences between two volumes from their mappings. Reads no data, and skips the layers that both share.
+//! Finds the differences between two volumes.
 
-use crate::error::{Result, VolumeError};
-use crate::mapping::decode_mapping;
+use crate::error::Result;
 use crate::volume::Volume;
 use crate::volumes::Volumes;
-use onefold_engine::Piece;
+use onefold_blocks::At;
 use std::ops::Range;
 
 impl Volumes {
@@ -13,45 +12,14 @@ impl Volumes {
     /// The part that only the larger volume has is one range. If a volume is written to meanwhile, each block is
     /// compared at a moment of its own.
     pub fn diff(&self, first: &Volume, second: &Volume, visit: &mut dyn FnMut(Range<u64>) -> bool) -> Result<()> {
-        let pair = [first, second];
-        let [first_bytes, second_bytes] = pair.map(|volume| volume.block_size());
-        if first_bytes != second_bytes {
-            let (first, second) = (first.name(), second.name());
-            return Err(VolumeError::OtherBlocks { first, first_bytes, second, second_bytes });
-        }
-        let mut sizes = [0; 2];
-        for (volume, size) in pair.iter().zip(&mut sizes) {
-            volume.write_out_all()?;
-            *size = volume.size();
-        }
-        let block_bytes = u64::from(first_bytes);
+        let sizes = [first.size(), second.size()];
         let (end, furthest) = (sizes[0].min(sizes[1]), sizes[0].max(sizes[1]));
         let mut found = Joined { visit, range: 0..0 };
-        let (mut at, blocks) = (0, end.div_ceil(block_bytes));
-        while at < blocks {
-            let layers = pair.map(|volume| volume.gate.read().record.layer);
-            let (candidates, next) = self.shared.layers.candidates(layers, at, blocks)?;
-            for block in candidates.into_keys() {
-                let [one, two] = [self.pieces(layers[0], block, first_bytes)?, self.pieces(layers[1], block, first_bytes)?];
-                let start = block * block_bytes;
-                for range in differing(&one, &two, block_bytes) {
-                    if !found.add(start + range.start..(start + range.end).min(end)) {
-                        return Ok(());
-                    }
-                }
-            }
-            at = next;
-        }
-        if found.add(end..furthest) {
+        let goes_on = self.spaces().diff(&first.blocks, &second.blocks, At::byte(0), end, &mut |range| found.add(range))?;
+        if goes_on && found.add(end..furthest) {
             found.finish();
         }
         Ok(())
-    }
-
-    fn pieces(&self, layer: u32, block: u64, block_bytes: u32) -> Result<Vec<Piece>> {
-        let Some((layer, value)) = self.shared.layers.find(layer, block)? else { return Ok(Vec::new()) };
-        decode_mapping(&value, self.shared.engine.digest_bytes(), block_bytes)
-            .map_err(|reason| VolumeError::Damaged { object: format!("the mapping of block {block} in layer {layer}"), reason })
     }
 }
 
@@ -78,81 +46,5 @@ impl Joined<'_> {
         if !self.range.is_empty() {
             (self.visit)(self.range);
         }
-    }
-}
-
-/// Returns the ranges of a block in which two mappings differ.
-fn differing(one: &[Piece], two: &[Piece], block_bytes: u64) -> Vec<Range<u64>> {
-    let mut ranges = Vec::new();
-    let (mut left, mut right) = (Cursor::new(one, block_bytes), Cursor::new(two, block_bytes));
-    let mut at = 0;
-    while at < block_bytes {
-        let length = left.rest().min(right.rest()).clamp(1, block_bytes - at);
-        if left.place() != right.place() {
-            ranges.push(at..at + length);
-        }
-        at += length;
-        left.advance(length);
-        right.advance(length);
-    }
-    ranges
-}
-
-/// A place in a mapping.
-struct Cursor<'p> {
-    pieces: &'p [Piece],
-    /// Bytes into the first piece.
-    within: u64,
-    /// Bytes after the last piece, which are zeros.
-    behind: u64,
-}
-
-impl<'p> Cursor<'p> {
-    fn new(pieces: &'p [Piece], block_bytes: u64) -> Cursor<'p> {
-        Cursor { pieces, within: 0, behind: block_bytes }
-    }
-
-    fn rest(&self) -> u64 {
-        self.pieces.first().map_or(self.behind, |piece| piece.length() - self.within)
-    }
-
-    /// Returns the chunk and the byte in it, or `None` for zeros.
-    fn place(&self) -> Option<(onefold_fingerprint::Fingerprint, u64)> {
-        match self.pieces.first()? {
-            Piece::Chunk { fingerprint, offset, .. } => Some((*fingerprint, u64::from(*offset) + self.within)),
-            Piece::Zeros { .. } => None,
-        }
-    }
-
-    fn advance(&mut self, length: u64) {
-        self.within += length;
-        while let Some(piece) = self.pieces.first().filter(|piece| self.within >= piece.length()) {
-            self.within -= piece.length();
-            self.pieces = &self.pieces[1..];
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use onefold_engine::Address;
-    use onefold_fingerprint::Fingerprint;
-
-    #[test]
-    fn pieces_are_compared_wherever_they_are_cut() {
-        let chunk = |name: u8, offset, length| Piece::Chunk {
-            fingerprint: Fingerprint::from_digest(&[name; 20]),
-            address: Address::from_bits(u64::from(name)),
-            offset,
-            length,
-        };
-        let zeros = |length| Piece::Zeros { length };
-        let ranges = |ends: &[(u64, u64)]| ends.iter().map(|(start, end)| *start..*end).collect::<Vec<_>>();
-        assert_eq!(differing(&[], &[zeros(100)], 100), []);
-        assert_eq!(differing(&[chunk(1, 0, 100)], &[chunk(1, 0, 40), chunk(1, 40, 60)], 100), []);
-        assert_eq!(differing(&[chunk(1, 0, 100)], &[chunk(1, 0, 40), chunk(1, 41, 60)], 100), ranges(&[(40, 100)]));
-        assert_eq!(differing(&[zeros(50), chunk(1, 0, 50)], &[chunk(2, 0, 10), zeros(40), chunk(1, 0, 50)], 100), ranges(&[(0, 10)]));
-        assert_eq!(differing(&[chunk(1, 0, 50)], &[], 100), ranges(&[(0, 50)]));
     }
 }

@@ -1,5 +1,6 @@
 //! The errors of volumes.
 
+use onefold_blocks::SpaceError;
 use onefold_engine::EngineError;
 
 /// An error of a volume.
@@ -115,6 +116,32 @@ pub enum VolumeError {
         /// What is wrong.
         reason: String,
     },
+}
+
+impl From<SpaceError> for VolumeError {
+    fn from(error: SpaceError) -> VolumeError {
+        match error {
+            SpaceError::Engine(error) => VolumeError::Engine(error),
+            SpaceError::Name { name, reason } => VolumeError::Name { name, reason },
+            SpaceError::Exists { name } => VolumeError::Exists { name },
+            SpaceError::NotFound { name } => VolumeError::NotFound { name },
+            SpaceError::ReadOnly { name } => VolumeError::ReadOnly { name },
+            SpaceError::NoSnapshot { name } => VolumeError::NoSnapshot { name },
+            SpaceError::Unrelated { name, snapshot } => VolumeError::Unrelated { name, snapshot },
+            SpaceError::OtherBlocks { first, first_bytes, second, second_bytes } => {
+                VolumeError::OtherBlocks { first, first_bytes, second, second_bytes }
+            }
+            SpaceError::Deleted { name } => VolumeError::Deleted { name },
+            SpaceError::BlockSize { block_bytes } => VolumeError::BlockSize { block_bytes },
+            SpaceError::End { end_bytes } => VolumeError::Size { size_bytes: end_bytes },
+            SpaceError::OutOfRange { name, offset_bytes, length_bytes, end_bytes } => {
+                VolumeError::OutOfRange { name, offset_bytes, length_bytes, size_bytes: end_bytes }
+            }
+            SpaceError::NotDurable { name, what, error } => VolumeError::NotDurable { name, what, error },
+            SpaceError::NoNumberLeft => VolumeError::NoNumberLeft,
+            SpaceError::Damaged { object, reason } => VolumeError::Damaged { object, reason },
+        }
+    }
 }
 
 impl VolumeError {

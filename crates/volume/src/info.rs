@@ -1,7 +1,7 @@
 //! What others may know of a volume: its record, with names that users see.
 
 use crate::error::Result;
-use crate::record::{Origin, Record, VolumeKind};
+use onefold_blocks::{Origin, Record, SpaceKind};
 
 /// The info of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct VolumeInfo {
     /// The layer where the search for blocks begins.
     pub layer: u32,
     /// What kind of volume it is.
-    pub kind: VolumeKind,
+    pub kind: SpaceKind,
     /// Whether it never changes.
     pub is_read_only: bool,
     /// What it was created from, if it was not created empty.
@@ -37,7 +37,7 @@ impl VolumeInfo {
     pub(crate) fn of(number: u32, record: &Record) -> VolumeInfo {
         VolumeInfo {
             name: record.name.clone(),
-            size: record.size_bytes,
+            size: record.end_bytes.unwrap_or_default(),
             block_size: record.block_bytes,
             number,
             layer: record.layer,

@@ -1,115 +1,24 @@
-//! Stores for tests, on a simulated disk.
+//! Volumes in the stores of tests.
 
-use crate::layers::Layers;
-use crate::mapping::{decode_mapping, mapping_key, mappings_end};
 use crate::{Volume, Volumes, VolumesOptions};
-use onefold_engine::{Descriptor, Engine, EngineError, Mode, Settings};
-use onefold_fingerprint::Fingerprint;
-use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
-use onefold_storage::Compression;
-use std::collections::HashMap;
+use onefold_blocks::Space;
+use onefold_blocks::testing::TestStore;
 use std::sync::Arc;
 
-/// A store that a test opens and crashes.
-pub(crate) struct TestStore {
-    pub(crate) ground: SimulatedGround,
-    engine: Option<Arc<Engine>>,
+pub(crate) trait VolumeStore {
+    fn volumes(&mut self, options: VolumesOptions) -> Volumes;
+
+    /// See [`TestStore::check_counts`].
+    fn check_volumes<'v>(&mut self, volumes: impl IntoIterator<Item = &'v Arc<Volume>>);
 }
 
-impl TestStore {
-    pub(crate) fn new() -> TestStore {
-        let ground = SimulatedGround::new(1);
-        let descriptor = Descriptor {
-            container_bytes: 1 << 20,
-            compression: Compression::None,
-            index_partitions: 2,
-            object_partitions: 2,
-            ..Descriptor::new().unwrap()
-        };
-        let shared: Arc<dyn Ground> = Arc::new(ground.clone());
-        Engine::create(&shared, &descriptor).unwrap();
-        TestStore { ground, engine: None }
+impl VolumeStore for TestStore {
+    fn volumes(&mut self, options: VolumesOptions) -> Volumes {
+        Volumes::of(Arc::new(self.spaces(options)))
     }
 
-    /// The engine, opened when first asked for.
-    pub(crate) fn engine(&mut self) -> Result<Arc<Engine>, EngineError> {
-        if self.engine.is_none() {
-            let settings =
-                Settings { log_segment_bytes: 1 << 20, log_limit_bytes: 16 << 20, workers: 1, background: false, ..Settings::default() };
-            self.engine = Some(Engine::open(Arc::new(self.ground.clone()), settings, Mode::ReadWrite, "test")?);
-        }
-        Ok(self.engine.clone().unwrap())
-    }
-
-    pub(crate) fn volumes(&mut self, options: VolumesOptions) -> Volumes {
-        Volumes::open(self.engine().unwrap(), options).unwrap()
-    }
-
-    /// A crash; what was flushed before is there when the store is used again.
-    pub(crate) fn crash(&mut self, policy: CrashPolicy) {
-        self.engine = None;
-        self.ground = self.ground.restart(policy);
-    }
-
-    pub(crate) fn reopen(&mut self) {
-        self.crash(CrashPolicy::DropAll);
-    }
-
-    /// Bytes of different chunks that were flushed.
-    pub(crate) fn unique_bytes(&mut self) -> u64 {
-        self.engine().unwrap().statistics().unwrap().unique_bytes
-    }
-
-    fn counts(&mut self) -> HashMap<Fingerprint, i64> {
-        let engine = self.engine().unwrap();
-        let mut counts = HashMap::new();
-        for partition in 0..engine.descriptor().index_partitions {
-            let mut add = |fingerprint: &Fingerprint, entry: onefold_index::IndexEntry| {
-                counts.insert(*fingerprint, i64::from(entry.count));
-                Ok(())
-            };
-            engine.index().unwrap().for_each(partition, &mut add).unwrap();
-        }
-        counts.retain(|_, count| *count != 0);
-        counts
-    }
-
-    /// Sum of all usage counts.
-    pub(crate) fn references(&mut self) -> i64 {
-        self.counts().values().sum()
-    }
-
-    /// The usage counts must be the references of the mappings of the layers of these volumes and nothing else, and
-    /// each layer must have as many mappings as its record says.
-    pub(crate) fn check_counts(&mut self, volumes: &[(&str, &Arc<Volume>)]) {
-        let engine = self.engine().unwrap();
-        let layers = Layers::open(&engine, &mut Vec::new()).unwrap();
-        let mut wanted: Vec<u32> = volumes.iter().map(|(_, volume)| volume.gate.read().record.layer).collect();
-        let mut seen = HashMap::new();
-        while let Some(node) = wanted.pop().and_then(|number| layers.get(number)) {
-            wanted.push(node.layer.parent);
-            wanted.retain(|number| *number != 0);
-            seen.insert(node.number, node);
-        }
-        let mut expected = HashMap::new();
-        for node in seen.values() {
-            let mut mappings = 0;
-            for map in [Some(node.layer.map), node.layer.merging.map(|other| other.map)].into_iter().flatten() {
-                for (_, value) in engine.range(node.partition, &mapping_key(map, 0), &mappings_end(map), usize::MAX).unwrap() {
-                    let pieces = decode_mapping(&value, engine.digest_bytes(), node.layer.block_bytes).unwrap();
-                    pieces.iter().filter_map(onefold_engine::Piece::fingerprint).for_each(|chunk| *expected.entry(chunk).or_default() += 1);
-                    mappings += 1;
-                }
-            }
-            assert_eq!(mappings, node.layer.mappings, "layer {}", node.number);
-            for (_, volume) in volumes {
-                let known = volume.shared.layers.get(node.number).map(|known| {
-                    let mappings = *known.mappings.lock();
-                    crate::Layer { mappings, ..known.layer.clone() }
-                });
-                assert_eq!(known.as_ref(), Some(&node.layer), "layer {} in memory", node.number);
-            }
-        }
-        assert!(self.counts() == expected, "usage counts differ from the references");
+    fn check_volumes<'v>(&mut self, volumes: impl IntoIterator<Item = &'v Arc<Volume>>) {
+        let spaces: Vec<&Space> = volumes.into_iter().map(|volume| &*volume.blocks).collect();
+        self.check_counts(&spaces);
     }
 }

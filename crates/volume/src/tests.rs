@@ -2,33 +2,22 @@
 //! counts must be.
 
 use super::*;
-use crate::testing::TestStore;
+use crate::testing::VolumeStore;
+use onefold_blocks::testing::{TestStore, bytes};
+use onefold_blocks::{NewSpace, Owner, SpaceKind};
 use onefold_engine::components::CHUNKING;
 use onefold_ground::CrashPolicy;
 use proptest::prelude::*;
 use std::sync::Arc;
 
-pub(crate) const BLOCK: u32 = MIN_BLOCK_BYTES;
+const BLOCK: u32 = MIN_BLOCK_BYTES;
 const SIZE: usize = 6 * BLOCK as usize + 5000;
 
-pub(crate) fn bytes(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..length.div_ceil(8))
-        .flat_map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state.to_le_bytes()
-        })
-        .take(length)
-        .collect()
-}
-
-pub(crate) fn options() -> VolumesOptions {
+fn options() -> VolumesOptions {
     VolumesOptions { dirty_bytes: 3 * BLOCK as usize, mapping_cache_bytes: 4000, streams: 2, verify: true }
 }
 
-pub(crate) fn read(volume: &Volume, offset: usize, length: usize) -> Vec<u8> {
+fn read(volume: &Volume, offset: usize, length: usize) -> Vec<u8> {
     let mut out = vec![0xee; length];
     volume.read(offset as u64, &mut out).unwrap();
     out
@@ -132,7 +121,7 @@ proptest! {
         prop_assert_eq!(volume.dirty_bytes(), 0);
         prop_assert!(read(&volume, 0, model.len()) == model);
         check_status(&volume, &model);
-        store.check_counts(&[("disk", &volume)]);
+        store.check_volumes([&volume]);
     }
 }
 
@@ -179,9 +168,7 @@ fn m0_16_the_same_data_deduplicates_however_it_is_cut_into_requests() {
         assert!(read(&volume, 0, data.len()) == data);
         assert_eq!(store.unique_bytes(), unique, "requests of {request} bytes");
     }
-    let all: Vec<_> = ["first", "small", "pages", "large"].map(|name| (name, volumes.get(name).unwrap())).into();
-    let all: Vec<_> = all.iter().map(|(name, volume)| (*name, volume)).collect();
-    store.check_counts(&all);
+    store.check_volumes(&["first", "small", "pages", "large"].map(|name| volumes.get(name).unwrap()));
 }
 
 #[test]
@@ -212,7 +199,7 @@ fn threads_that_write_and_read_at_once_see_whole_requests() {
         }
     });
     volume.flush().unwrap();
-    store.check_counts(&[("disk", &volume)]);
+    store.check_volumes([&volume]);
 }
 
 #[test]
@@ -263,7 +250,7 @@ fn a_deleted_volume_is_gone_at_once_and_its_references_are_given_back() {
     assert!(volumes.resume_deletions(&|| true).unwrap());
     let kept = volumes.get("kept").unwrap();
     assert!(read(&kept, 0, data.len()) == data);
-    store.check_counts(&[("kept", &kept)]);
+    store.check_volumes([&kept]);
 }
 
 #[test]
@@ -281,7 +268,7 @@ fn what_a_volume_cannot_have_is_refused() {
     assert!(volumes.list().is_empty());
     let volume = create("disk", 1000, DEFAULT_BLOCK_BYTES).unwrap();
     assert!(matches!(create("disk", 1000, BLOCK), Err(VolumeError::Exists { .. })));
-    assert!(Arc::ptr_eq(&volume, &volumes.get("disk").unwrap()));
+    assert!(Arc::ptr_eq(&volume.blocks, &volumes.get("disk").unwrap().blocks));
     for (offset, length) in [(1000, 1), (0, 1001), (u64::MAX, 2)] {
         assert!(matches!(volume.write(offset, &vec![1; length]), Err(VolumeError::OutOfRange { size_bytes: 1000, .. })));
         assert!(matches!(volume.read(offset, &mut vec![1; length]), Err(VolumeError::OutOfRange { .. })));
@@ -355,12 +342,12 @@ fn a_flush_on_a_full_disk_fails_keeps_the_data_and_succeeds_when_there_is_room()
     volume.flush().unwrap();
     assert_eq!(volume.dirty_bytes(), 0);
     assert!(read(&volume, 0, written) == data[..written]);
-    store.check_counts(&[("disk", &volume)]);
+    store.check_volumes([&volume]);
     drop((volume, volumes));
     store.reopen();
     let volume = store.volumes(options()).get("disk").unwrap();
     assert!(read(&volume, 0, written) == data[..written]);
-    store.check_counts(&[("disk", &volume)]);
+    store.check_volumes([&volume]);
 }
 
 #[test]
@@ -390,7 +377,7 @@ fn a_discard_on_a_full_disk_tries_once_to_write_out_other_blocks() {
     }
     store.ground.set_capacity(1 << 40);
     volume.flush().unwrap();
-    store.check_counts(&[("disk", &volume)]);
+    store.check_volumes([&volume]);
 }
 
 /// Sectors with a value each; after a crash a sector has its value of the last flush or one that was written since.
@@ -438,7 +425,7 @@ fn what_was_flushed_survives_a_crash_at_any_time() {
                 );
                 durable[sector] = bytes[0];
             }
-            store.check_counts(&[("disk", &volume)]);
+            store.check_volumes([&volume]);
             drop((volume, volumes));
             store.crash(CrashPolicy::DropAll);
         }
@@ -465,8 +452,7 @@ fn the_bound_of_the_buffers_holds_for_all_volumes_together() {
     }
     volumes.flush().unwrap();
     assert!(all.iter().all(|volume| volume.dirty_bytes() == 0));
-    let all: Vec<_> = all.iter().map(|volume| ("", volume)).collect();
-    store.check_counts(&all);
+    store.check_volumes(&all);
 }
 
 #[test]
@@ -493,4 +479,143 @@ fn an_update_is_one_step_for_all_who_use_the_volume() {
     });
     assert_eq!(read(&volume, place as usize, 8), 400u64.to_le_bytes());
     assert!(volume.update(SIZE as u64 - 4, 8, &mut |_| true).is_err());
+}
+#[test]
+fn a_durable_write_survives_a_power_failure_and_no_flush_is_needed() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(options());
+    let volume = volumes.create("disk", 4 * u64::from(BLOCK), BLOCK, None).unwrap();
+    let data = bytes(1, 9000);
+    volume.write_durable(1234, &data).unwrap();
+    drop((volume, volumes));
+    store.reopen();
+    let volume = store.volumes(options()).get("disk").unwrap();
+    assert!(read(&volume, 1234, data.len()) == data);
+}
+
+#[test]
+fn what_only_the_larger_volume_has_is_joined_with_what_differs_before_it() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(options());
+    let block = u64::from(BLOCK);
+    let small = volumes.create("small", 3 * block, BLOCK, None).unwrap();
+    let large = volumes.create("large", 5 * block, BLOCK, None).unwrap();
+    let diff = |wanted: usize| {
+        let mut found = Vec::new();
+        let visit = &mut |range: std::ops::Range<u64>| {
+            found.push((range.start / block, range.end / block));
+            found.len() < wanted
+        };
+        volumes.diff(&small, &large, visit).unwrap();
+        found
+    };
+    assert_eq!(diff(9), [(3, 5)]);
+    large.write(0, &bytes(1, BLOCK as usize)).unwrap();
+    large.write(2 * block, &bytes(2, BLOCK as usize)).unwrap();
+    assert_eq!(diff(9), [(0, 1), (2, 5)]);
+    assert_eq!(diff(1), [(0, 1)]);
+}
+
+#[test]
+fn filesystems_are_no_volumes() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(options());
+    volumes.create("disk", SIZE as u64, BLOCK, None).unwrap();
+    for name in ["home", "disk"] {
+        let new = NewSpace { name, kind: SpaceKind::Filesystem, end_bytes: None, block_bytes: BLOCK, chain: None };
+        volumes.spaces().create(new).unwrap().submit_entries(vec![(vec![1], Some(vec![2]))]).unwrap();
+        volumes.spaces().snapshot(Owner::Filesystems, name, &format!("{name}.then")).unwrap();
+    }
+    let check = |volumes: &Volumes| {
+        let names: Vec<String> = volumes.list().into_iter().map(|info| info.name).collect();
+        assert_eq!(names, ["disk"]);
+        assert_eq!(volumes.get("disk").unwrap().info().kind, VolumeKind::Volume);
+        assert_eq!(volumes.frozen(&|_| true).unwrap().list().count(), 1);
+        let missing = |name: &str| matches!(volumes.get(name), Err(VolumeError::NotFound { .. }));
+        assert!(missing("home") && missing("home.then") && missing("disk.then"));
+        assert!(volumes.delete("home").is_err() && volumes.rename("home", "other").is_err() && volumes.snapshot("home", "other").is_err());
+    };
+    check(&volumes);
+    volumes.flush().unwrap();
+    drop(volumes);
+    store.reopen();
+    let volumes = store.volumes(options());
+    check(&volumes);
+    // Their layers stay when volumes go.
+    volumes.delete("disk").unwrap();
+    assert!(volumes.resume_deletions(&|| true).unwrap());
+    let then = volumes.spaces().get(Owner::Filesystems, "disk.then").unwrap();
+    assert_eq!(then.entry(&[1]).unwrap(), Some(vec![2]));
+}
+
+#[test]
+fn frozen_volumes_are_known_by_number_and_as_of_that_moment() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(options());
+    let disk = volumes.create("disk", SIZE as u64, BLOCK, None).unwrap();
+    volumes.create("other", SIZE as u64, BLOCK, None).unwrap();
+    let data = bytes(1, SIZE);
+    disk.write(0, &data).unwrap();
+    let info = disk.info();
+    let frozen = volumes.frozen(&|info| info.name == "disk").unwrap();
+    disk.resize(1).unwrap();
+    volumes.delete("disk").unwrap();
+    assert!(volumes.resume_deletions(&|| true).unwrap());
+    assert!(frozen.list().eq([&info]));
+    let content = frozen.get(info.number).unwrap();
+    assert!(read(content, 0, SIZE) == data);
+    assert!(matches!(content.write(0, &[1]), Err(VolumeError::ReadOnly { .. })));
+    assert!(frozen.get(info.number + 1).is_none());
+    drop(frozen);
+    assert!(volumes.resume_deletions(&|| true).unwrap());
+    volumes.flush().unwrap();
+    assert_eq!(store.references(), 0);
+}
+
+#[test]
+fn a_content_is_placed_within_its_bounds_and_those_of_the_volume() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(options());
+    let [source, target] = ["a", "b"].map(|name| volumes.create(name, SIZE as u64, BLOCK, None).unwrap());
+    let data = bytes(1, SIZE);
+    source.write(0, &data).unwrap();
+    let content = source.capture(1000, 3 * u64::from(BLOCK)).unwrap();
+    source.discard(0, SIZE as u64).unwrap();
+    assert_eq!(content.length(), 3 * u64::from(BLOCK));
+    target.place(7, &content, 5, 2 * u64::from(BLOCK)).unwrap();
+    assert!(read(&target, 7, 2 * BLOCK as usize) == data[1005..1005 + 2 * BLOCK as usize]);
+    let is_out_of_range = |result: Result<()>| matches!(result, Err(VolumeError::OutOfRange { .. }));
+    assert!(is_out_of_range(target.place(0, &content, 1, content.length())));
+    assert!(is_out_of_range(target.place(SIZE as u64, &content, 0, 1)));
+    assert!(is_out_of_range(target.copy_from(0, &source, SIZE as u64, 1)));
+    assert!(is_out_of_range(target.copy_from(SIZE as u64, &source, 0, 1)));
+    assert!(source.capture(SIZE as u64, 1).is_err());
+}
+
+#[test]
+fn errors_say_that_it_is_a_volume() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(options());
+    let disk = volumes.create("disk", u64::from(BLOCK), BLOCK, None).unwrap();
+    let other = volumes.create("other", u64::from(BLOCK), 2 * BLOCK, None).unwrap();
+    let snapshot = volumes.snapshot("disk", "s").unwrap();
+    let of_other = volumes.snapshot("other", "t").unwrap();
+    let said = |result: Result<()>| result.unwrap_err().to_string();
+    assert_eq!(said(volumes.get("none").map(drop)), "there is no volume \"none\"");
+    assert_eq!(said(volumes.rename("disk", "other")), "a volume \"other\" already exists");
+    assert_eq!(said(volumes.rename("disk", "a/b")), "\"a/b\" cannot be the name of a volume: it has a /");
+    assert_eq!(said(snapshot.write(0, &[1])), "volume \"s\" is read-only");
+    assert_eq!(said(volumes.rollback("disk", "other")), "volume \"other\" is not a snapshot");
+    assert_eq!(said(volumes.rollback("disk", "t")), "\"t\" is not a snapshot of volume \"disk\"");
+    assert_eq!(said(disk.resize(0)), "the size is 0 bytes; it must be from 1 byte to 1 EiB");
+    let block = "the block size is 1 bytes; it must be a power of two from 64 KiB to 1 MiB";
+    assert_eq!(said(volumes.create("new", 1, 1, None).map(drop)), block);
+    let beyond = "a request for 1 bytes at offset 65536 exceeds volume \"disk\", which has 65536 bytes";
+    assert_eq!(said(disk.read(u64::from(BLOCK), &mut [0])), beyond);
+    let sizes = "volume \"disk\" has blocks of 65536 bytes, volume \"other\" of 131072 bytes: volumes with different block sizes \
+        cannot be compared";
+    assert_eq!(said(volumes.diff(&disk, &other, &mut |_| true)), sizes);
+    volumes.delete("disk").unwrap();
+    assert_eq!(said(disk.write(0, &[1])), "volume \"disk\" is deleted");
+    drop(of_other);
 }

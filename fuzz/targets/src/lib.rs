@@ -22,6 +22,9 @@ mod memory_disk;
 pub mod nbd_negotiation;
 pub mod nbd_request;
 pub mod recipe;
+pub mod remote_frames;
+pub mod remote_messages;
+pub mod remote_session;
 pub mod scsi_command;
 pub mod settings;
 pub mod tree;
@@ -51,6 +54,9 @@ pub const TARGETS: &[Target] = &[
     ("nbd_negotiation", nbd_negotiation::run),
     ("nbd_request", nbd_request::run),
     ("recipe", recipe::run),
+    ("remote_frames", remote_frames::run),
+    ("remote_messages", remote_messages::run),
+    ("remote_session", remote_session::run),
     ("scsi_command", scsi_command::run),
     ("settings", settings::run),
     ("tree", tree::run),

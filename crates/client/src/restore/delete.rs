@@ -20,11 +20,10 @@ use crate::target::{Directory, let_owner_in, open_directory, os};
 use crate::write::Output;
 use crate::{ClientError, Result};
 use onefold_catalog::{Backup, DirectoryReader, components, join};
-use onefold_engine::{DESCRIPTOR, DESCRIPTOR_BEGINNING, DESCRIPTOR_COPY, Engine, Recipe};
+use onefold_engine::{DESCRIPTOR, DESCRIPTOR_BEGINNING, DESCRIPTOR_COPY, Recipe};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FileType};
 use std::collections::HashSet;
-use std::sync::Arc;
 
 /// Directories that nest deeper than this are left alone.
 const MAX_DEPTH: usize = 1000;
@@ -61,7 +60,7 @@ impl<'a> Deleter<'a> {
     }
 
     /// Deletes from a directory of the target what the directory `recipe` of the backup does not have.
-    pub(crate) fn clean(&self, engine: &Arc<Engine>, recipe: &Recipe, directory: &Directory, path: &[u8]) {
+    pub(crate) fn clean(&self, recipe: &Recipe, directory: &Directory, path: &[u8]) {
         let path_names: Vec<&[u8]> = components(path).collect();
         let is_below = |above: &Vec<u8>| components(above).enumerate().all(|(at, name)| path_names.get(at) == Some(&name));
         if !self.paths.iter().any(is_below) {
@@ -73,7 +72,7 @@ impl<'a> Deleter<'a> {
             return watch.warn(path, "a file system is mounted there: nothing in this directory is deleted");
         }
         let mut names = HashSet::new();
-        for entry in DirectoryReader::new(engine, recipe) {
+        for entry in DirectoryReader::new(&self.output.reading.chunks, recipe) {
             match entry {
                 Ok(entry) => names.insert(entry.name),
                 // The walk meets this damage too, and reports it.

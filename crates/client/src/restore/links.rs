@@ -87,7 +87,7 @@ impl Walk<'_> {
     /// Makes this name the first one, because the first name was not restored or not requested.
     fn in_place_of_first(&self, directory: &Arc<Directory>, name: &[u8], link: &Link) -> Result<()> {
         let output = self.output;
-        let first = match self.catalog.lookup(self.backup, &link.first) {
+        let first = match self.output.reading.lookup(&link.first) {
             Ok(Some(first)) if !matches!(first.content, Content::HardLink { .. } | Content::Directory { .. }) => first,
             Ok(_) | Err(CatalogError::PathNotFound { .. } | CatalogError::NotADirectory { .. }) => {
                 output.watch.error(&link.path, "the backup lacks the first name of this file");

@@ -9,7 +9,7 @@ use crate::select::{Reach, Selection, Verdict};
 use crate::target::{Directory, NoEntry, Place, give_name, os, set_attributes, temporary_name};
 use crate::write::{Batch, Output, Queue};
 use crate::{ClientError, Result};
-use onefold_catalog::{Attributes, Backup, Catalog, Content, DirectoryReader, Entry, MAX_DEPTH, components, is_valid_name, join};
+use onefold_catalog::{Attributes, Chunks, Content, DirectoryReader, Entry, MAX_DEPTH, components, is_valid_name, join};
 use onefold_engine::Recipe;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, Mode};
@@ -18,8 +18,6 @@ use std::collections::{HashMap, hash_map};
 use std::sync::Arc;
 
 pub(super) struct Walk<'a> {
-    pub(super) catalog: &'a Catalog,
-    pub(super) backup: &'a Backup,
     pub(super) options: &'a RestoreOptions,
     pub(super) selection: &'a Selection,
     pub(super) output: &'a Output<'a>,
@@ -34,7 +32,7 @@ pub(super) struct Walk<'a> {
 /// A directory of the backup during its restore.
 struct Level {
     place: At,
-    entries: DirectoryReader,
+    entries: DirectoryReader<dyn Chunks>,
     /// Path in the backup.
     path: Vec<u8>,
     reach: Reach,
@@ -58,7 +56,7 @@ impl<'a> Walk<'a> {
         }
         let root = Level {
             place: self.target.clone().map_or(At::Absent, At::Open),
-            entries: DirectoryReader::new(self.catalog.engine(), &self.backup.root),
+            entries: DirectoryReader::new(&output.reading.chunks, &output.reading.backup.root),
             path: Vec::new(),
             reach: self.selection.root(),
         };
@@ -108,7 +106,7 @@ impl<'a> Walk<'a> {
             let directory = levels.last().and_then(|level| level.place.open());
             let content = match &entry.content {
                 // A further name equals the existing file if its first name would be equal there.
-                Content::HardLink { path: first } => self.catalog.lookup(self.backup, first).ok().flatten().map(|first| first.content),
+                Content::HardLink { path: first } => output.reading.lookup(first).ok().flatten().map(|first| first.content),
                 _ => None,
             };
             let entry = Entry { content: content.unwrap_or(entry.content), ..entry };
@@ -131,14 +129,14 @@ impl<'a> Walk<'a> {
         path: Vec<u8>,
         (is_wanted, reach, depth): (bool, Reach, usize),
     ) -> Result<()> {
-        let (output, engine) = (self.output, self.catalog.engine());
+        let output = self.output;
         if levels.len() >= MAX_DEPTH {
             output.watch.error(&path, "is nested too deeply");
             return Ok(());
         }
         let is_stripped = depth <= self.options.strip_components;
         let place = if is_stripped { self.target.clone().map_or(At::Absent, At::Open) } else { At::Waiting(entry.attributes.clone()) };
-        levels.push(Level { place, entries: DirectoryReader::new(engine, recipe), path, reach });
+        levels.push(Level { place, entries: DirectoryReader::new(&output.reading.chunks, recipe), path, reach });
         if is_wanted && !is_stripped && !self.open_level(levels, true) {
             return Ok(());
         }
@@ -148,7 +146,7 @@ impl<'a> Walk<'a> {
             && let At::Open(directory) = &level.place
             && !directory.is_new()
         {
-            deleter.clean(engine, recipe, directory, &level.path);
+            deleter.clean(recipe, directory, &level.path);
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use onefold_catalog::{Backup, Catalog};
-use onefold_client::{BackupOptions, BackupOutcome, Monitor, RestoreOptions, RestoreOutcome, Tally};
+use onefold_client::{BackupOptions, BackupOutcome, Monitor, Repository, RestoreOptions, RestoreOutcome, Tally};
 use onefold_engine::{Descriptor, Engine, Mode, Settings};
 use onefold_ground::{Ground, LocalGround};
 use rustix::fs::{AtFlags, CWD, FileType, Mode as FileMode, Timespec, Timestamps, XattrFlags};
@@ -14,6 +14,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub mod behind;
+
 pub struct Place {
     pub directory: tempfile::TempDir,
     pub catalog: Catalog,
@@ -21,11 +23,16 @@ pub struct Place {
 
 /// Returns a new store, and space beside it.
 pub fn place() -> Place {
+    place_with(&Descriptor::new().unwrap())
+}
+
+/// The same, with choices for the store.
+pub fn place_with(descriptor: &Descriptor) -> Place {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join("store")).unwrap();
     fs::create_dir(directory.path().join("source")).unwrap();
     let ground = ground(&directory.path().join("store"));
-    Engine::create(&ground, &Descriptor::new().unwrap()).unwrap();
+    Engine::create(&ground, descriptor).unwrap();
     let catalog = open(&directory.path().join("store"));
     Place { directory, catalog }
 }
@@ -38,7 +45,15 @@ pub fn open(store: &Path) -> Catalog {
     Catalog::new(Engine::open(ground(store), Settings::default(), Mode::ReadWrite, "test").unwrap())
 }
 
+/// Test binaries of this name run the tests of another one on a store behind a connection.
+pub const IS_REMOTE: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), [b'r', b'e', b'm', b'o', b't', b'e', ..]);
+
 impl Place {
+    /// Returns the store as the client sees it.
+    pub fn repository(&self) -> Box<dyn Repository> {
+        repository(&self.catalog, self.directory.path())
+    }
+
     pub fn store(&self) -> PathBuf {
         self.directory.path().join("store")
     }
@@ -63,12 +78,16 @@ impl Place {
 
     pub fn backup(&self) -> (BackupOutcome, Tally) {
         let tally = Tally::default();
-        let outcome = onefold_client::backup(&self.catalog, &self.options(), &tally).unwrap();
+        let outcome = self.backup_with(&tally);
         (outcome, tally)
     }
 
     pub fn backup_with(&self, monitor: &dyn Monitor) -> BackupOutcome {
-        onefold_client::backup(&self.catalog, &self.options(), monitor).unwrap()
+        let outcome = onefold_client::backup(&*self.repository(), &self.options(), monitor).unwrap();
+        // Over a connection the record has no root.
+        let backup = self.catalog.find(&outcome.backup.id.to_string()).unwrap();
+        assert_eq!(Backup { root: outcome.backup.root.clone(), ..backup.clone() }, outcome.backup);
+        BackupOutcome { backup, ..outcome }
     }
 
     /// Returns the source's place in a backup.
@@ -90,7 +109,7 @@ impl Place {
             paths: options.paths.iter().map(below).collect(),
             ..options
         };
-        let outcome = onefold_client::restore(&self.catalog, backup, &options, &tally).unwrap();
+        let outcome = onefold_client::restore(&*self.repository(), backup, &options, &tally).unwrap();
         (outcome, tally)
     }
 
@@ -100,6 +119,11 @@ impl Place {
         fs::write(&path, content).unwrap();
         path
     }
+}
+
+/// Returns a store as the client sees it. `directory`: for the socket and the cache, if it is behind a connection.
+pub fn repository(catalog: &Catalog, directory: &Path) -> Box<dyn Repository> {
+    if IS_REMOTE { Box::new(behind::Behind::new(catalog, directory)) } else { Box::new(catalog.clone()) }
 }
 
 pub fn is_root() -> bool {

@@ -12,8 +12,8 @@
 //!    merged meanwhile. A write may find a copy damaged meanwhile. It marks the slot as dead under the commit lock, and
 //!    under the same lock both are looked at again.
 //! 3. *The other copy is not removed for lack of marks.* A survey that was made before the redirect may call it
-//!    unneeded. So the batch ends that survey ([`Facts::outdates`](crate::liveness::Facts)). All groups are marked from
-//!    nothing in the next one.
+//!    unneeded. So the batch ends that survey ([`Facts::outdates`](crate::liveness::Facts)), also one that is still
+//!    marking groups. All groups are marked from nothing in the next one.
 //! 4. *The other copy is lost later*: the superfluous one is not unneeded any more, if it is still there, as the end of
 //!    the redirect is not alive. If it is gone, the chunk was stored once, and is lost as any other would be.
 //! 5. *Readers in other processes* see the store without the redirect if they began before. So while there are readers,

@@ -118,6 +118,11 @@ impl Engine {
         }
     }
 
+    /// Returns whether the last survey still tells what is unneeded: nothing has ended it since.
+    pub fn is_surveyed(&self) -> bool {
+        self.liveness.is_surveyed()
+    }
+
     /// Waits until nobody removes chunks. `None`: `go_on` ended the wait.
     fn only_remover(&self, go_on: &dyn Fn() -> bool) -> Option<MutexGuard<'_, ()>> {
         loop {

@@ -416,6 +416,11 @@ impl Engine {
         Ok(chunks.iter().zip(&entries).filter(|(_, entry)| is_needed(entry)).map(|(chunk, _)| *chunk).collect())
     }
 
+    /// Returns whether any chunk is in quarantine.
+    pub fn has_quarantined(&self) -> bool {
+        self.quarantine.is_used()
+    }
+
     /// Returns whether a recipe cannot be read completely because of chunks in quarantine.
     pub fn needs_quarantined(&self, recipe: &Recipe) -> Result<bool> {
         if !self.quarantine.is_used() {

@@ -7,7 +7,7 @@ use crate::write::prediction::Prediction;
 use crate::write::reservation::FingerprintMap;
 use crate::{Engine, EngineError, InFlight, Piece, Result};
 use onefold_fingerprint::Fingerprint;
-use onefold_storage::{Address, ChunkKind, NewChunk, Writer};
+use onefold_storage::{Address, ChunkKind, CompressedFrame, NewChunk, Writer};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -106,6 +106,8 @@ struct Batch<'a> {
     chain: &'a Chain,
     /// The current pieces of what is being overwritten.
     overwritten: &'a [Piece],
+    /// All of the chunks, as somebody compressed them.
+    frame: Option<&'a CompressedFrame<'a>>,
 }
 
 /// Chunks of a batch that have no place yet.
@@ -263,7 +265,7 @@ impl WriteStream {
             let Some(step) = steps.pop_front() else { return Ok(()) };
             ahead_bytes -= step.bytes;
             pieces.clear();
-            self.store(&step.chunks, &step.fingerprints, hints, &mut pieces)?;
+            self.store(&step.chunks, &step.fingerprints, hints, None, &mut pieces)?;
             stored(&step, &mut pieces.drain(..));
             spare = Some(step);
         }
@@ -315,7 +317,32 @@ impl WriteStream {
         let mut fingerprints = Vec::with_capacity(chunks.len());
         engine.name(chunks, engine.filters.data(), &mut fingerprints);
         let mut pieces = Vec::with_capacity(chunks.len());
-        self.store(chunks, &fingerprints, Hints::default(), &mut pieces)?;
+        self.store(chunks, &fingerprints, Hints::default(), None, &mut pieces)?;
+        Ok(pieces)
+    }
+
+    /// Does the same with chunks that an untrusted client named, and compressed together. They are named again, and
+    /// nothing is stored unless all names are right. If all chunks are new and a [sequential](Self::sequential) stream
+    /// can use the frame, it is stored as it came; otherwise the new chunks are stored without it.
+    ///
+    /// Errors: [`EngineError::Misnamed`] for the first chunk with another name.
+    pub fn write_frame(&mut self, chunks: &[&[u8]], expected: &[Fingerprint], frame: Option<&CompressedFrame<'_>>) -> Result<Vec<Piece>> {
+        let engine = self.engine.clone();
+        let bytes = chunks.iter().map(|chunk| chunk.len()).sum();
+        engine.served(bytes);
+        self.wake();
+        let mut fingerprints = Vec::with_capacity(chunks.len());
+        // Zeros too: their names were given.
+        engine.profile.time(&FINGERPRINT, bytes as u64, || engine.descriptor.fingerprint.fingerprint_many(chunks, &mut fingerprints));
+        if expected.len() != chunks.len() {
+            let why = format!("there are {} names for {} chunks", expected.len(), chunks.len());
+            return Err(EngineError::Invalid { what: "chunks with names".to_owned(), why });
+        }
+        if let Some(index) = fingerprints.iter().zip(expected).position(|(found, expected)| found != expected) {
+            return Err(EngineError::Misnamed { index, expected: expected[index], found: fingerprints[index] });
+        }
+        let mut pieces = Vec::with_capacity(chunks.len());
+        self.store(chunks, &fingerprints, Hints::default(), frame, &mut pieces)?;
         Ok(pieces)
     }
 
@@ -366,7 +393,7 @@ impl WriteStream {
         let fingerprint = engine.profile.time(&FINGERPRINT, bytes, || engine.descriptor.fingerprint.metadata(content));
         let mut places = [Place::Unknown];
         let chain = engine.filters.metadata();
-        let batch = Batch { chunks: &[content], fingerprints: &[fingerprint], kind, references, chain, overwritten: &[] };
+        let batch = Batch { chunks: &[content], fingerprints: &[fingerprint], kind, references, chain, overwritten: &[], frame: None };
         self.place(&batch, &mut places)?;
         match places[0] {
             Place::At(address) => Ok(Piece::Chunk { fingerprint, address, offset: 0, length: content.len() as u32 }),
@@ -374,16 +401,25 @@ impl WriteStream {
         }
     }
 
-    /// Stores data chunks, which have their names already, and appends the piece of each to `out`.
-    fn store(&mut self, chunks: &[&[u8]], fingerprints: &[Fingerprint], hints: Hints<'_>, out: &mut Vec<Piece>) -> Result<()> {
+    /// Stores data chunks, which have their names already, and appends the piece of each to `out`. `frame` has all of
+    /// them.
+    fn store(
+        &mut self,
+        chunks: &[&[u8]],
+        fingerprints: &[Fingerprint],
+        hints: Hints<'_>,
+        frame: Option<&CompressedFrame<'_>>,
+        out: &mut Vec<Piece>,
+    ) -> Result<()> {
         (self.claimed, self.waited) = (0, 0);
         let engine = self.engine.clone();
         let chain = hints.chain.unwrap_or(engine.filters.data());
+        let frame = frame.filter(|_| chunks.len() <= BATCH_CHUNKS);
         for (chunks, fingerprints) in chunks.chunks(BATCH_CHUNKS).zip(fingerprints.chunks(BATCH_CHUNKS)) {
             engine.admit_data()?;
             let mut places = vec![Place::Unknown; chunks.len()];
             let kind = ChunkKind::Data;
-            let batch = Batch { chunks, fingerprints, kind, references: &[], chain, overwritten: hints.overwritten };
+            let batch = Batch { chunks, fingerprints, kind, references: &[], chain, overwritten: hints.overwritten, frame };
             self.place(&batch, &mut places)?;
             for ((chunk, fingerprint), place) in chunks.iter().zip(fingerprints).zip(&places) {
                 out.push(match *place {
@@ -544,7 +580,10 @@ impl WriteStream {
             // nobody counts.
             new.iter().for_each(|chunk| self.engine.claims.announce(&chunk.fingerprint, batch.references));
         }
-        let addresses = self.writer.append(&new)?;
+        let addresses = match batch.frame {
+            Some(frame) if new.len() == batch.chunks.len() => self.writer.append_frame(&new, frame)?,
+            _ => self.writer.append(&new)?,
+        };
         let stored: Vec<_> = new.iter().map(|chunk| chunk.fingerprint).zip(addresses).collect();
         // Every filter of the store hears of it, also those that this chain does not have; and before the chunks are
         // placed, as a commit may end the claims at once, and then whoever comes next relies on the filters.

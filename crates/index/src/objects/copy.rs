@@ -19,9 +19,9 @@ const VERSION: u32 = 1;
 const HEADER_BYTES: u64 = 48;
 /// Bytes per read or write.
 const PART_BYTES: usize = 1 << 20;
-/// First bytes of the keys that are not copied, sorted: block mappings, dead slots, redirects (a repair finds the other
-/// copies by their names), figures, how far scrubbing is, and files by their names.
-const LEFT_OUT: [u8; 12] = [b'd', b'f', b'h', b'j', b'm', b'o', b'p', b's', b't', b'u', b'w', b'y'];
+/// First bytes of the keys that are not copied, sorted: entries, block mappings, dead slots, redirects (a repair finds
+/// the other copies by their names), figures, how far scrubbing is, and files by their names.
+const LEFT_OUT: [u8; 13] = [b'E', b'd', b'f', b'h', b'j', b'm', b'o', b'p', b's', b't', b'u', b'w', b'y'];
 
 /// Takes an object's key and value.
 type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;

@@ -16,6 +16,8 @@ use std::collections::BTreeMap;
 
 /// First byte of the keys of lost ranges.
 pub(super) const PREFIX: u8 = b'x';
+/// First byte of the keys of entries, which have any length. All other keys that start with one letter have one length.
+pub(super) const ANY_LENGTH: u8 = b'E';
 const VERSION: u8 = 1;
 /// Value of a lost range: its keys are unknown.
 const LOST: u8 = 0;
@@ -56,9 +58,15 @@ fn decode(what: u8, value: &[u8]) -> Option<Vec<u8>> {
     reader.end().ok().map(|()| to)
 }
 
-/// Returns the next key of the same length. All keys that start with one letter have the same length, so nothing lies
-/// in between.
+fn has_any_length(key: &[u8]) -> bool {
+    key.first() == Some(&ANY_LENGTH)
+}
+
+/// Returns the next key. Where all keys have one length it has the same length.
 pub(super) fn successor(key: &[u8]) -> Vec<u8> {
+    if has_any_length(key) {
+        return [key, &[0]].concat();
+    }
     let mut next = key.to_vec();
     for byte in next.iter_mut().rev() {
         *byte = byte.wrapping_add(1);
@@ -126,7 +134,10 @@ impl LostRanges {
             changes.push(([&[PREFIX], first.as_slice()].concat(), None));
             // Bounds keep their length. A longer one might pass the end of its kind of keys, and keys of another length
             // would cut it off.
-            let has_keys = |part: &(Vec<u8>, Vec<u8>)| of_length(&part.0, from.len()) < of_length(&part.1, from.len());
+            let has_keys = |part: &(Vec<u8>, Vec<u8>)| match has_any_length(from) {
+                true => part.0 < part.1,
+                false => of_length(&part.0, from.len()) < of_length(&part.1, from.len()),
+            };
             for (first, end) in [(first, from.to_vec()), (to.to_vec(), end)].into_iter().filter(has_keys) {
                 let (key, value) = encode(&first, &end);
                 changes.push((key, Some(value)));
@@ -202,6 +213,20 @@ mod tests {
             }
             prop_assert!(lost.0.iter().zip(lost.0.keys().skip(1)).all(|((_, end), next)| end <= next));
         }
+    }
+
+    #[test]
+    fn keys_of_any_length_are_known_one_by_one() {
+        let mut lost = LostRanges::default();
+        lost.add(b"Eb".to_vec(), b"Ec".to_vec());
+        for known in [&b"Eb"[..], b"Ebb", b"Ebbb", b"Eb\xff"] {
+            lost.cut(known, &successor(known));
+        }
+        let is_lost = |key: &[u8]| lost.within(key, &successor(key)).is_some();
+        assert!([&b"Eb"[..], b"Ebb", b"Ebbb", b"Eb\xff", b"Ec", b"Ea"].into_iter().all(|key| !is_lost(key)));
+        assert!([&b"Eb\0"[..], b"Eba", b"Ebb\0", b"Ebba", b"Ebbb\0", b"Ebc", b"Eb\xff\xff"].into_iter().all(is_lost));
+        lost.cut(b"Eb", b"Ec");
+        assert!(lost.is_empty());
     }
 
     #[test]

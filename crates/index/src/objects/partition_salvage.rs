@@ -281,7 +281,8 @@ impl Output {
 /// Splits a range of keys by first byte, over the existing kinds.
 fn by_kind(range: &KeyRange) -> Vec<KeyRange> {
     let (from, to) = range;
-    (b'a'..=b'z').map(|kind| (from.clone().max(vec![kind]), to.clone().min(vec![kind + 1]))).filter(|(from, to)| from < to).collect()
+    let kinds = std::iter::once(lost::ANY_LENGTH).chain(b'a'..=b'z');
+    kinds.map(|kind| (from.clone().max(vec![kind]), to.clone().min(vec![kind + 1]))).filter(|(from, to)| from < to).collect()
 }
 
 impl Visitor for Output {

@@ -1,9 +1,27 @@
 //! `backup` and `backups`.
 
-use super::{Format, Store, StoreToOneself};
+use super::{Format, Place, PlaceToOneself};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+
+/// Options that say how files are read.
+const OF_FILES: [&str; 14] = [
+    "paths",
+    "stdin",
+    "files_from",
+    "null",
+    "dry_run",
+    "parent",
+    "force_read",
+    "read_special",
+    "one_file_system",
+    "exclude",
+    "exclude_from",
+    "exclude_caches",
+    "exclude_if_present",
+    "progress",
+];
 
 /// `onefold backup`.
 #[derive(Args, Debug)]
@@ -11,20 +29,25 @@ use std::path::PathBuf;
 Does not read files that are unchanged (size, times, inode) since the last backup of the same name and paths.
 A pattern without `/` matches a name at any depth; with `/` it matches a path; `**` matches any number of directories.
 ^C leaves no backup behind, but the data stored so far makes the next run faster.
+--fs backs up a filesystem of the store itself: no data is read or stored, and an unchanged one takes milliseconds.
 
 Examples:
   onefold backup --store /srv/store --name home /home
   onefold backup --name home --exclude-caches --exclude-from ~/.backup-excludes --tag before-upgrade /home
   pg_dumpall | onefold backup --name db --stdin dump.sql
+  onefold backup --fs files
   find /srv -newer mark -print0 | onefold backup --name new --files-from - --null
   onefold backup --name system --one-file-system --exclude '/var/cache/**' --exclude '*.tmp' / /boot")]
 pub struct Backup {
     /// Which store.
     #[command(flatten)]
-    pub store: StoreToOneself,
-    /// Name of the series that this backup belongs to
-    #[arg(long, value_parser = plain_name)]
-    pub name: String,
+    pub store: PlaceToOneself,
+    /// Name of the series that this backup belongs to [with --fs the default is the name of the filesystem]
+    #[arg(long, value_parser = plain_name, required_unless_present = "fs")]
+    pub name: Option<String>,
+    /// Backs up this filesystem of the store (`onefold fs list`)
+    #[arg(long, value_name = "NAME", conflicts_with_all = OF_FILES)]
+    pub fs: Option<String>,
     /// Tag to find the backup by; repeatable
     #[arg(long = "tag", value_name = "TAG", value_parser = tag)]
     pub tags: Vec<String>,
@@ -72,7 +95,7 @@ pub struct Backup {
     #[command(flatten)]
     pub format: Format,
     /// Files and directories to back up
-    #[arg(required_unless_present_any = ["stdin", "files_from"], value_name = "PATH")]
+    #[arg(required_unless_present_any = ["stdin", "files_from", "fs"], value_name = "PATH")]
     pub paths: Vec<PathBuf>,
 }
 
@@ -100,13 +123,40 @@ fn tag(text: &str) -> Result<String, String> {
     Err("a tag is a word of 1 to 64 bytes, without white space, `,` and `#`".to_owned())
 }
 
+impl Backup {
+    /// Returns the name of the series.
+    pub fn name(&self) -> &str {
+        self.name.as_ref().or(self.fs.as_ref()).map_or("", String::as_str)
+    }
+}
+
+/// `onefold backup --fs`, as a daemon runs it.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub struct BackupFs {
+    /// Which store.
+    #[serde(skip)]
+    pub store: PlaceToOneself,
+    /// The filesystem.
+    pub fs: String,
+    /// Name of the series that this backup belongs to.
+    pub name: String,
+    /// Tags, sorted, each once.
+    pub tags: Vec<String>,
+    /// The machine's name.
+    pub host: String,
+    /// The user's name.
+    pub user: String,
+    /// How facts are printed.
+    pub format: Format,
+}
+
 /// `onefold backups`.
 #[derive(Args, Debug, Deserialize, Serialize)]
 pub struct Backups {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: Place,
     /// Only backups of this name
     #[arg(long)]
     pub name: Option<String>,

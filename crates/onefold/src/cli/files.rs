@@ -1,6 +1,6 @@
 //! Commands that look into backups: `ls`, `find`, `diff`, `restore`, `dump`.
 
-use super::{Format, Store, any_path};
+use super::{Format, Place, any_path};
 use crate::units::{parse_moment, parse_size};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ pub struct Ls {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: Place,
     /// Backup: its id, a unique prefix of the id, or `latest[-any][:NAME][#TAG]`
     #[arg(value_name = "ID")]
     pub backup: String,
@@ -52,7 +52,7 @@ pub struct Find {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: Place,
     /// Patterns of names or paths [default: everything that the options match]
     #[arg(value_name = "GLOB")]
     pub patterns: Vec<String>,
@@ -131,7 +131,7 @@ pub struct Diff {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: Place,
     /// The older backup: its id, a unique prefix of the id, or `latest[-any][:NAME][#TAG]`
     #[arg(value_name = "ID")]
     pub older: String,
@@ -159,7 +159,7 @@ Examples:
 pub struct Restore {
     /// Which store.
     #[command(flatten)]
-    pub store: Store,
+    pub store: Place,
     /// Backup: its id, a unique prefix of the id, or `latest[-any][:NAME][#TAG]`
     #[arg(value_name = "ID")]
     pub backup: String,
@@ -230,7 +230,7 @@ pub struct Dump {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: Place,
     /// Backup: its id, a unique prefix of the id, or `latest[-any][:NAME][#TAG]`
     #[arg(value_name = "ID")]
     pub backup: String,

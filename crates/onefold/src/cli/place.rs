@@ -1,9 +1,86 @@
 //! Where the command line may name the store: `--store` before or after the command, and the second environment
-//! variable for it.
+//! variable for it; and how to reach a store that is behind a server.
 
-use super::Cli;
-use clap::CommandFactory;
+use super::{Cli, Span, Store, Wait};
+use clap::{Args, CommandFactory};
 use std::ffi::{OsStr, OsString};
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How to reach a store behind a server (`--store onefold://ACCOUNT@HOST[:PORT]`).
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "With a server (--store onefold://ACCOUNT@HOST[:PORT])")]
+pub struct Connection {
+    /// File with the secret of the account; `-` for standard input
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
+    /// SHA-256 fingerprint of the server's certificate [default: the one remembered, else the authorities of the
+    /// system]
+    #[arg(long, value_name = "SHA256")]
+    pub server_fingerprint: Option<String>,
+    /// Certificate of this machine, PEM
+    #[arg(long, value_name = "FILE", requires = "client_key")]
+    pub client_certificate: Option<PathBuf>,
+    /// Private key of that certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "client_certificate")]
+    pub client_key: Option<PathBuf>,
+    /// How long to try to connect again when the connection breaks (90s, 30m, 2h; 0: not at all) [default: 5m]
+    #[arg(long, value_name = "TIME", value_parser = retry)]
+    pub retry: Option<Duration>,
+}
+
+impl Connection {
+    /// How long it retries unless something else is said.
+    const RETRY: Duration = Duration::from_secs(300);
+
+    /// Returns how long to retry.
+    pub fn retry(&self) -> Duration {
+        self.retry.unwrap_or(Connection::RETRY)
+    }
+}
+
+fn retry(text: &str) -> Result<Duration, String> {
+    if text == "0" { Ok(Duration::ZERO) } else { text.parse::<Span>().map(|span| Duration::from_secs(span.0)) }
+}
+
+/// Which store, for a command that also works with a server.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Place {
+    /// Which store.
+    #[command(flatten)]
+    pub store: Store,
+    /// How to reach it.
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// The same for a command that finds the store in use while another one writes.
+#[derive(Args, Clone, Debug, Default)]
+pub struct PlaceToOneself {
+    /// Which store.
+    #[command(flatten)]
+    pub place: Place,
+    /// Waits while another process has the store open: without limit, or at most TIME (90s, 30m, 2h)
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "forever")]
+    pub wait: Option<Wait>,
+}
+
+impl Deref for Place {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.store
+    }
+}
+
+impl Deref for PlaceToOneself {
+    type Target = Place;
+
+    fn deref(&self) -> &Place {
+        &self.place
+    }
+}
 
 /// Options that name the store.
 const NAMES: [&str; 2] = ["--store", "--repository"];

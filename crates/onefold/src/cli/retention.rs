@@ -1,6 +1,6 @@
 //! Retention: `forget`, `prune`, `protect`, `append-only`.
 
-use super::{Format, Store, StoreToOneself};
+use super::{Format, PlaceToOneself, Store, StoreToOneself};
 use crate::secret::Secret;
 use crate::units::parse_moment;
 use clap::{Args, Subcommand};
@@ -28,7 +28,7 @@ pub struct Forget {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: StoreToOneself,
+    pub store: PlaceToOneself,
     /// Applies the policy only to backups of this name; repeatable
     #[arg(long = "name", value_name = "NAME", conflicts_with = "backups")]
     pub names: Vec<String>,
@@ -72,7 +72,7 @@ pub struct Prune {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: StoreToOneself,
+    pub store: PlaceToOneself,
     /// Share of all bytes that may stay unused; 0 frees as much as possible
     #[arg(long, value_name = "SHARE", default_value = "5%")]
     pub max_unused: Share,
@@ -103,7 +103,7 @@ pub struct Dedup {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: StoreToOneself,
+    pub store: PlaceToOneself,
     /// Share of all bytes that may stay unused; 0 frees as much as possible
     #[arg(long, value_name = "SHARE", default_value = "5%")]
     pub max_unused: Share,
@@ -187,7 +187,7 @@ pub struct Protect {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: StoreToOneself,
+    pub store: PlaceToOneself,
     /// Until when.
     #[command(flatten)]
     pub until: Until,

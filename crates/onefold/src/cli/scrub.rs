@@ -1,6 +1,6 @@
 //! The command line of `onefold scrub`.
 
-use super::{Format, StoreToOneself};
+use super::{Format, PlaceToOneself};
 use crate::units::parse_size;
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ pub struct Scrub {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: StoreToOneself,
+    pub store: PlaceToOneself,
     /// Reads at most this much a second, as in 50MiB/s [default: as fast as the disk allows]
     #[arg(long, value_name = "SIZE/s")]
     pub rate: Option<Rate>,

@@ -1,29 +1,13 @@
 //! `onefold append-only`: while the mode is on, nobody deletes anything.
 
-use crate::cli::{AppendOnlyOff, AppendOnlyOn, AppendOnlyStatus, Wait};
+use crate::cli::{AppendOnlyOff, AppendOnlyOn, AppendOnlyStatus};
 use crate::failure::{Exit, Result};
-use crate::session::{Session, StoreCommand};
+use crate::session::{Session, StoreCommand, store_command};
 use crate::units::{local_time, utc_time};
-use onefold_engine::Mode;
 use serde_json::json;
-use std::path::Path;
 
 impl StoreCommand for AppendOnlyOn {
-    fn name(&self) -> &'static str {
-        "append-only on"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::ReadWrite
-    }
+    store_command!("append-only on", waits, writes);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         session.store.engine.switch_append_only_on(self.secret.as_bytes())?;
@@ -35,21 +19,7 @@ impl StoreCommand for AppendOnlyOn {
 }
 
 impl StoreCommand for AppendOnlyOff {
-    fn name(&self) -> &'static str {
-        "append-only off"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::ReadWrite
-    }
+    store_command!("append-only off", waits, writes);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         session.store.engine.switch_append_only_off(self.secret.as_bytes())?;
@@ -61,21 +31,7 @@ impl StoreCommand for AppendOnlyOff {
 }
 
 impl StoreCommand for AppendOnlyStatus {
-    fn name(&self) -> &'static str {
-        "append-only status"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::Snapshot
-    }
-
-    fn asks_the_daemon(&self) -> bool {
-        true
-    }
+    store_command!("append-only status", reads, asks);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         let since_ns = session.store.engine.append_only_since()?;

@@ -1,19 +1,20 @@
 //! `onefold backup`.
 
-use super::chosen::chosen;
-use crate::cli::Backup;
-use crate::clocks;
+mod filesystem;
+
+use super::place::{self, Place, Wanted};
+use crate::cli::{Backup, BackupFs};
+use crate::console::Terminal;
 use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::{Output, note};
-use crate::progress::{Shown, Watch};
-use crate::store::Store;
+use crate::progress::{Shown, Watch, problems_json, summary};
 use crate::talk::Talk;
 use crate::units::{counted, duration, number, printable, rate, size, times_less, utc_time};
-use crate::waiting::Waiting;
-use onefold_catalog::{BackupId, Catalog, Statistics};
-use onefold_client::{BackupOptions, BackupOutcome, ClientError, Parent, Rehearsal, Severity};
+use onefold_catalog::{BackupId, CatalogError, Statistics};
+use onefold_client::{BackupOptions, BackupOutcome, ClientError, Parent, Problem, Rehearsal, Severity};
 use onefold_engine::Mode;
+use onefold_remote::transport::{ChannelError, codes};
 use rustix::fd::AsFd;
 use serde_json::{Value, json};
 use std::ffi::OsStr;
@@ -21,68 +22,165 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Most bytes of a list of names or patterns.
 const LIST_BYTES: u64 = 256 << 20;
 /// Most paths that an error names.
 const NAMED: usize = 5;
 
+/// The first pause before a backup begins again, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// Returns the request that backs up a filesystem of the store.
+pub fn of_filesystem(options: &Backup, name: &str) -> BackupFs {
+    BackupFs {
+        store: options.store.clone(),
+        fs: name.to_owned(),
+        name: options.name().to_owned(),
+        tags: sorted(options.tags.clone()),
+        host: host(),
+        user: user(),
+        format: options.format,
+    }
+}
+
 /// Backs up.
 pub fn run(options: &Backup, talk: Talk) -> Result<Exit> {
-    let mut client_options = client_options(options)?;
+    let client_options = client_options(options)?;
     refuse_only_missing(&[&client_options.paths[..], &client_options.listed_paths].concat(), options.stdin.is_some())?;
     let interrupt = Interrupt::watch()?;
-    let mode = if options.dry_run { Mode::ReadOnly } else { Mode::ReadWrite };
-    let store =
-        Store::open_when_free(&options.store.directory, mode, "backup", &mut Waiting::until(options.store.wait, &interrupt, talk.quiet))?;
+    let mut server = place::server(&options.store.directory, &options.store.connection)?;
+    let mut place = match &mut server {
+        Some(server) => Place::There(server.connect(&Terminal::stopped_by(talk, interrupt.clone()))?),
+        None => {
+            let mode = if options.dry_run { Mode::ReadOnly } else { Mode::ReadWrite };
+            let wanted = Wanted { directory: &options.store.directory, mode, command: "backup", wait: options.store.wait };
+            Place::open(&wanted, &interrupt, talk, &|text| note(text))?
+        }
+    };
+    let began = Instant::now();
+    let mut pause = PAUSES.0;
+    let (outcome, watch) = loop {
+        let (made, watch) = attempt(options, client_options.clone(), &place, &interrupt, talk);
+        watch.finish();
+        let error = match made {
+            Ok(outcome) => break (outcome, watch),
+            Err(error) => error,
+        };
+        // Keeps what was stored so far, whatever happened: a repeated backup is then quick.
+        let closed = place.close();
+        let Some(server) = server.as_mut().filter(|server| error.is_lost && options.stdin.is_none() && !server.retry().is_zero()) else {
+            closed?;
+            return Err(error.failure);
+        };
+        // The time counts from the loss of the connection: a long backup has as much of it as a short one.
+        let until = Instant::now() + server.retry();
+        if !talk.quiet {
+            note(format_args!("{}; beginning again", error.failure.message));
+        }
+        if interrupt.sleep(pause) {
+            return Err(stopped());
+        }
+        pause = (pause * 2).min(PAUSES.1);
+        tracing::debug!("the first attempt began {} s ago", began.elapsed().as_secs());
+        place = Place::There(server.connect_again(until, &interrupt)?);
+    };
+    place.close()?;
+    let mut output = Output::new();
+    let problems = watch.problems();
+    let told = Told { name: options.name(), tags: sorted(options.tags.clone()), problems: &problems };
+    if options.format.json {
+        output.json(&to_json(&told, &outcome))?;
+    } else if !talk.quiet {
+        print(&mut output, &told, &outcome)?;
+    }
+    output.finish()?;
+    Ok(if outcome.statistics().errors == 0 { Exit::Done } else { Exit::Partial })
+}
+
+/// Why an attempt failed.
+struct Failed {
+    failure: Failure,
+    /// The session with the server is lost.
+    is_lost: bool,
+}
+
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Failed {
+        Failed { failure, is_lost: false }
+    }
+}
+
+fn stopped() -> Failure {
+    Failure::interrupted("stopped by a signal: no backup was made").advise("run it again: the data stored so far makes it faster")
+}
+
+fn attempt(
+    options: &Backup,
+    mut client_options: BackupOptions,
+    place: &Place,
+    interrupt: &Interrupt,
+    talk: Talk,
+) -> (std::result::Result<Outcome, Failed>, Watch) {
     let shown = Shown::of(talk, options.progress, options.format.json);
-    let watch = Watch::new(talk, interrupt, shown);
-    let catalog = Catalog::new(store.engine.clone());
-    if let Some(doubt) = clocks::doubt_of_backup(&catalog) {
+    let watch = Watch::new(talk, interrupt.clone(), shown);
+    let _watching = place.watch(interrupt, "stopped by a signal: no backup was made");
+    let made = make(options, &mut client_options, place, &watch, talk);
+    (made, watch)
+}
+
+fn make(
+    options: &Backup,
+    client_options: &mut BackupOptions,
+    place: &Place,
+    watch: &Watch,
+    talk: Talk,
+) -> std::result::Result<Outcome, Failed> {
+    if let Some(doubt) = place.doubt(talk) {
         watch.warn(&doubt);
     }
+    let say = |text: &str| {
+        if !talk.quiet {
+            note(text)
+        }
+    };
     let parent = options.parent.as_ref().filter(|parent| *parent != "none");
-    if let Some(parent) = parent {
-        client_options.parent = Parent::This(
-            chosen(&catalog, parent, &|text| {
-                if !talk.quiet {
-                    note(text)
-                }
-            })?
-            .id,
-        );
+    // Found before, and kept until it is compared.
+    let parent = parent.map(|parent| place.find(parent, &say)).transpose()?;
+    if let Some(parent) = &parent {
+        client_options.parent = Parent::This(parent.backup.id);
     }
+    let repository = place.repository();
     let made = if options.dry_run {
-        onefold_client::rehearse(&catalog, &client_options, &watch).map(Outcome::Rehearsed)
+        onefold_client::rehearse(&*repository, client_options, watch).map(Outcome::Rehearsed)
     } else if let Some(path) = &options.stdin {
         let input = std::io::stdin()
             .as_fd()
             .try_clone_to_owned()
             .map_err(|error| Failure::failed(format!("cannot read standard input: {error}")))?;
-        onefold_client::backup_stream(&catalog, &client_options, &input, path, &watch).map(|made| Outcome::Made(Box::new(made)))
+        onefold_client::backup_stream(&*repository, client_options, &input, path, watch).map(|made| Outcome::Made(Box::new(made)))
     } else {
-        onefold_client::backup(&catalog, &client_options, &watch).map(|made| Outcome::Made(Box::new(made)))
+        onefold_client::backup(&*repository, client_options, watch).map(|made| Outcome::Made(Box::new(made)))
     };
-    drop(catalog);
-    watch.finish();
-    // Keeps what was stored so far, whatever happened: a repeated backup is then quick.
-    let closed = store.close();
-    let outcome = made.map_err(|error| match error {
-        ClientError::Cancelled => {
-            Failure::interrupted("stopped by a signal: no backup was made").advise("run it again: the data stored so far makes it faster")
-        }
-        error => Failure::from(error),
-    })?;
-    closed?;
-    let mut output = Output::new();
-    if options.format.json {
-        output.json(&to_json(options, &outcome, watch.problems_json()))?;
-    } else if !talk.quiet {
-        print(&mut output, options, &outcome, &watch)?;
-    }
-    output.finish()?;
-    Ok(if outcome.statistics().errors == 0 { Exit::Done } else { Exit::Partial })
+    made.map_err(|error| match error {
+        ClientError::Cancelled => stopped().into(),
+        error => Failed { is_lost: is_lost(&error), failure: Failure::from(error) },
+    })
+}
+
+/// Returns whether the session with a server ended, so that another one may do.
+fn is_lost(error: &ClientError) -> bool {
+    matches!(
+        error,
+        ClientError::Connection(
+            ChannelError::SessionLost
+                | ChannelError::LinkLost { .. }
+                | ChannelError::Ended { code: codes::SHUTDOWN, .. }
+                | ChannelError::Cancelled { code: codes::SHUTDOWN, .. }
+        ) | ClientError::Catalog(CatalogError::Unreachable { .. })
+            | ClientError::Stale
+    )
 }
 
 /// The result, or what it would be.
@@ -140,8 +238,8 @@ fn client_options(options: &Backup) -> Result<BackupOptions> {
         return Err(Failure::cannot_run("nothing to back up: --files-from lists nothing"));
     }
     Ok(BackupOptions {
-        name: options.name.clone(),
-        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        name: options.name().to_owned(),
+        host: host(),
         user: user(),
         paths: options.paths.clone(),
         listed_paths,
@@ -153,7 +251,7 @@ fn client_options(options: &Backup) -> Result<BackupOptions> {
         force_read: options.force_read,
         read_special: options.read_special,
         parent: if options.parent.is_some() { Parent::None } else { Parent::Newest },
-        store_directory: Some(options.store.directory.clone()),
+        store_directory: place::local_directory(&options.store.directory),
     })
 }
 
@@ -192,6 +290,11 @@ fn refuse_only_missing(paths: &[PathBuf], has_input: bool) -> Result<()> {
         .advise("check the spelling of the paths"))
 }
 
+/// Returns the name of the machine.
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 /// Returns who makes the backup, for the list of backups: the user's name from the environment or the system, else the
 /// number.
 fn user() -> String {
@@ -215,14 +318,21 @@ fn time(backup: &onefold_catalog::Backup) -> Duration {
     Duration::from_nanos(u64::try_from(spent).unwrap_or(0))
 }
 
-fn to_json(options: &Backup, outcome: &Outcome, problems: Value) -> Value {
+/// What to say of a backup beside its outcome.
+struct Told<'a> {
+    name: &'a str,
+    tags: Vec<String>,
+    problems: &'a [Problem],
+}
+
+fn to_json(told: &Told<'_>, outcome: &Outcome) -> Value {
     let (backup, statistics) = (outcome.backup(), outcome.statistics());
     json!({
-        "dry_run": options.dry_run,
+        "dry_run": matches!(outcome, Outcome::Rehearsed(_)),
         "id": backup.map(|backup| backup.id.to_string()),
-        "name": options.name,
+        "name": told.name,
         "sequence": backup.map(|backup| backup.sequence),
-        "tags": sorted(options.tags.clone()),
+        "tags": told.tags,
         "parent": outcome.parent().map(|id| id.to_string()),
         "started": backup.map(|backup| utc_time(backup.started_ns)),
         "finished": backup.map(|backup| utc_time(backup.finished_ns)),
@@ -239,14 +349,14 @@ fn to_json(options: &Backup, outcome: &Outcome, problems: Value) -> Value {
         "stored_bytes": statistics.stored_bytes,
         "errors": statistics.errors,
         "warnings": outcome.warnings(),
-        "problems": problems,
+        "problems": problems_json(told.problems),
         "partial": statistics.errors > 0,
     })
 }
 
-fn print(output: &mut Output, options: &Backup, outcome: &Outcome, watch: &Watch) -> Result<()> {
+fn print(output: &mut Output<'_>, told: &Told<'_>, outcome: &Outcome) -> Result<()> {
     let statistics = outcome.statistics();
-    let name = printable(options.name.as_bytes());
+    let name = printable(told.name.as_bytes());
     match outcome.backup() {
         Some(backup) => output.line(format_args!("backup {} of {name}", backup.id))?,
         None => output.line(format_args!("dry run of a backup of {name}: nothing was read or changed"))?,
@@ -278,8 +388,8 @@ fn print(output: &mut Output, options: &Backup, outcome: &Outcome, watch: &Watch
             output.line(format_args!("  added    {}{compressed}{ratio}", size(statistics.added_bytes)))?;
         }
     }
-    watch.summary(Severity::Warning).iter().try_for_each(|line| output.line(format_args!("  warning  {line}")))?;
-    watch.summary(Severity::Error).iter().try_for_each(|line| output.line(format_args!("  error    {line}")))?;
+    summary(told.problems, Severity::Warning).iter().try_for_each(|line| output.line(format_args!("  warning  {line}")))?;
+    summary(told.problems, Severity::Error).iter().try_for_each(|line| output.line(format_args!("  error    {line}")))?;
     if statistics.errors > 0 {
         let what = counted(statistics.errors, "file or directory is missing", "files or directories are missing");
         output.line(format_args!("  PARTIAL  {what} from this backup"))?;

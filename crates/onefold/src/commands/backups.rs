@@ -3,26 +3,14 @@
 use crate::cli::Backups;
 use crate::failure::{Exit, Result};
 use crate::output::Table;
-use crate::session::{Session, StoreCommand};
+use crate::session::{Session, StoreCommand, store_command};
 use crate::units::{local_time, printable, size, utc_time};
-use onefold_catalog::{Backup, Catalog};
-use onefold_engine::Mode;
+use onefold_catalog::Backup;
 use serde_json::{Map, Value, json};
 use std::fmt;
-use std::path::Path;
 
 impl StoreCommand for Backups {
-    fn name(&self) -> &'static str {
-        "backups"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::Snapshot
-    }
+    store_command!("backups", far, reads);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         run(self, session)
@@ -31,7 +19,7 @@ impl StoreCommand for Backups {
 
 /// Lists the backups.
 fn run(options: &Backups, session: &Session<'_>) -> Result<Exit> {
-    let catalog = Catalog::new(session.store.engine.clone());
+    let catalog = session.catalog();
     let mut backups = catalog.list()?;
     let protected = catalog.protected()?;
     backups.retain(|backup| options.name.as_ref().is_none_or(|name| *name == backup.name));

@@ -1,44 +1,26 @@
 //! `onefold check`.
 
-use crate::cli::{Check, Wait};
+use crate::cli::Check;
 use crate::console::Console;
 use crate::failure::{Exit, Failure, Result};
 use crate::output::Output;
-use crate::session::{Session, StoreCommand};
+use crate::session::{Session, StoreCommand, store_command};
 use crate::store::{OPENING_ADVICE, SETTINGS_FILE, ground, read_settings};
 use crate::units::{counted, local_time, printable, size, utc_time};
 use crate::waiting::Waiting;
 use onefold_engine::{EngineError, Mode};
 use onefold_ground::Exposure;
+use onefold_remote::services::server::forget_all;
 use onefold_upkeep::{
     CheckOptions, CheckReport, Losses, Monitor, Problem, ProblemKind, RepairOptions, RepairReport, check, rebuild_chunk_index,
 };
 use serde_json::{Value, json};
-use std::path::Path;
 
 impl StoreCommand for Check {
-    fn name(&self) -> &'static str {
-        "check"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
+    store_command!("check", far, waits, ends_early, heavy);
 
     fn mode(&self) -> Mode {
         Mode::ReadOnly
-    }
-
-    fn ends_early(&self) -> bool {
-        true
-    }
-
-    fn is_heavy(&self) -> bool {
-        true
     }
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
@@ -133,6 +115,10 @@ pub fn repair(options: &Check, console: &dyn Console, quiet: bool) -> Result<Exi
         .open(|| onefold_upkeep::repair(ground.clone(), settings.engine.clone(), repair_options, "check --repair", &Watch(console)));
     console.end_progress();
     let report = repaired.map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
+    if !options.dry_run {
+        // What clients supplied for unfinished backups may be among what is lost. They send it again.
+        forget_all(ground.as_ref())?;
+    }
     if console.is_cancelled() {
         return Err(Failure::interrupted("the repair was stopped before its end; what it did stays valid, and the next repair continues"));
     }
@@ -172,7 +158,9 @@ fn refuse(options: &Check, losses: &Losses, console: &dyn Console) -> Result<Exi
             "losses": losses.sentences,
             "lost_backups": backups.collect::<Value>(),
             "lost_volumes": losses.volumes,
+            "lost_filesystems": losses.filesystems,
             "lost_blocks": losses.blocks,
+            "lost_entries": losses.entries,
         }))?;
     } else {
         losses.sentences.iter().try_for_each(|sentence| output.line(sentence))?;
@@ -186,6 +174,12 @@ fn refuse(options: &Check, losses: &Losses, console: &dyn Console) -> Result<Exi
         }
         for volume in &losses.volumes {
             output.line(format_args!("changes to volume {}, or its creation, would be lost", printable(volume.as_bytes())))?;
+        }
+        for filesystem in &losses.filesystems {
+            output.line(format_args!("changes to filesystem {}, or its creation, would be lost", printable(filesystem.as_bytes())))?;
+        }
+        if losses.entries > 0 {
+            output.line(format_args!("changes to {} of filesystems would be lost", counted(losses.entries, "entry", "entries")))?;
         }
         if losses.blocks > 0 {
             output.line(format_args!("{} of volumes would have older content", counted(losses.blocks, "block", "blocks")))?;

@@ -10,17 +10,22 @@ use std::sync::Arc;
 /// Looks up the requested backup. Says so if it is partial, or if a newer one was skipped because it is partial.
 pub(super) fn chosen(catalog: &Catalog, asked: &str, note: &dyn Fn(&str)) -> Result<Backup> {
     let Found { backup, newer_partial } = catalog.look_up(asked)?;
+    say_what_is_meant(&backup, newer_partial.as_ref(), note);
+    Ok(backup)
+}
+
+/// Says if a backup is partial, or if a newer one was skipped because it is partial.
+pub(super) fn say_what_is_meant(backup: &Backup, newer_partial: Option<&Backup>, note: &dyn Fn(&str)) {
     if let Some(partial) = newer_partial {
         note(&format!(
             "note: using {}, the newest complete backup; a newer one, {}, is partial: {} from it. `latest-any` selects that one",
-            facts(&backup),
-            facts(&partial),
-            missing(&partial)
+            facts(backup),
+            facts(partial),
+            missing(partial)
         ));
     } else if backup.is_partial() {
-        note(&format!("warning: backup {} is partial: {} from it", facts(&backup), missing(&backup)));
+        note(&format!("warning: backup {} is partial: {} from it", facts(backup), missing(backup)));
     }
-    Ok(backup)
 }
 
 fn facts(backup: &Backup) -> String {

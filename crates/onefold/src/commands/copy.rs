@@ -17,10 +17,12 @@ use indicatif::ProgressBar;
 use onefold_catalog::{Backup, BackupId, Catalog, CatalogError};
 use onefold_copy::{BackupOutcome, Backups, CopyError, Moved, Problem};
 use onefold_engine::{Descriptor, EngineError, Mode, random_name};
+use onefold_fs::Filesystems;
 use onefold_ground::words::nearest;
 use onefold_volume::Volumes;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use volumes::Reply;
 
@@ -51,7 +53,7 @@ struct Done {
     damaged: Vec<(Backup, Vec<Problem>)>,
     moved: Moved,
     volumes: Reply,
-    /// Why some backups or volumes could not even be listed.
+    /// Why some backups or volumes could not even be listed, and filesystems.
     left_out: Vec<String>,
 }
 
@@ -109,7 +111,7 @@ struct Chosen {
     newest: HashMap<String, u64>,
     /// Whether everything was asked for.
     is_whole: bool,
-    /// Damage that kept backups or volumes from being chosen.
+    /// Damage that kept backups or volumes from being chosen, and filesystems.
     left_out: Vec<String>,
 }
 
@@ -139,6 +141,9 @@ fn choose(options: &Copy, source: &Store) -> Result<Chosen> {
         if is_whole {
             volumes = opened.list().into_iter().map(|info| info.name).collect();
             left_out.extend_from_slice(opened.damaged());
+            let others = Filesystems::of(Arc::clone(opened.spaces()), source.filesystem_options()).list();
+            left_out
+                .extend(others.iter().map(|info| format!("filesystem {}: filesystems are not copied", printable(info.name.as_bytes()))));
         }
     }
     // From here on, only their chunks are read, so no writer waits.
@@ -366,7 +371,7 @@ fn report(options: &Copy, talk: Talk, done: &Done, time: Duration) -> Result<()>
             for (count, one, many) in [(done.damaged.len(), "backup", "backups"), (volumes.problems.len(), "volume", "volumes")] {
                 missing.extend((count > 0).then(|| counted(count as u64, one, many)));
             }
-            missing.extend((!done.left_out.is_empty()).then(|| "what could not be listed".to_owned()));
+            missing.extend((!done.left_out.is_empty()).then(|| "what is left out".to_owned()));
             output.line(format_args!("  PARTIAL  not copied: {}; see the errors above", missing.join(", ")))?;
         }
     }

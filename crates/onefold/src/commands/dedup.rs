@@ -1,37 +1,18 @@
 //! `onefold dedup`.
 
-use crate::cli::{Dedup, Wait};
+use crate::cli::Dedup;
 use crate::failure::{Exit, Failure, Result};
-use crate::session::{Session, StoreCommand};
+use crate::session::{Session, StoreCommand, store_command};
 use crate::units::{counted, size};
 use onefold_engine::Mode;
 use onefold_upkeep::{DedupOptions, DedupReport, Monitor, PruneOptions, PruneReport, dedup, prune};
 use serde_json::json;
-use std::path::Path;
 
 impl StoreCommand for Dedup {
-    fn name(&self) -> &'static str {
-        "dedup"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
+    store_command!("dedup", far, waits, ends_early, heavy);
 
     fn mode(&self) -> Mode {
         if self.dry_run { Mode::ReadOnly } else { Mode::ReadWrite }
-    }
-
-    fn ends_early(&self) -> bool {
-        true
-    }
-
-    fn is_heavy(&self) -> bool {
-        true
     }
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {

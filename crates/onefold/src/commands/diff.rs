@@ -4,25 +4,13 @@ use super::chosen::chosen;
 use crate::cli::Diff;
 use crate::failure::{Exit, Result};
 use crate::output::put_name;
-use crate::session::{Session, StoreCommand};
+use crate::session::{Session, StoreCommand, store_command};
 use crate::units::printable;
-use onefold_catalog::{Catalog, Change, Difference};
-use onefold_engine::Mode;
+use onefold_catalog::{Change, Difference};
 use serde_json::{Map, Value};
-use std::path::Path;
 
 impl StoreCommand for Diff {
-    fn name(&self) -> &'static str {
-        "diff"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::Snapshot
-    }
+    store_command!("diff", far, reads);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         run(self, session)
@@ -31,12 +19,13 @@ impl StoreCommand for Diff {
 
 /// Shows what differs between two backups. Differences are no failure: exit code 0.
 fn run(options: &Diff, session: &Session<'_>) -> Result<Exit> {
-    let catalog = Catalog::new(session.store.engine.clone());
+    let catalog = session.catalog();
     // Backups that are forgotten meanwhile are read to their end: none of their chunks is removed before.
     let _in_flight = session.store.engine.in_flight();
     let find = |asked: &str| chosen(&catalog, asked, &|text| session.advise(text));
     let (older, newer) = (find(&options.older)?, find(&options.newer)?);
     catalog.hold(&[&older, &newer])?;
+    session.audit_reads([&older, &newer]);
     let mut output = session.output();
     let mut printed = Ok(());
     onefold_catalog::diff(&catalog, &older, &newer, &mut |difference| {

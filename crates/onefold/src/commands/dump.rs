@@ -5,25 +5,12 @@ use super::chosen::chosen;
 use crate::cli::{ArchiveFormat, DamagedBytes, Dump};
 use crate::failure::{Exit, Failure, Result};
 use crate::progress::said;
-use crate::session::{Session, StoreCommand};
-use onefold_catalog::Catalog;
+use crate::session::{Session, StoreCommand, store_command};
 use onefold_client::{ClientError, Counter, Damaged, Monitor, Problem};
-use onefold_engine::Mode;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl StoreCommand for Dump {
-    fn name(&self) -> &'static str {
-        "dump"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::Snapshot
-    }
+    store_command!("dump", far, reads);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         run(self, session)
@@ -32,11 +19,12 @@ impl StoreCommand for Dump {
 
 /// Writes one file of a backup, or an archive, to standard output.
 fn run(options: &Dump, session: &Session<'_>) -> Result<Exit> {
-    let catalog = Catalog::new(session.store.engine.clone());
+    let catalog = session.catalog();
     // A backup that is forgotten meanwhile is read to its end: none of its chunks is removed before.
     let _in_flight = session.store.engine.in_flight();
     let backup = chosen(&catalog, &options.backup, &|text| session.advise(text))?;
     catalog.hold(&[&backup])?;
+    session.audit_reads([&backup]);
     let mut output = session.output();
     let damaged = match options.damaged {
         DamagedBytes::Fail => Damaged::Fail,

@@ -5,34 +5,18 @@ use super::ls::{absolute, kind, permissions, to_json};
 use crate::cli::Find;
 use crate::failure::{Exit, Failure, Result};
 use crate::output::Output;
-use crate::session::{Session, StoreCommand};
+use crate::session::{Session, StoreCommand, store_command};
 use crate::units::{local_time, number, printable, utc_time};
-use onefold_catalog::{Backup, Catalog, CatalogError, Content, Entry, SideBySide, Version, components, side_by_side};
+use onefold_catalog::{Backup, CatalogError, Content, Entry, SideBySide, Version, components, side_by_side};
 use onefold_client::Pattern;
-use onefold_engine::Mode;
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
-use std::path::Path;
 
 /// How many backups a line for people names. JSON names all.
 const NAMED_BACKUPS: usize = 6;
 
 impl StoreCommand for Find {
-    fn name(&self) -> &'static str {
-        "find"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::Snapshot
-    }
-
-    fn ends_early(&self) -> bool {
-        true
-    }
+    store_command!("find", far, reads, ends_early);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         run(self, session)
@@ -42,7 +26,7 @@ impl StoreCommand for Find {
 /// Looks for files in many backups at once. Finding nothing is no failure.
 fn run(options: &Find, session: &Session<'_>) -> Result<Exit> {
     let patterns = options.patterns.iter().map(|pattern| Ok(Pattern::new(pattern)?)).collect::<Result<Vec<_>>>()?;
-    let catalog = Catalog::new(session.store.engine.clone());
+    let catalog = session.catalog();
     // Backups that are forgotten meanwhile are read to their end: none of their chunks is removed before.
     let _in_flight = session.store.engine.in_flight();
     let (mut backups, damage) = catalog.list_sound()?;
@@ -57,6 +41,7 @@ fn run(options: &Find, session: &Session<'_>) -> Result<Exit> {
             .advise("`onefold backups` lists the backups"));
     }
     catalog.hold(&backups.iter().collect::<Vec<_>>())?;
+    session.audit_reads(&backups);
     backups.reverse();
     let mut finder = Finder { options, session, patterns, backups: &backups, output: session.output(), printed: Ok(()), damaged: 0 };
     // The backups named on the command line were found.

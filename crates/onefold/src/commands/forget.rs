@@ -2,32 +2,23 @@
 
 use super::backups::{State, to_json};
 use super::chosen::chosen;
-use crate::cli::{Forget, Wait};
+use crate::cli::Forget;
 use crate::clocks;
 use crate::failure::{Exit, Failure, Result};
 use crate::output::{Output, Table};
-use crate::session::{Session, StoreCommand};
+use crate::session::{Session, StoreCommand, store_command};
 use crate::units::{counted, local_time, local_zone, number, printable, size};
 use onefold_catalog::retention::{GroupPlan, Policy, Reason, plan};
 use onefold_catalog::{Backup, BackupId, Catalog, CatalogError};
 use onefold_engine::Mode;
+use onefold_fs_backup::{is_of_filesystem, tidy};
 use onefold_ground::words::nearest;
+use onefold_remote::accounts::Event;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
 
 impl StoreCommand for Forget {
-    fn name(&self) -> &'static str {
-        "forget"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
+    store_command!("forget", far, waits);
 
     fn mode(&self) -> Mode {
         if self.dry_run { Mode::Snapshot } else { Mode::ReadWrite }
@@ -44,7 +35,7 @@ type Plans = BTreeMap<String, GroupPlan>;
 /// Forgets backups, then reports what it did.
 fn run(options: &Forget, session: &Session<'_>) -> Result<Exit> {
     let policy = policy(options)?;
-    let catalog = Catalog::new(session.store.engine.clone());
+    let catalog = session.catalog();
     if !options.dry_run {
         // Checked again when backups are forgotten. Here it comes before all other errors, and also if there is nothing
         // to forget.
@@ -66,6 +57,16 @@ fn run(options: &Forget, session: &Session<'_>) -> Result<Exit> {
     }
     if !options.dry_run && !removed.is_empty() {
         catalog.remove_backups(&removed)?;
+        for backup in &removed {
+            session.audit(Event::Forget, Some(&backup.name), json!({"id": backup.id.to_string()}));
+        }
+        if removed.iter().any(is_of_filesystem) {
+            // The backups are gone whatever happens here.
+            let tidied = session.volumes().and_then(|volumes| Ok(tidy(volumes.spaces())?));
+            if let Err(error) = tidied {
+                session.note(format_args!("some of their space is still held; the next prune retries: {}", error.message));
+            }
+        }
     }
     let mut output = session.output();
     if options.format.json {

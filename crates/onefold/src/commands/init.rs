@@ -3,6 +3,7 @@
 use crate::cli::{ChunkerName, FingerprintName, Init, ProfileName};
 use crate::failure::{Exit, Failure, Result};
 use crate::output::Output;
+use crate::remote::is_url;
 use crate::settings;
 use crate::store::{SETTINGS_FILE, ground};
 use crate::talk::Talk;
@@ -20,6 +21,9 @@ use std::sync::Arc;
 
 /// Creates a store.
 pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
+    if is_url(&options.directory) {
+        return Err(Failure::cannot_run("a store is created on the machine that will have it").advise("give the name of a directory"));
+    }
     let descriptor = descriptor(options)?;
     descriptor.validate()?;
     let group = options.group.as_deref().map(group_number).transpose()?;

@@ -5,25 +5,13 @@ use super::chosen::chosen;
 use crate::cli::Ls;
 use crate::failure::{Exit, Result};
 use crate::output::put_name;
-use crate::session::{Session, StoreCommand};
+use crate::session::{Session, StoreCommand, store_command};
 use crate::units::{local_time, printable, utc_time};
 use onefold_catalog::{Backup, Catalog, CatalogError, Content, Entry, TreeWalk, components};
-use onefold_engine::Mode;
 use serde_json::{Map, Value};
-use std::path::Path;
 
 impl StoreCommand for Ls {
-    fn name(&self) -> &'static str {
-        "ls"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::Snapshot
-    }
+    store_command!("ls", far, reads);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         run(self, session)
@@ -32,11 +20,12 @@ impl StoreCommand for Ls {
 
 /// Lists what is in a backup, or in a directory of it.
 fn run(options: &Ls, session: &Session<'_>) -> Result<Exit> {
-    let catalog = Catalog::new(session.store.engine.clone());
+    let catalog = session.catalog();
     // A backup that is forgotten meanwhile is read to its end: none of its chunks is removed before.
     let _in_flight = session.store.engine.in_flight();
     let backup = chosen(&catalog, &options.backup, &|text| session.advise(text))?;
     catalog.hold(&[&backup])?;
+    session.audit_reads([&backup]);
     let starts = match &options.path {
         Some(path) => {
             let path = catalog_path(path);

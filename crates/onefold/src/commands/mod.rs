@@ -1,6 +1,7 @@
 //! The commands, one file each. A command opens what it needs, lets the parts work, and prints their results. It does
 //! nothing else.
 
+mod account;
 mod analyze;
 mod append_only;
 mod backup;
@@ -8,14 +9,18 @@ mod backups;
 mod bench;
 mod check;
 mod chosen;
+mod clocks;
 mod copy;
 mod dedup;
 mod diff;
 mod dump;
 mod find;
 mod forget;
+mod fs;
 mod init;
 mod ls;
+mod mount;
+mod place;
 mod protect;
 mod prune;
 mod restore;
@@ -32,6 +37,7 @@ use crate::console::{Console, Terminal};
 use crate::control;
 use crate::failure::{Exit, Failure, Result};
 use crate::output::Output;
+use crate::remote::{Server, is_url};
 use crate::secret::{Asking, Secret};
 use crate::session::{Session, StoreCommand};
 use crate::settings::Settings;
@@ -52,7 +58,10 @@ pub fn run(cli: Cli) -> Result<Exit> {
     let talk = Talk { quiet: cli.quiet, verbose: cli.verbose > 0 };
     match cli.command {
         Command::Init(options) => init::run(&options, talk),
-        Command::Backup(options) => backup::run(&options, talk),
+        Command::Backup(options) => match &options.fs {
+            Some(name) => on_store(Request::BackupFs(backup::of_filesystem(&options, name)), talk),
+            None => backup::run(&options, talk),
+        },
         Command::Backups(options) => on_store(Request::Backups(options), talk),
         Command::Forget(options) => on_store(Request::Forget(options), talk),
         Command::Prune(options) => on_store(Request::Prune(options), talk),
@@ -63,6 +72,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Diff(options) => on_store(Request::Diff(options), talk),
         Command::Restore(options) => restore::run(&options, talk),
         Command::Dump(options) => on_store(Request::Dump(options), talk),
+        Command::Mount(options) => mount::run(&options, talk),
         Command::Copy(options) => copy::run(&options, talk),
         Command::Volume(command) => match command {
             cli::Volume::Create(options) => on_store(Request::VolumeCreate(options), talk),
@@ -78,6 +88,19 @@ pub fn run(cli: Cli) -> Result<Exit> {
             cli::Volume::Import(options) => volume::copy::import(&options, talk),
             cli::Volume::Export(options) => volume::copy::export(&options, talk),
         },
+        Command::Fs(command) => match command {
+            cli::Fs::Create(mut options) => {
+                options.owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+                on_store(Request::FsCreate(options), talk)
+            }
+            cli::Fs::List(options) => on_store(Request::FsList(options), talk),
+            cli::Fs::Resize(options) => on_store(Request::FsResize(options), talk),
+            cli::Fs::Rename(options) => on_store(Request::FsRename(options), talk),
+            cli::Fs::Snapshot(options) => on_store(Request::FsSnapshot(options), talk),
+            cli::Fs::Clone(options) => on_store(Request::FsClone(options), talk),
+            cli::Fs::Rollback(options) => on_store(Request::FsRollback(options), talk),
+            cli::Fs::Delete(options) => on_store(Request::FsDelete(options), talk),
+        },
         Command::Serve(options) => serve::run(&options, talk),
         Command::Target(command) => match command {
             cli::Target::Create(options) => on_store(Request::TargetCreate(options), talk),
@@ -92,6 +115,22 @@ pub fn run(cli: Cli) -> Result<Exit> {
                 target::check_secret_file(&mut options)?;
                 on_store(Request::TargetChap(options), talk)
             }
+        },
+        Command::Account(command) => match command {
+            cli::Account::Create(mut options) => {
+                let file = account::with_new_secret(&mut options.new)?;
+                file.settle(on_store(Request::AccountCreate(options), talk))
+            }
+            cli::Account::List(options) => on_store(Request::AccountList(options), talk),
+            cli::Account::Show(options) => on_store(Request::AccountShow(options), talk),
+            cli::Account::Set(options) => on_store(Request::AccountSet(options), talk),
+            cli::Account::Rotate(mut options) => {
+                let file = account::with_new_secret(&mut options.new)?;
+                file.settle(on_store(Request::AccountRotate(options), talk))
+            }
+            cli::Account::Lock(options) => on_store(Request::AccountLock(options), talk),
+            cli::Account::Unlock(options) => on_store(Request::AccountUnlock(options), talk),
+            cli::Account::Delete(options) => on_store(Request::AccountDelete(options), talk),
         },
         Command::Session(command) => match command {
             cli::SessionCommand::List(options) => on_store(Request::SessionList(options), talk),
@@ -168,6 +207,8 @@ requests! {
     /// owner](StoreCommand::is_for_owner). It must not assume that nobody else uses the store: in a daemon, clients of
     /// its volumes continue.
     Backups(cli::Backups): "backups",
+    BackupFs(cli::BackupFs): "backup",
+    Clocks(clocks::Clocks): "backup",
     Forget(cli::Forget): "forget",
     Prune(cli::Prune): "prune",
     Dedup(cli::Dedup): "dedup",
@@ -186,6 +227,15 @@ requests! {
     VolumeRename(cli::VolumeRename): "volume rename",
     VolumeResize(cli::VolumeResize): "volume resize",
     VolumeDelete(cli::VolumeDelete): "volume delete",
+    FsCreate(cli::FsCreate): "fs create",
+    FsList(cli::FsList): "fs list",
+    FsResize(cli::FsResize): "fs resize",
+    FsRename(cli::FsRename): "fs rename",
+    FsSnapshot(cli::FsSnapshot): "fs snapshot",
+    FsClone(cli::FsClone): "fs clone",
+    FsRollback(cli::FsRollback): "fs rollback",
+    FsDelete(cli::FsDelete): "fs delete",
+    MountFs(cli::MountFs): "mount",
     TargetCreate(cli::TargetCreate): "target create",
     TargetList(cli::TargetList): "target list",
     TargetDelete(cli::TargetDelete): "target delete",
@@ -195,6 +245,14 @@ requests! {
     TargetAllow(cli::TargetAllow): "target allow",
     TargetDeny(cli::TargetDeny): "target deny",
     TargetChap(cli::TargetChap): "target chap",
+    AccountCreate(cli::AccountCreate): "account create",
+    AccountList(cli::AccountList): "account list",
+    AccountShow(cli::AccountShow): "account show",
+    AccountSet(cli::AccountSet): "account set",
+    AccountRotate(cli::AccountRotate): "account rotate",
+    AccountLock(cli::AccountLock): "account lock",
+    AccountUnlock(cli::AccountUnlock): "account unlock",
+    AccountDelete(cli::AccountDelete): "account delete",
     SessionList(cli::SessionList): "session list",
     SessionDrop(cli::SessionDrop): "session drop",
     Stats(cli::Stats): "stats",
@@ -213,6 +271,9 @@ fn on_store(request: Request, talk: Talk) -> Result<Exit> {
     let command = request.command();
     if command.ends_early() {
         terminal.watch_signals()?;
+    }
+    if is_url(command.directory()) {
+        return on_server(request, talk, &terminal);
     }
     if let Request::Check(options) = &request {
         if options.repair {
@@ -248,6 +309,20 @@ fn on_store(request: Request, talk: Talk) -> Result<Exit> {
     doer.run(request, talk, &terminal)
 }
 
+/// Has a server run the command.
+fn on_server(request: Request, talk: Talk, terminal: &Terminal) -> Result<Exit> {
+    let command = request.command();
+    let needs_the_store = matches!(&request, Request::Check(options) if options.repair || options.rebuild_index);
+    let connection = command.connection().filter(|_| !needs_the_store).ok_or_else(|| only_with_the_store(command.name()))?;
+    let client = Server::new(command.directory(), &connection)?.connect(terminal)?;
+    client.run(request, talk, terminal)
+}
+
+/// Returns the failure of a command that does not work over the network.
+fn only_with_the_store(command: &str) -> Failure {
+    Failure::cannot_run(format!("`{command}` needs the store itself, not a server")).advise("run it on the machine that has the store")
+}
+
 /// Who runs a command.
 enum Doer {
     /// This process: it has opened the store.
@@ -269,7 +344,10 @@ fn find_doer(
             .map(|engine| Store { engine, settings: settings.clone() }),
     };
     match opened {
-        Ok(store) => Ok(Ok(Doer::Here(Box::new(store)))),
+        Ok(store) => {
+            store.keep_no_unfinished(command.mode())?;
+            Ok(Ok(Doer::Here(Box::new(store))))
+        }
         Err(error) if error.holder().is_some() => match control::connect(command.directory())? {
             Some(daemon) => Ok(Ok(Doer::Daemon(daemon))),
             None => Ok(Err(error)),
@@ -300,7 +378,11 @@ impl Doer {
 }
 
 fn in_use(error: EngineError, command: &dyn StoreCommand) -> Failure {
-    let how = if command.mode() == Mode::Snapshot { "" } else { "; `--wait` waits for it" };
+    in_use_by_another(error, command.mode())
+}
+
+fn in_use_by_another(error: EngineError, mode: Mode) -> Failure {
+    let how = if mode == Mode::Snapshot { "" } else { "; `--wait` waits for it" };
     cannot_open(error).advise(format!(
         "wait until that process has ended, or stop it{how}. A daemon that is starting or stopping takes commands soon or no more, and its log says if it cannot \
          listen for them"

@@ -1,33 +1,18 @@
 //! `onefold protect`.
 
 use super::chosen::chosen;
-use crate::cli::{Protect, Until, Wait};
+use crate::cli::{Protect, Until};
 use crate::clocks;
 use crate::failure::{Exit, Failure, Result};
-use crate::session::{Session, StoreCommand};
+use crate::session::{Session, StoreCommand, store_command};
 use crate::units::{local_time, local_zone, printable, utc_time};
 use jiff::Timestamp;
-use onefold_catalog::{Backup, Catalog};
-use onefold_engine::Mode;
+use onefold_catalog::Backup;
+use onefold_remote::accounts::{Event, Permission};
 use serde_json::{Value, json};
-use std::path::Path;
 
 impl StoreCommand for Protect {
-    fn name(&self) -> &'static str {
-        "protect"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::ReadWrite
-    }
+    store_command!("protect", far, waits, writes);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         run(self, session)
@@ -37,14 +22,27 @@ impl StoreCommand for Protect {
 /// Protects backups, or ends their protection.
 fn run(options: &Protect, session: &Session<'_>) -> Result<Exit> {
     let until_ns = until_ns(options.until)?;
-    let catalog = Catalog::new(session.store.engine.clone());
+    let catalog = session.catalog();
     let backups: Vec<Backup> =
         options.backups.iter().map(|asked| chosen(&catalog, asked, &|text| session.advise(text))).collect::<Result<_>>()?;
     if let Some(doubt) = clocks::doubt(&session.store.engine) {
         session.advise(format!("warning: {doubt}"));
     }
     let before = catalog.protected()?;
+    if let Some(account) = session.account() {
+        // Over the network a protection only grows, unless an administrator says otherwise.
+        let shortens = |backup: &&Backup| before.get(&backup.id).is_some_and(|before| until_ns.is_none_or(|until_ns| until_ns < *before));
+        let is_refused = |backup: &Backup| !account.permissions.allows(Permission::Admin, &backup.name);
+        if let Some(backup) = backups.iter().filter(shortens).find(|backup| is_refused(backup)) {
+            let why = format!("the account may not end the protection of backup {} earlier", backup.id.short());
+            return Err(Failure::failed(why).advise("this takes the permission `admin` for the backup"));
+        }
+    }
     catalog.protect(&backups, until_ns)?;
+    for backup in &backups {
+        let details = json!({"id": backup.id.to_string(), "until": until_ns.map(utc_time)});
+        session.audit(Event::Protect, Some(&backup.name), details);
+    }
     let after = catalog.protected()?;
     let mut output = session.output();
     if options.format.json {

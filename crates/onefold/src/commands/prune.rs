@@ -1,38 +1,20 @@
 //! `onefold prune`.
 
 use crate::advice::KEPT_FOR_LOST;
-use crate::cli::{Prune, Wait};
+use crate::cli::Prune;
 use crate::failure::{Exit, Failure, Result};
-use crate::session::{Session, StoreCommand};
+use crate::session::{Session, StoreCommand, store_command};
 use crate::units::{counted, size};
 use onefold_engine::Mode;
+use onefold_remote::accounts::Event;
 use onefold_upkeep::{Monitor, PruneOptions, PruneReport, prune};
 use serde_json::json;
-use std::path::Path;
 
 impl StoreCommand for Prune {
-    fn name(&self) -> &'static str {
-        "prune"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
+    store_command!("prune", far, waits, ends_early, heavy);
 
     fn mode(&self) -> Mode {
         if self.dry_run { Mode::ReadOnly } else { Mode::ReadWrite }
-    }
-
-    fn ends_early(&self) -> bool {
-        true
-    }
-
-    fn is_heavy(&self) -> bool {
-        true
     }
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
@@ -44,12 +26,22 @@ impl StoreCommand for Prune {
 fn run(options: &Prune, session: &Session<'_>) -> Result<Exit> {
     if !options.dry_run {
         drop(session.store.engine.permit_deletion("prune")?);
+        // Data of forgotten backups of filesystems is unneeded only when their snapshots are gone.
+        onefold_fs_backup::tidy(session.volumes()?.spaces())?;
         // The data of deleted volumes is unneeded only when their mappings are gone.
         session.volumes()?.resume_deletions(&|| !session.is_cancelled())?;
     }
     let prune_options = PruneOptions { max_unused: options.max_unused.0, max_fill: options.max_fill.0, dry_run: options.dry_run };
     let pruned = prune(&session.store.engine, prune_options, session, &|| true);
     session.end_progress();
+    if !options.dry_run {
+        // An end by an error may have freed space too.
+        let details = match &pruned {
+            Ok(report) => json!({"removed_chunks": report.chunks, "freed_bytes": report.freed_bytes}),
+            Err(error) => json!({"error": error.to_string()}),
+        };
+        session.audit(Event::Prune, None, details);
+    }
     let report = pruned?;
     if !options.dry_run {
         // Merging took parity away from the neighbours of merged containers. If making parity fails, the freed space

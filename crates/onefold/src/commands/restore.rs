@@ -1,16 +1,17 @@
 //! `onefold restore`.
 
-use super::chosen::chosen;
+use super::place::{self, Place, Wanted};
 use super::{Talk, catalog_path};
 use crate::cli::{DamagedFile, OverwriteWhen, Restore};
+use crate::console::Terminal;
 use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::{Output, note};
 use crate::progress::{Shown, Watch};
-use crate::store::{SETTINGS_FILE, Store, cannot_open, ground, read_settings};
 use crate::units::{counted, duration, number, printable, rate, size};
-use onefold_catalog::{Backup, Catalog};
+use onefold_catalog::Backup;
 use onefold_client::{ClientError, Damaged, Overwrite, RestoreOptions, RestoreOutcome};
+use onefold_engine::Mode;
 use serde_json::json;
 use std::cell::RefCell;
 use std::os::unix::ffi::OsStrExt;
@@ -19,34 +20,39 @@ use std::time::{Duration, Instant};
 /// Restores files of a backup.
 pub fn run(options: &Restore, talk: Talk) -> Result<Exit> {
     let interrupt = Interrupt::watch()?;
-    let ground = ground(&options.store.directory)?;
-    let settings = read_settings(&options.store.directory.join(SETTINGS_FILE), true)?;
     // Shown once the backup is held: until then, writers of the store may have to wait.
     let said = RefCell::new(Vec::new());
     let say = |text: &str| said.borrow_mut().push(text.to_owned());
-    let store = Store::open_as_of_now(ground, settings, "restore", &say).map_err(cannot_open)?;
-    let catalog = Catalog::new(store.engine.clone());
-    let _in_flight = store.engine.in_flight();
-    let found = chosen(&catalog, &options.backup, &|text| {
+    let place = match place::server(&options.store.directory, &options.store.connection)? {
+        Some(mut server) => Place::There(server.connect(&Terminal::stopped_by(talk, interrupt.clone()))?),
+        None => {
+            let wanted = Wanted { directory: &options.store.directory, mode: Mode::Snapshot, command: "restore", wait: None };
+            Place::open(&wanted, &interrupt, talk, &say)?
+        }
+    };
+    let found = place.find(&options.backup, &|text| {
         if !talk.quiet {
             say(text)
         }
     });
-    let held = found.and_then(|backup| catalog.hold(&[&backup]).map(|()| backup).map_err(Failure::from));
+    let held = found.and_then(|meant| place.hold(&meant.backup).map(|()| meant));
     said.take().iter().for_each(note);
-    let backup = held?;
+    let meant = held?;
+    let backup = &meant.backup;
+    let _watching = place.watch(&interrupt, "stopped by a signal: the restore is not complete");
     let client_options = client_options(options);
     let began = Instant::now();
     let mut watch = Watch::new(talk, interrupt, Shown::of(talk, options.progress, options.format.json));
     if options.dry_run && !options.format.json {
         watch = watch.listing_plan();
     }
-    let restored = onefold_client::restore(&catalog, &backup, &client_options, &watch);
+    let restored = onefold_client::restore(&*place.repository(), backup, &client_options, &watch);
     watch.finish();
     let outcome = restored.map_err(|error| match error {
         ClientError::Cancelled => {
             Failure::interrupted("stopped by a signal: the restore is not complete").advise("run it again: it skips what is already there")
         }
+        error @ ClientError::Connection(_) => Failure::from(error).advise("run it again: it skips what is already there"),
         error => Failure::from(error),
     })?;
     let time = began.elapsed();
@@ -71,10 +77,11 @@ pub fn run(options: &Restore, talk: Talk) -> Result<Exit> {
             "partial": !outcome.is_complete(),
         }))?;
     } else if !talk.quiet {
-        print(&mut output, options, &backup, &outcome, time)?;
+        print(&mut output, options, backup, &outcome, time)?;
     }
     output.finish()?;
-    store.close()?;
+    drop(meant);
+    place.close()?;
     Ok(if outcome.is_complete() { Exit::Done } else { Exit::Partial })
 }
 
@@ -97,7 +104,7 @@ fn client_options(options: &Restore) -> RestoreOptions {
         },
         delete: options.delete,
         dry_run: options.dry_run,
-        store_directory: Some(options.store.directory.clone()),
+        store_directory: place::local_directory(&options.store.directory),
     }
 }
 

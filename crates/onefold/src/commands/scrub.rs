@@ -1,9 +1,9 @@
 //! `onefold scrub`, and the daemon's own scrub.
 
-use crate::cli::{Scrub, Wait};
+use crate::cli::Scrub;
 use crate::failure::{Exit, Failure, Result};
 use crate::output::Output;
-use crate::session::{Session, StoreCommand};
+use crate::session::{Session, StoreCommand, store_command};
 use crate::settings::Settings;
 use crate::store::Store;
 use crate::units::{counted, local_time, rate, size, utc_time};
@@ -12,35 +12,16 @@ use onefold_upkeep::{
     Clock, Monitor, NoMonitor, ScrubOptions, ScrubRate, ScrubReport, ScrubStatus, SystemClock, scrub, scrub_by, scrub_status,
 };
 use serde_json::{Value, json};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 impl StoreCommand for Scrub {
-    fn name(&self) -> &'static str {
-        "scrub"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
+    store_command!("scrub", far, waits, asks, ends_early);
 
     fn mode(&self) -> Mode {
         if self.status { Mode::Snapshot } else { Mode::ReadWrite }
-    }
-
-    fn asks_the_daemon(&self) -> bool {
-        true
-    }
-
-    fn ends_early(&self) -> bool {
-        true
     }
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {

@@ -2,23 +2,28 @@
 
 use super::stats::exceeds;
 use crate::advice::FULL;
-use crate::cli::Serve;
-use crate::control::ControlServer;
+use crate::cli::{self, Serve, StoreToOneself};
+use crate::control::{ControlServer, Host};
 use crate::daemon::Daemon;
 use crate::export::VolumeExports;
 use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::iscsi::{self, Iscsi as Targets, ShownUnit};
+use crate::mounts::{Mounts, whole_path};
+use crate::network::BackupServer;
+use crate::notify::Notifier;
 use crate::output::{Output, note};
-use crate::settings::{Iscsi, Nbd, Reclamation, Settings, parse_portal};
-use crate::store::{SETTINGS_FILE, Store, ground, read_settings};
+use crate::settings::{FileMount, Iscsi, Nbd, Reclamation, Settings, parse_portal};
+use crate::store::{SERVE, SETTINGS_FILE, Store, ground, read_settings};
 use crate::talk::Talk;
 use crate::units::{counted, printable, size};
 use crate::waiting::Waiting;
 use onefold_engine::{Engine, EngineError, Mode};
+use onefold_fs::Filesystems;
 use onefold_ground::Permissions;
 use onefold_iscsi::PortalConfig;
 use onefold_nbd::{Config, Limits, Listen, LocalAddress, Server, Tls, TlsFiles};
+use onefold_remote::services::server::Unfinished;
 use onefold_upkeep::{DedupOptions, NoMonitor, PruneOptions, Rests, SystemClock, UpkeepError, dedup, prune};
 use onefold_volume::{VolumeInfo, Volumes};
 use serde_json::json;
@@ -32,21 +37,56 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Serves until SIGINT or SIGTERM, then stops cleanly: requests in flight end, everything is flushed.
 pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
+    serve(options, settings(options)?, talk, None)
+}
+
+/// How long a mount waits for the process of another one, which may be ending.
+const WHILE_ENDING: cli::Span = cli::Span(10);
+
+/// Serves one mount and commands until the mount is gone, or until a signal. `mounted` is called when it is there.
+pub(super) fn for_a_mount(directory: &Path, mount: FileMount, talk: Talk, mounted: &mut Started<'_>) -> Result<Exit> {
+    let mut settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
+    (settings.nbd.listen, settings.nbd.socket) = (None, None);
+    settings.iscsi.listen.clear();
+    settings.backup.listen.clear();
+    settings.filesystems = vec![mount];
+    let options = Serve {
+        store: StoreToOneself { store: cli::Store { directory: directory.to_owned() }, wait: Some(cli::Wait::AtMost(WHILE_ENDING)) },
+        ..Serve::default()
+    };
+    serve(&options, settings, Talk { quiet: true, ..talk }, Some(mounted))
+}
+
+/// Is told where the filesystem is mounted.
+pub(super) type Started<'a> = dyn FnMut(&Path) -> Result<()> + 'a;
+
+/// Serves. `mounted`: only a mount is served, and that is its end, too.
+fn serve(options: &Serve, settings: Settings, talk: Talk, mounted: Option<&mut Started<'_>>) -> Result<Exit> {
+    crate::allocator::bound();
     let directory = &options.store.directory;
-    let settings = settings(options)?;
     let portals = portals(&settings.iscsi)?;
-    let config = config(&settings.nbd, !portals.is_empty())?;
+    let serves_backups = !settings.backup.listen.is_empty();
+    let config = config(&settings.nbd, !portals.is_empty() || serves_backups || !settings.filesystems.is_empty())?;
     let read_only = settings.nbd.read_only;
+    if read_only && serves_backups {
+        return Err(Failure::cannot_run("--backup and --read-only do not go together: clients make backups")
+            .advise("give accounts only the permission `read` instead"));
+    }
     let mode = if read_only { Mode::ReadOnly } else { Mode::ReadWrite };
     let store = Store::open_with(
         ground(directory)?,
         settings,
         mode,
-        "serve",
+        SERVE,
         &mut Waiting::until(options.store.wait, &Interrupt::default(), talk.quiet),
     )?;
     let volumes = Arc::new(Volumes::open(store.engine.clone(), store.volumes_options())?);
     let stopping = Arc::new(AtomicBool::new(false));
+    // Before anything is removed.
+    let unfinished = if serves_backups { Some(Arc::new(Unfinished::open(store.engine.clone())?)) } else { None };
+    if unfinished.is_none() && !read_only {
+        store.forget_unfinished()?;
+    }
     let cleaner = if read_only { None } else { Some(finish_deletions(&store, &volumes, &stopping)?) };
     let reclaimer = if read_only { None } else { reclaim(&store, &stopping)? };
     let scrubber = if read_only { None } else { super::scrub::beside_the_serving(&store, &stopping)? };
@@ -57,32 +97,70 @@ pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
         .map_err(|error| Failure::cannot_run(format!("cannot start threads: {error}")))?;
     let exports = Arc::new(VolumeExports::new(Arc::clone(&store.engine), Arc::clone(&volumes), read_only));
     let iscsi = if portals.is_empty() { None } else { Some(Arc::new(targets(&store, &volumes, portals.len(), read_only)?)) };
-    let daemon = Daemon { exports: Arc::clone(&exports), iscsi: iscsi.clone() };
+    let mounts = Arc::new(Mounts::new(Filesystems::of(Arc::clone(volumes.spaces()), store.filesystem_options()), directory));
+    let places = store.settings.filesystems.iter().map(|mount| mounts.mount(mount)).collect::<Result<Vec<_>>>();
+    let host = Host::new(store.clone(), Daemon::new(Arc::clone(&exports), iscsi.clone(), Arc::clone(&mounts)));
     // Beside a read-only daemon, reading commands open the store themselves.
-    let control = if read_only { None } else { listen_for_commands(directory, &store, daemon) };
+    let control = if read_only { None } else { listen_for_commands(directory, &host) };
+    let backups = match &unfinished {
+        Some(unfinished) => BackupServer::start(directory, &host, &store.settings.backup, unfinished).map(Some),
+        None => Ok(None),
+    };
+    drop(unfinished);
+    let notifier = Notifier::of_environment();
     let served = runtime.block_on(async {
+        let backups = backups.as_ref().map_err(Clone::clone)?.as_ref();
         let nbd = config.map(|config| Server::bind(config, exports)).transpose()?;
         let scsi = match &iscsi {
             Some(iscsi) => Some(bind_iscsi(&portals, iscsi, &store.settings.iscsi).await?),
             None => None,
         };
-        let shutdown = shutdown_signal(talk)?;
+        let places = places?;
+        let shutdown = shutdown_signal(talk, mounted.is_some())?;
         let nbd_addresses = nbd.as_ref().map_or_else(Vec::new, |server| server.local_addresses().cloned().collect());
         let iscsi_addresses = scsi.as_ref().map_or_else(Vec::new, |server| server.local_addresses().collect());
         let shown = iscsi.as_ref().map_or_else(Vec::new, |iscsi| iscsi.shown());
-        let served = Serving { nbd: &nbd_addresses, iscsi: &iscsi_addresses, targets: &shown, volumes: &volumes.list() };
-        announce(options, talk, &served, &store.settings.nbd)?;
+        let filesystems = mounts.list();
+        let served = Serving {
+            nbd: &nbd_addresses,
+            iscsi: &iscsi_addresses,
+            targets: &shown,
+            volumes: &volumes.list(),
+            filesystems: &filesystems,
+            backups,
+        };
+        let is_for_a_mount = mounted.is_some();
+        match (mounted, places.first()) {
+            (Some(mounted), Some(place)) => mounted(place)?,
+            _ => announce(options, talk, &served, &store.settings.nbd)?,
+        }
+        notifier.ready();
         let metrics = nbd.as_ref().map(Server::metrics);
+        let shutdown = async {
+            tokio::select! {
+                () = shutdown => {}
+                () = until_unmounted(&mounts, &host), if is_for_a_mount => {}
+            }
+            notifier.stopping();
+        };
         run_both(nbd, scsi, shutdown).await?;
         Ok::<_, Failure>(metrics.map(|metrics| metrics.snapshot()).unwrap_or_default())
     });
+    // Commands end before the store closes. Backups of clients that are not done are dropped.
+    host.stop();
     drop(control);
+    drop(backups);
+    host.wait();
+    drop(host);
     // The runtime ends before the volumes: after it, no request can reach a volume.
     drop(runtime);
     stopping.store(true, Ordering::Relaxed);
     if let Some(iscsi) = &iscsi {
         iscsi.stop();
     }
+    let unmounted =
+        mounts.end(&|place| note(format_args!("{} is in use: what programs have open there is taken away from them", place.display())));
+    drop(mounts);
     // Whatever happened to the server, everything that clients wrote becomes durable first. The threads may take a
     // while to end.
     let flushed = if read_only { Ok(()) } else { volumes.flush() };
@@ -95,6 +173,7 @@ pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
     drop(volumes);
     let closed = store.close();
     let metrics = served?;
+    unmounted?;
     flushed?;
     closed?;
     let requests: u64 = metrics.requests.iter().sum();
@@ -121,6 +200,13 @@ pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
         ));
     }
     Ok(Exit::Done)
+}
+
+/// Ends when nothing is mounted any more, and no command runs.
+async fn until_unmounted(mounts: &Mounts, host: &Host) {
+    while !mounts.is_over(|| host.is_idle()) {
+        tokio::time::sleep(STOP_INTERVAL).await;
+    }
 }
 
 /// Serves until `shutdown` ends or one of the servers fails. Then the other one stops too.
@@ -168,6 +254,7 @@ fn targets(store: &Store, volumes: &Arc<Volumes>, portals: usize, is_read_only: 
     let options = iscsi::Options {
         is_read_only,
         allows_open_off_loopback: store.settings.iscsi.allow_open_off_loopback,
+        low_space_percent: store.settings.iscsi.low_space_percent,
         ports: (1..=portals as u16).collect(),
         targets: store.settings.targets.clone(),
     };
@@ -202,6 +289,9 @@ fn settings(options: &Serve) -> Result<Settings> {
     if !options.iscsi.is_empty() {
         settings.iscsi.listen = options.iscsi.iter().filter(|portal| *portal != "none" && !portal.is_empty()).cloned().collect();
     }
+    if !options.backup.is_empty() {
+        settings.backup.listen = options.backup.iter().filter(|address| *address != "none" && !address.is_empty()).cloned().collect();
+    }
     lay(&options.nbd_socket, &mut nbd.socket);
     lay(&options.tls_certificate, &mut nbd.tls_certificate);
     lay(&options.tls_key, &mut nbd.tls_key);
@@ -210,6 +300,9 @@ fn settings(options: &Serve) -> Result<Settings> {
     nbd.tls_required |= options.tls_required || nbd.tls_client_ca.is_some();
     nbd.allow_plain_off_loopback |= options.allow_plain_off_loopback;
     nbd.read_only |= options.read_only;
+    for mount in &options.fs {
+        settings.filesystems.push(FileMount { place: whole_path(&mount.place), ..mount.clone() });
+    }
     settings.check().map_err(Failure::cannot_run)?;
     Ok(settings)
 }
@@ -274,8 +367,8 @@ pub(super) fn iscsi_limits(settings: &Iscsi) -> onefold_iscsi::Limits {
 
 /// Accepts commands for this store. On a file system without sockets this fails, and clients of the volumes are served
 /// all the same.
-fn listen_for_commands(directory: &Path, store: &Store, daemon: Daemon) -> Option<ControlServer> {
-    let listening = ControlServer::start(directory, store.clone(), daemon);
+fn listen_for_commands(directory: &Path, host: &Arc<Host>) -> Option<ControlServer> {
+    let listening = ControlServer::start(directory, host);
     listening
         .inspect_err(|error| {
             tracing::warn!("no command can use the store beside this daemon: cannot listen at {}/control: {error}", directory.display());
@@ -401,12 +494,15 @@ fn join_copies(engine: &Arc<Engine>, settings: Reclamation, left_bytes: &mut u64
 
 /// Ends when SIGINT or SIGTERM comes. It watches from the call on, so that no signal gets lost between binding and
 /// serving. A second signal ends the process at once. Data that was not flushed is then lost, as after a crash.
-fn shutdown_signal(talk: Talk) -> Result<impl Future<Output = ()>> {
+fn shutdown_signal(talk: Talk, hangs_up: bool) -> Result<impl Future<Output = ()>> {
     let watch = |kind| signal(kind).map_err(|error| Failure::cannot_run(format!("cannot watch for signals: {error}")));
     let (mut interrupt, mut terminate) = (watch(SignalKind::interrupt())?, watch(SignalKind::terminate())?);
+    // The terminal of a mount may be closed.
+    let mut hangup = hangs_up.then(|| watch(SignalKind::hangup())).transpose()?;
     let again = Interrupt::watch()?;
     Ok(async move {
         tokio::select! {
+            _ = async { hangup.as_mut()?.recv().await }, if hangup.is_some() => {}
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
         }
@@ -422,6 +518,8 @@ struct Serving<'a> {
     iscsi: &'a [SocketAddr],
     targets: &'a [(String, Vec<ShownUnit>)],
     volumes: &'a [VolumeInfo],
+    filesystems: &'a [(String, PathBuf)],
+    backups: Option<&'a BackupServer>,
 }
 
 /// Prints what is served and how to connect.
@@ -438,6 +536,9 @@ fn announce(options: &Serve, talk: Talk, serving: &Serving<'_>, nbd: &Nbd) -> Re
             "volumes": serving.volumes.iter().map(volume).collect::<Vec<_>>(),
             "iscsi_portals": serving.iscsi.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "targets": serving.targets.iter().map(target).collect::<Vec<_>>(),
+            "mounts": serving.filesystems.iter().map(|(name, place)| json!({"filesystem": name, "mounted": place.display().to_string()})).collect::<Vec<_>>(),
+            "backup_addresses": serving.backups.map_or_else(Vec::new, |server| server.addresses().iter().map(ToString::to_string).collect()),
+            "backup_fingerprint": serving.backups.map(|server| server.fingerprint().to_string()),
         }))?;
         return output.finish();
     }
@@ -458,7 +559,18 @@ fn announce(options: &Serve, talk: Talk, serving: &Serving<'_>, nbd: &Nbd) -> Re
         ));
     }
     announce_targets(serving);
-    if volumes.is_empty() {
+    for (name, place) in serving.filesystems {
+        note(format_args!("filesystem {} is mounted at {}", printable(name.as_bytes()), place.display()));
+    }
+    if let Some(server) = serving.backups {
+        let addresses: Vec<String> = server.addresses().iter().map(ToString::to_string).collect();
+        note(format_args!("serving backups at {}", addresses.join(" and ")));
+        note(format_args!("  certificate {}", server.fingerprint()));
+        note(
+            "  on another machine: onefold backup --store onefold://ACCOUNT@HOST --name NAME PATH; `onefold account create` makes accounts",
+        );
+    }
+    if volumes.is_empty() && (!uris.is_empty() || !serving.iscsi.is_empty()) {
         note("there is no volume yet: `onefold volume create NAME --size SIZE` creates one");
     }
     if let Some((volume, address)) = volumes.first().zip(serving.nbd.first()) {

@@ -4,12 +4,10 @@ use crate::cli::{SessionDrop, SessionList};
 use crate::failure::{Exit, Failure, Result};
 use crate::iscsi::Iscsi;
 use crate::output::Table;
-use crate::session::{Session, StoreCommand};
+use crate::session::{Session, StoreCommand, store_command};
 use crate::units::{counted, local_time, number, printable, size, utc_time};
-use onefold_engine::Mode;
 use onefold_iscsi::{Handle, SessionInfo};
 use serde_json::{Value, json};
-use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The daemon's server.
@@ -26,21 +24,7 @@ fn server<'a>(session: &'a Session<'_>) -> Result<&'a Handle> {
 }
 
 impl StoreCommand for SessionList {
-    fn name(&self) -> &'static str {
-        "session list"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::Snapshot
-    }
-
-    fn asks_the_daemon(&self) -> bool {
-        true
-    }
+    store_command!("session list", reads, asks);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         let list = server(session)?.sessions();
@@ -110,21 +94,7 @@ pub(super) fn to_json(info: &SessionInfo) -> Value {
 }
 
 impl StoreCommand for SessionDrop {
-    fn name(&self) -> &'static str {
-        "session drop"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::Snapshot
-    }
-
-    fn asks_the_daemon(&self) -> bool {
-        true
-    }
+    store_command!("session drop", reads, asks);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         let server = server(session)?;

@@ -4,40 +4,35 @@ use super::scrub;
 use crate::cli::Stats;
 use crate::failure::{Exit, Failure, Result};
 use crate::output::{Output, Table};
-use crate::session::{Session, StoreCommand};
+use crate::session::{Session, StoreCommand, store_command};
 use crate::store::Store;
 use crate::units::{counted, duration, number, rate, size, times_less};
-use onefold_catalog::Catalog;
-use onefold_engine::{Mode, Statistics, StoreProfile};
+use onefold_engine::{Statistics, StoreProfile};
 use onefold_upkeep::{Monitor, ScrubStatus, scrub_status};
 use serde_json::{Map, Value, json};
-use std::path::Path;
 use std::time::Duration;
 
-/// What volumes and backups hold.
+/// What volumes, backups and filesystems hold.
+#[derive(Default)]
 struct Contents {
     backups: u64,
     backup_bytes: u64,
     volumes: u64,
     volume_bytes: u64,
+    filesystems: u64,
+    filesystem_bytes: u64,
+    files: u64,
+}
+
+impl Contents {
+    /// Returns what they would have without deduplication, bytes.
+    fn logical_bytes(&self) -> u64 {
+        self.backup_bytes + self.volume_bytes + self.filesystem_bytes
+    }
 }
 
 impl StoreCommand for Stats {
-    fn name(&self) -> &'static str {
-        "stats"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::Snapshot
-    }
-
-    fn asks_the_daemon(&self) -> bool {
-        true
-    }
+    store_command!("stats", far, reads, asks);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         run(self, session)
@@ -46,8 +41,8 @@ impl StoreCommand for Stats {
 
 /// Shows what is in the store and what it costs.
 fn run(options: &Stats, session: &Session<'_>) -> Result<Exit> {
-    let mut contents = Contents { backups: 0, backup_bytes: 0, volumes: 0, volume_bytes: 0 };
-    Catalog::new(session.store.engine.clone()).visit(&mut |backup| {
+    let mut contents = Contents::default();
+    session.catalog().visit(&mut |backup| {
         contents.backups += 1;
         contents.backup_bytes += backup.statistics.logical_bytes;
     })?;
@@ -65,6 +60,15 @@ fn run(options: &Stats, session: &Session<'_>) -> Result<Exit> {
             // In a daemon, others may delete volumes meanwhile.
             Err(_) if volumes.get(&info.name).is_err() => {}
             Err(failure) => return Err(failure),
+        }
+    }
+    let all = session.filesystems()?;
+    for info in all.list() {
+        // In a daemon, others may delete filesystems meanwhile. What is damaged is told by `check`.
+        if let Ok(used) = all.usage(&info.name) {
+            contents.filesystems += 1;
+            contents.filesystem_bytes += used.used_bytes;
+            contents.files += used.inodes;
         }
     }
     let statistics = session.store.engine.statistics()?;
@@ -116,7 +120,7 @@ fn ratio(whole: u64, part: u64) -> Option<f64> {
 }
 
 fn to_json(contents: &Contents, statistics: &Statistics, scrubbed: &ScrubStatus, debt: MergeDebt) -> Value {
-    let logical = contents.backup_bytes + contents.volume_bytes;
+    let logical = contents.logical_bytes();
     let profile: Map<String, Value> = statistics
         .activity
         .profile
@@ -137,6 +141,7 @@ fn to_json(contents: &Contents, statistics: &Statistics, scrubbed: &ScrubStatus,
         "logical_bytes": logical,
         "backup_bytes": contents.backup_bytes,
         "volume_bytes": contents.volume_bytes,
+        "filesystem_bytes": contents.filesystem_bytes,
         "unique_bytes": statistics.unique_bytes,
         "stored_bytes": statistics.stored_bytes,
         "unused_bytes": statistics.dead_bytes,
@@ -165,6 +170,8 @@ fn to_json(contents: &Contents, statistics: &Statistics, scrubbed: &ScrubStatus,
         "index_cache_misses": statistics.index_cache_misses,
         "backups": contents.backups,
         "volumes": contents.volumes,
+        "filesystems": contents.filesystems,
+        "filesystem_files": contents.files,
         "scrub": scrub::to_json(scrubbed),
         "parity_groups": statistics.parity_groups,
         "parity_containers": statistics.parity_containers,
@@ -275,17 +282,18 @@ fn print(
     scrubbed: &ScrubStatus,
     debt: MergeDebt,
 ) -> Result<()> {
-    let logical = contents.backup_bytes + contents.volume_bytes;
+    let logical = contents.logical_bytes();
     let times = |whole, part| times_less(whole, part).map_or_else(String::new, |times| format!("  ({times})"));
     let (unique, stored) = (statistics.unique_bytes, statistics.stored_bytes);
     let beginning = [
         (
             "logical",
             format!(
-                "{}  (in {} and {})",
+                "{}  (in {}, {} and {})",
                 size(logical),
                 counted(contents.backups, "backup", "backups"),
-                counted(contents.volumes, "volume", "volumes")
+                counted(contents.volumes, "volume", "volumes"),
+                counted(contents.filesystems, "filesystem", "filesystems")
             ),
         ),
         ("unique", format!("{}{}", size(unique), times(logical, unique))),

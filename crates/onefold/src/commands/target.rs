@@ -3,18 +3,16 @@
 mod access;
 mod list;
 
-use crate::cli::{TargetAttach, TargetCreate, TargetDelete, TargetDetach, TargetSet, TargetSettings, Wait};
+use crate::cli::{TargetAttach, TargetCreate, TargetDelete, TargetDetach, TargetSet, TargetSettings};
 use crate::failure::{Exit, Failure, Result};
 use crate::iscsi::Iscsi;
-use crate::session::{Session, StoreCommand};
+use crate::session::{Session, StoreCommand, store_command};
 use crate::settings::FileUnit;
 use crate::units::{counted, printable, size};
-use onefold_engine::Mode;
 use onefold_ground::words::nearest;
 use onefold_targets::{Known, Target, TargetError, Unit, change};
 use onefold_volume::VolumeInfo;
 use serde_json::json;
-use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(super) use access::check_secret_file;
@@ -101,21 +99,7 @@ fn apply(settings: &TargetSettings, target: &mut Target) {
 }
 
 impl StoreCommand for TargetCreate {
-    fn name(&self) -> &'static str {
-        "target create"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::ReadWrite
-    }
+    store_command!("target create", waits, writes);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         let created_ns =
@@ -147,21 +131,7 @@ impl StoreCommand for TargetCreate {
 }
 
 impl StoreCommand for TargetDelete {
-    fn name(&self) -> &'static str {
-        "target delete"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::ReadWrite
-    }
+    store_command!("target delete", waits, writes);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         check_not_of_settings(session, &self.name)?;
@@ -190,21 +160,7 @@ impl StoreCommand for TargetDelete {
 }
 
 impl StoreCommand for TargetSet {
-    fn name(&self) -> &'static str {
-        "target set"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::ReadWrite
-    }
+    store_command!("target set", waits, writes);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         let TargetSettings { read_only, max_sessions, header_digest, data_digest } = self.settings;
@@ -232,21 +188,7 @@ fn note_sessions(session: &Session<'_>, target: &str, is_of_logins: bool) {
 }
 
 impl StoreCommand for TargetAttach {
-    fn name(&self) -> &'static str {
-        "target attach"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::ReadWrite
-    }
+    store_command!("target attach", waits, writes);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         check_not_of_settings(session, &self.target)?;
@@ -285,21 +227,7 @@ impl StoreCommand for TargetAttach {
 }
 
 impl StoreCommand for TargetDetach {
-    fn name(&self) -> &'static str {
-        "target detach"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::ReadWrite
-    }
+    store_command!("target detach", waits, writes);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         let info = self.volume.as_ref().map(|name| volume(session, name)).transpose()?;

@@ -12,7 +12,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The name of the socket in a store.
 pub(super) const NAME: &str = "control";
@@ -20,19 +20,28 @@ pub(super) const NAME: &str = "control";
 const BACKLOG: i32 = 16;
 
 /// The address of a socket, with what must stay open while it is used.
-struct Address {
+#[derive(Debug)]
+pub(super) struct Address {
+    /// A path that is short enough.
+    pub path: PathBuf,
     address: SocketAddrUnix,
     _directory: Option<OwnedFd>,
 }
 
-fn address(directory: &Path) -> io::Result<Address> {
-    match SocketAddrUnix::new(directory.join(NAME)) {
-        Ok(address) => Ok(Address { address, _directory: None }),
+/// Returns the address of a store's socket. `None`: there is no such directory.
+pub(super) fn address(directory: &Path) -> io::Result<Option<Address>> {
+    let path = directory.join(NAME);
+    match SocketAddrUnix::new(&path) {
+        Ok(address) => Ok(Some(Address { path, address, _directory: None })),
         Err(Errno::NAMETOOLONG) => {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let opened = rustix::fs::open(directory, flags, Mode::empty())?;
-            let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{NAME}", opened.as_raw_fd()))?;
-            Ok(Address { address, _directory: Some(opened) })
+            let opened = match rustix::fs::open(directory, flags, Mode::empty()) {
+                Err(Errno::NOENT) => return Ok(None),
+                opened => opened?,
+            };
+            let path = PathBuf::from(format!("/proc/self/fd/{}/{NAME}", opened.as_raw_fd()));
+            let address = SocketAddrUnix::new(&path)?;
+            Ok(Some(Address { path, address, _directory: Some(opened) }))
         }
         Err(error) => Err(error.into()),
     }
@@ -53,7 +62,7 @@ pub(super) fn listen(directory: &Path) -> io::Result<UnixListener> {
     let socket = socket()?;
     // Set before the socket has a name, so that others can never connect.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    let address = address(directory)?;
+    let address = address(directory)?.ok_or(ErrorKind::NotFound)?;
     rustix::net::bind(&socket, &address.address)?;
     // The umask has taken its part of the mode.
     let mode = if is_shared(directory)? { Permissions::SHARED.file } else { Permissions::PRIVATE.file };
@@ -75,10 +84,7 @@ pub(super) fn remove(directory: &Path) -> io::Result<()> {
 
 /// Connects to the daemon. `None`: no daemon listens there.
 pub(super) fn connect(directory: &Path) -> io::Result<Option<UnixStream>> {
-    let address = match address(directory) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        address => address?,
-    };
+    let Some(address) = address(directory)? else { return Ok(None) };
     let socket = socket()?;
     match rustix::net::connect(&socket, &address.address) {
         Ok(()) => Ok(Some(socket.into())),

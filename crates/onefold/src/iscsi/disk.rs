@@ -15,13 +15,15 @@ pub(super) struct VolumeDisk {
     size: AtomicU64,
     /// Whether changes are refused although the volume could take them. A target may be set to this while it is in use.
     is_protected: AtomicBool,
+    /// Initiators get a warning when less than this part of the store's device is free, percent.
+    low_space_percent: u64,
 }
 
 type Result<T> = std::result::Result<T, DiskError>;
 
 impl VolumeDisk {
-    pub(super) fn new(volume: Arc<Volume>, size: u64, is_protected: bool) -> VolumeDisk {
-        VolumeDisk { volume, size: AtomicU64::new(size), is_protected: AtomicBool::new(is_protected) }
+    pub(super) fn new(volume: Arc<Volume>, size: u64, is_protected: bool, low_space_percent: u64) -> VolumeDisk {
+        VolumeDisk { volume, size: AtomicU64::new(size), is_protected: AtomicBool::new(is_protected), low_space_percent }
     }
 
     /// Records the volume's new size.
@@ -114,7 +116,7 @@ impl Disk for VolumeDisk {
     fn space(&self) -> Option<Space> {
         let space = self.volume.space().ok()?;
         let used_bytes = space.total_bytes.saturating_sub(space.free_bytes);
-        Some(Space { used_bytes, available_bytes: space.free_bytes, low_bytes: space.total_bytes / LOW_SPACE_PARTS })
+        Some(Space { used_bytes, available_bytes: space.free_bytes, low_bytes: space.total_bytes / 100 * self.low_space_percent })
     }
 
     fn capture(&self, offset: u64, length: u64) -> Result<Arc<dyn Content>> {
@@ -128,9 +130,6 @@ impl Disk for VolumeDisk {
         }
     }
 }
-
-/// Initiators get a warning when less than this part of the store's device is free: a twentieth.
-const LOW_SPACE_PARTS: u64 = 20;
 
 /// A range of a volume as it was. Copying it moves mappings only.
 #[derive(Debug)]
@@ -166,7 +165,7 @@ mod tests {
         let engine = Engine::open(shared, settings, Mode::ReadWrite, "test").unwrap();
         let volumes = Volumes::open(engine, VolumesOptions { dirty_bytes: 1 << 20, ..VolumesOptions::default() }).unwrap();
         volumes.create("disk", 1 << 40, 256 << 10, None).unwrap();
-        let disk = VolumeDisk::new(volumes.get("disk").unwrap(), 1 << 40, false);
+        let disk = VolumeDisk::new(volumes.get("disk").unwrap(), 1 << 40, false, 5);
         let mut old = vec![0; 4096];
         onefold_ground::fill_random(&mut old).unwrap();
         disk.write(0, &old, true).unwrap();

@@ -52,6 +52,8 @@ pub struct Options {
     pub is_read_only: bool,
     /// Whether targets without rules are open to everybody who can reach this machine.
     pub allows_open_off_loopback: bool,
+    /// Initiators are warned when less than this part of the store's device is free, percent.
+    pub low_space_percent: u64,
     /// Numbers of the target ports.
     pub ports: Vec<u16>,
     /// Targets of the settings file.
@@ -287,7 +289,7 @@ impl Iscsi {
         if info.size < u64::from(block_bytes) {
             return Err(Failure::failed(format!("its size, {}, is less than a logical block of {block_bytes} bytes", size(info.size))));
         }
-        let disk = Arc::new(VolumeDisk::new(self.volumes.get(&info.name)?, info.size, is_protected));
+        let disk = Arc::new(VolumeDisk::new(self.volumes.get(&info.name)?, info.size, is_protected, self.options.low_space_percent));
         let options = UnitOptions {
             identity: identity(&self.engine, info),
             logical_block_bytes: block_bytes,

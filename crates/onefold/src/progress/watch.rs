@@ -104,55 +104,16 @@ impl Watch {
 
     /// Returns the problems as JSON.
     pub fn problems_json(&self) -> Value {
-        let object = |problem: &Problem| {
-            let mut object = Map::new();
-            put_name(&mut object, "path", &problem.path);
-            object.insert("reason".to_owned(), problem.reason.as_str().into());
-            object.insert("severity".to_owned(), severity(problem).into());
-            if !problem.lost.is_empty() {
-                let range = |lost: &std::ops::Range<u64>| json!({ "offset": lost.start, "length": lost.end - lost.start });
-                object.insert("lost".to_owned(), problem.lost.iter().map(range).collect());
-            }
-            Value::Object(object)
-        };
-        self.problems().iter().map(object).collect()
+        problems_json(&self.problems())
     }
 
-    /// Returns how often each kind of problem occurred, with the first path of each: for the end of a long list that
-    /// nobody reads.
+    /// Returns a [`summary`] of the problems.
     pub fn summary(&self, severity: Severity) -> Vec<String> {
-        let problems = self.problems();
-        // Problems without a path were shown before the work began.
-        let problems = problems.iter().filter(|problem| problem.path != WHOLE);
-        let mut kinds: BTreeMap<String, (u64, &Problem)> = BTreeMap::new();
-        for problem in problems.filter(|problem| problem.severity == severity) {
-            kinds.entry(kind(&problem.reason)).or_insert((0, problem)).0 += 1;
-        }
-        let mut kinds: Vec<(u64, &Problem)> = kinds.into_values().collect();
-        kinds.sort_by_key(|(number, problem)| (std::cmp::Reverse(*number), &problem.path));
-        let rest: u64 = kinds.iter().skip(KINDS).map(|(number, _)| number).sum();
-        let line = |(number, problem): &(u64, &Problem)| match number {
-            1 => format!("{}: {}", printable(&problem.path), problem.reason),
-            _ => format!(
-                "{}: {}, and {}",
-                printable(&problem.path),
-                problem.reason,
-                counted(
-                    number - 1,
-                    "more of the same kind",
-                    "more of the \
-                same kind"
-                )
-            ),
-        };
-        let mut lines: Vec<String> = kinds.iter().take(KINDS).map(line).collect();
-        if rest > 0 {
-            lines.push(format!("{} of other kinds", number(rest)));
-        }
-        lines
+        summary(&self.problems(), severity)
     }
 
-    fn problems(&self) -> MutexGuard<'_, Vec<Problem>> {
+    /// Returns the problems so far.
+    pub fn problems(&self) -> MutexGuard<'_, Vec<Problem>> {
         // The list is complete whenever its lock is free, even after a panic.
         self.problems.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -200,6 +161,55 @@ fn severity(problem: &Problem) -> &'static str {
         Severity::Warning => "warning",
         Severity::Error => "error",
     }
+}
+
+/// Returns problems as JSON.
+pub fn problems_json(problems: &[Problem]) -> Value {
+    let object = |problem: &Problem| {
+        let mut object = Map::new();
+        put_name(&mut object, "path", &problem.path);
+        object.insert("reason".to_owned(), problem.reason.as_str().into());
+        object.insert("severity".to_owned(), severity(problem).into());
+        if !problem.lost.is_empty() {
+            let range = |lost: &std::ops::Range<u64>| json!({ "offset": lost.start, "length": lost.end - lost.start });
+            object.insert("lost".to_owned(), problem.lost.iter().map(range).collect());
+        }
+        Value::Object(object)
+    };
+    problems.iter().map(object).collect()
+}
+
+/// Returns how often each kind of problem occurred, with the first path of each: for the end of a long list that
+/// nobody reads.
+pub fn summary(problems: &[Problem], severity: Severity) -> Vec<String> {
+    // Problems without a path were shown before the work began.
+    let problems = problems.iter().filter(|problem| problem.path != WHOLE);
+    let mut kinds: BTreeMap<String, (u64, &Problem)> = BTreeMap::new();
+    for problem in problems.filter(|problem| problem.severity == severity) {
+        kinds.entry(kind(&problem.reason)).or_insert((0, problem)).0 += 1;
+    }
+    let mut kinds: Vec<(u64, &Problem)> = kinds.into_values().collect();
+    kinds.sort_by_key(|(number, problem)| (std::cmp::Reverse(*number), &problem.path));
+    let rest: u64 = kinds.iter().skip(KINDS).map(|(number, _)| number).sum();
+    let line = |(number, problem): &(u64, &Problem)| match number {
+        1 => format!("{}: {}", printable(&problem.path), problem.reason),
+        _ => format!(
+            "{}: {}, and {}",
+            printable(&problem.path),
+            problem.reason,
+            counted(
+                number - 1,
+                "more of the same kind",
+                "more of the \
+            same kind"
+            )
+        ),
+    };
+    let mut lines: Vec<String> = kinds.iter().take(KINDS).map(line).collect();
+    if rest > 0 {
+        lines.push(format!("{} of other kinds", number(rest)));
+    }
+    lines
 }
 
 /// Formats a problem on one line. A restore's paths start at the root of the backup, so they are shown as `ls` shows

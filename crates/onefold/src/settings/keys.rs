@@ -47,8 +47,10 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// A list of filters.
     Chain,
-    /// A list of addresses to listen on.
+    /// A list of portals to listen on.
     Portals,
+    /// A list of addresses to listen on.
+    Addresses,
 }
 
 impl Kind {
@@ -62,6 +64,7 @@ impl Kind {
             Kind::Text => "a text; \"\" for none".to_owned(),
             Kind::Choice(names) => names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", "),
             Kind::Portals => "a list of addresses with ports".to_owned(),
+            Kind::Addresses => "a list of addresses, perhaps with ports".to_owned(),
             Kind::Chain => format!("a list of filters in their order: {}; `chunk-index` must be among them", super::FILTERS.join(", ")),
         }
     }
@@ -399,11 +402,115 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         section: "iscsi",
+        name: "low_space_percent",
+        default: "5",
+        kind: Kind::Count { least: 0, most: 100 },
+        about: "Initiators are warned (SCSI: thin provisioning soft threshold reached) when less than this percentage of the store's device is free; 0: never.",
+        set: |settings, value| settings.iscsi.low_space_percent = value.number(),
+    },
+    Key {
+        section: "iscsi",
         name: "allow_open_off_loopback",
         default: "false",
         kind: Kind::Flag,
         about: "Serve targets without any rule of access on addresses that other machines can reach.",
         set: |settings, value| settings.iscsi.allow_open_off_loopback = value.flag(),
+    },
+    Key {
+        section: "mount",
+        name: "commit_interval_ms",
+        default: "5000",
+        kind: Kind::Count { least: 10, most: 600_000 },
+        about: "What programs wrote to a mounted filesystem and did not sync is stored after this many milliseconds; a crash may lose what is younger.",
+        set: |settings, value| settings.commit_interval_ms = value.number(),
+    },
+    Key {
+        section: "backup",
+        name: "listen",
+        default: "[]",
+        kind: Kind::Addresses,
+        about: "Where the backup server listens, on port 8210 if none is given; none: no backup server. It always uses TLS.",
+        set: |settings, value| settings.backup.listen = value.names(),
+    },
+    Key {
+        section: "backup",
+        name: "certificate",
+        default: "\"\"",
+        kind: Kind::Text,
+        about: "File with the server's certificate chain, PEM; \"\": backup.pem in the store, which is made on first use.",
+        set: |settings, value| settings.backup.certificate = value.text().map(Into::into),
+    },
+    Key {
+        section: "backup",
+        name: "key",
+        default: "\"\"",
+        kind: Kind::Text,
+        about: "File with the private key of the certificate, PEM.",
+        set: |settings, value| settings.backup.key = value.text().map(Into::into),
+    },
+    Key {
+        section: "backup",
+        name: "client_ca",
+        default: "\"\"",
+        kind: Kind::Text,
+        about: "File with the authorities of client certificates, PEM; clients may then show a certificate of theirs.",
+        set: |settings, value| settings.backup.client_ca = value.text().map(Into::into),
+    },
+    Key {
+        section: "backup",
+        name: "client_certificate_required",
+        default: "false",
+        kind: Kind::Flag,
+        about: "Refuse clients that show no certificate of these authorities.",
+        set: |settings, value| settings.backup.client_certificate_required = value.flag(),
+    },
+    Key {
+        section: "backup",
+        name: "access_log",
+        default: "true",
+        kind: Kind::Flag,
+        about: "Write what clients do into access.log, one JSON object a line: logins, backups, reads, deletions, changes of accounts.",
+        set: |settings, value| settings.backup.access_log = value.flag(),
+    },
+    Key {
+        section: "backup",
+        name: "logs",
+        default: "\"\"",
+        kind: Kind::Text,
+        about: "Directory of the access log; \"\": logs in the store.",
+        set: |settings, value| settings.backup.logs = value.text().map(Into::into),
+    },
+    Key {
+        section: "backup",
+        name: "linger_seconds",
+        default: "120",
+        kind: Kind::Count { least: 1, most: 86_400 },
+        about: "How long, in seconds, a session whose connection broke waits for its client to come back.",
+        set: |settings, value| settings.backup.linger_seconds = value.number(),
+    },
+    Key {
+        section: "backup",
+        name: "keep_alive_seconds",
+        default: "15",
+        kind: Kind::Count { least: 1, most: 3600 },
+        about: "A connection that is silent for three times this, in seconds, counts as broken.",
+        set: |settings, value| settings.backup.keep_alive_seconds = value.number(),
+    },
+    Key {
+        section: "backup",
+        name: "budget",
+        default: "\"128MiB\"",
+        kind: Kind::Size { least: 4 * MIB, most: TIB },
+        about: "Memory for data on its way between the server and all its clients. Each session has 1MiB of it for sure.",
+        set: |settings, value| settings.backup.budget_bytes = value.number(),
+    },
+    Key {
+        section: "backup",
+        name: "max_sessions",
+        default: "64",
+        kind: Kind::Count { least: 1, most: 65_536 },
+        about: "Sessions of all clients at a time; further ones are refused. Three quarters of `budget` must have 1MiB for each.",
+        set: |settings, value| settings.backup.max_sessions = value.units(),
     },
     Key {
         section: "reclamation",

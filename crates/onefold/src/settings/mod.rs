@@ -6,13 +6,17 @@
 //!
 //! Settings change how a store is used, never its content: every settings file opens every store.
 
+mod filesystems;
+mod items;
 mod keys;
 mod portals;
 mod targets;
 
+pub use filesystems::{FILESYSTEM_KEYS, FileMount};
+pub use items::ItemKey;
 pub use keys::{KEYS, Key, Kind};
-pub use portals::parse_portal;
-pub use targets::{FileTarget, FileUnit, TARGET_KEYS, TargetKey};
+pub use portals::{parse_listen, parse_portal};
+pub use targets::{FileTarget, FileUnit, TARGET_KEYS};
 
 use crate::cli::Rate;
 use crate::units::{KIB, parse_size, size};
@@ -44,8 +48,14 @@ pub struct Settings {
     pub nbd: Nbd,
     /// The iSCSI server.
     pub iscsi: Iscsi,
-    /// Its targets in addition to those in the store.
+    /// What is not synced to a mounted filesystem is stored after this time.
+    pub commit_interval_ms: u64,
+    /// Filesystems that the daemon mounts.
+    pub filesystems: Vec<FileMount>,
+    /// iSCSI targets in addition to those in the store.
     pub targets: Vec<FileTarget>,
+    /// The backup server.
+    pub backup: Backup,
 }
 
 /// How the daemon frees unneeded space.
@@ -109,12 +119,41 @@ pub struct Iscsi {
     pub max_sessions: usize,
     /// Most commands of one session at a time.
     pub max_commands: usize,
+    /// Initiators are warned when less than this part of the store's device is free, percent. 0: never.
+    pub low_space_percent: u64,
     /// Limit of the data of commands of all sessions in memory.
     pub payload_bytes: u64,
     /// Limit of the data of commands of one session in memory.
     pub session_bytes: usize,
     /// Whether targets without rules are served on addresses that other machines can reach.
     pub allow_open_off_loopback: bool,
+}
+
+/// The backup server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backup {
+    /// Addresses, each in the format of [`parse_listen`]. Empty: no backup server.
+    pub listen: Vec<String>,
+    /// Certificate chain, PEM. `None`: the store's own.
+    pub certificate: Option<PathBuf>,
+    /// Its private key.
+    pub key: Option<PathBuf>,
+    /// Authorities of client certificates.
+    pub client_ca: Option<PathBuf>,
+    /// Whether clients without a certificate are refused.
+    pub client_certificate_required: bool,
+    /// Whether there is an access log.
+    pub access_log: bool,
+    /// Its directory. `None`: `logs` in the store's.
+    pub logs: Option<PathBuf>,
+    /// How long a session without a connection is kept.
+    pub linger_seconds: u64,
+    /// How often silent ends say that they are there.
+    pub keep_alive_seconds: u64,
+    /// Memory for data on its way.
+    pub budget_bytes: u64,
+    /// Most sessions at a time.
+    pub max_sessions: usize,
 }
 
 impl Default for Settings {
@@ -148,10 +187,26 @@ impl Default for Settings {
                 listen: Vec::new(),
                 max_sessions: 256,
                 max_commands: 64,
+                low_space_percent: 5,
                 payload_bytes: 128 << 20,
                 session_bytes: 32 << 20,
                 allow_open_off_loopback: false,
             },
+            backup: Backup {
+                listen: Vec::new(),
+                certificate: None,
+                key: None,
+                client_ca: None,
+                client_certificate_required: false,
+                access_log: true,
+                logs: None,
+                linger_seconds: 120,
+                keep_alive_seconds: 15,
+                budget_bytes: 128 << 20,
+                max_sessions: 64,
+            },
+            commit_interval_ms: 5000,
+            filesystems: Vec::new(),
             targets: Vec::new(),
         }
     }
@@ -239,9 +294,14 @@ pub fn parse_settings(text: &str) -> Result<Settings, SettingsError> {
             settings.targets = targets::parse_targets(text, line, content.get_ref())?;
             continue;
         }
+        if section == "filesystem" {
+            settings.filesystems = filesystems::parse_filesystems(text, line, content.get_ref())?;
+            continue;
+        }
         let known = KEYS.iter().any(|key| key.section == section);
         let (true, DeValue::Table(entries)) = (known, content.get_ref()) else {
-            let nearest = if known { Some(section) } else { nearest(section, KEYS.iter().map(|key| key.section).chain(["target"])) };
+            let nearest =
+                if known { Some(section) } else { nearest(section, KEYS.iter().map(|key| key.section).chain(["target", "filesystem"])) };
             return Err(SettingsError::UnknownSection { line, section: section.to_owned(), nearest: nearest.map(str::to_owned) });
         };
         for (name, value) in entries {
@@ -283,6 +343,13 @@ impl Settings {
         }
         if nbd.tls_certificate.is_none() && (nbd.tls_required || nbd.tls_client_ca.is_some()) {
             return wrong("nbd.tls_required and nbd.tls_client_ca need nbd.tls_certificate and nbd.tls_key".to_owned());
+        }
+        let backup = &self.backup;
+        if backup.certificate.is_some() != backup.key.is_some() {
+            return wrong("backup.certificate and backup.key go together: give both or none".to_owned());
+        }
+        if backup.client_certificate_required && backup.client_ca.is_none() {
+            return wrong("backup.client_certificate_required needs backup.client_ca".to_owned());
         }
         Ok(())
     }
@@ -333,6 +400,11 @@ fn check_value(kind: Kind, value: &DeValue<'_>) -> Result<Value, String> {
             let portals = texts(value, "addresses, as in [\"127.0.0.1:3260\"]")?;
             portals.iter().try_for_each(|portal| parse_portal(portal).map(drop))?;
             Ok(Value::Names(portals))
+        }
+        Kind::Addresses => {
+            let addresses = texts(value, "addresses, as in [\"192.168.1.5:8210\"]")?;
+            addresses.iter().try_for_each(|address| parse_listen(address, crate::network::DEFAULT_PORT).map(drop))?;
+            Ok(Value::Names(addresses))
         }
         Kind::Chain => {
             let names = texts(value, "filters")?;
@@ -414,6 +486,7 @@ pub fn template(sampled_index_bytes: Option<u64>) -> String {
         }
     }
     out.push_str("\n# An iSCSI target; there may be several. docs/configuration.md has all keys.\n# [[target]]\n# name = \"disks\"\n# luns = { 0 = \"disk\" }\n");
+    out.push_str("\n# A filesystem that `onefold serve` mounts; there may be several.\n# [[filesystem]]\n# name = \"files\"\n# mount = \"/srv/files\"\n");
     out
 }
 
@@ -461,11 +534,12 @@ mod tests {
                 Kind::Size { most, .. } => format!("{most}"),
                 Kind::Count { most, .. } => format!("{most}"),
                 Kind::Rate => "\"5MiB/s\"".to_owned(),
-                Kind::Flag => "true".to_owned(),
+                Kind::Flag => (key.default == "false").to_string(),
                 Kind::Text => "\"/some/thing\"".to_owned(),
                 Kind::Choice(names) => format!("\"{}\"", names[names.len() - 1]),
                 Kind::Chain => "[\"chunk-index\"]".to_owned(),
                 Kind::Portals => "[\"127.0.0.1:3260\"]".to_owned(),
+                Kind::Addresses => "[\"127.0.0.1\"]".to_owned(),
             };
             let value = DeValue::parse(&value).unwrap();
             let mut settings = Settings::default();

@@ -1,7 +1,7 @@
 //! Addresses to listen on, as people write them.
 
 use onefold_iscsi::PortalConfig;
-use std::net::ToSocketAddrs;
+use std::net::{SocketAddr, ToSocketAddrs};
 
 /// The port of iSCSI (RFC 7143 section 14).
 const DEFAULT_PORT: u16 = 3260;
@@ -29,8 +29,21 @@ pub fn parse_portal(text: &str) -> Result<Vec<PortalConfig>, String> {
     Ok(addresses.into_iter().map(|listen| PortalConfig { listen, advertised: advertised.clone() }).collect())
 }
 
-/// The same with a port.
+/// Parses `ADDRESS[:PORT]`. A name may have several addresses.
+pub fn parse_listen(text: &str, default_port: u16) -> Result<Vec<SocketAddr>, String> {
+    let wrong = |why: String| format!("has `{text}`: {why}; write an address, perhaps with a port, as in 192.168.1.5:8210 or [::]");
+    let listen = with_this_port(text, default_port).ok_or_else(|| wrong("it is not an address".to_owned()))?;
+    let addresses: Vec<_> = listen.to_socket_addrs().map_err(|error| wrong(error.to_string()))?.collect();
+    if addresses.is_empty() { Err(wrong("the name has no address".to_owned())) } else { Ok(addresses) }
+}
+
+/// The same with the port of iSCSI.
 fn with_port(address: &str) -> Option<String> {
+    with_this_port(address, DEFAULT_PORT)
+}
+
+/// The same with a port.
+fn with_this_port(address: &str, default_port: u16) -> Option<String> {
     let has_port = match address.rsplit_once(':') {
         // An IPv6 address has its colons in brackets.
         Some((before, port)) => !before.contains(':') || before.ends_with(']') || port.is_empty(),
@@ -38,9 +51,9 @@ fn with_port(address: &str) -> Option<String> {
     };
     let is_bare_6 = address.parse::<std::net::Ipv6Addr>().is_ok();
     let whole = match (has_port, is_bare_6) {
-        (_, true) => format!("[{address}]:{DEFAULT_PORT}"),
+        (_, true) => format!("[{address}]:{default_port}"),
         (true, _) => address.to_owned(),
-        (false, _) => format!("{address}:{DEFAULT_PORT}"),
+        (false, _) => format!("{address}:{default_port}"),
     };
     let (host, port) = whole.rsplit_once(':')?;
     let is_sound = !host.is_empty() && !host.contains(char::is_whitespace) && !host.contains(',') && port.parse::<u16>().is_ok();

@@ -1,11 +1,11 @@
 //! Targets in the settings file: `[[target]]`, any number of them.
 
+use super::items::{ItemKey, parse_items, wrong};
 use super::keys::Value;
-use super::{Kind, SettingsError, check_value, describe, line_of, texts};
-use onefold_ground::words::nearest;
+use super::{Kind, SettingsError, check_value, describe, texts};
 use onefold_targets::{Account, Digest, MAX_LUN, Network, Target, whole_name};
 use std::collections::BTreeMap;
-use toml::de::{DeTable, DeValue};
+use toml::de::DeValue;
 
 /// A target of the file. It names its volumes, as the file does not know their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,20 +25,6 @@ pub struct FileUnit {
     pub volume: String,
     /// Whether initiators may eject and load its medium.
     pub is_removable: bool,
-}
-
-/// One key of `[[target]]`.
-#[derive(Debug)]
-pub struct TargetKey {
-    /// Its name.
-    pub name: &'static str,
-    /// The default in TOML notation. Empty: the key is required.
-    pub default: &'static str,
-    /// The allowed values, for people.
-    pub values: &'static str,
-    /// What it does, in one sentence.
-    pub about: &'static str,
-    set: fn(&mut FileTarget, &DeValue<'_>) -> Result<(), String>,
 }
 
 fn text(value: &DeValue<'_>) -> Result<Option<String>, String> {
@@ -84,8 +70,8 @@ fn luns(value: &DeValue<'_>) -> Result<BTreeMap<u16, FileUnit>, String> {
 }
 
 /// All keys of `[[target]]`.
-pub const TARGET_KEYS: &[TargetKey] = &[
-    TargetKey {
+pub const TARGET_KEYS: &[ItemKey<FileTarget>] = &[
+    ItemKey {
         name: "name",
         default: "",
         values: "a text",
@@ -96,7 +82,7 @@ pub const TARGET_KEYS: &[TargetKey] = &[
             Ok(())
         },
     },
-    TargetKey {
+    ItemKey {
         name: "luns",
         default: "{}",
         values: "names of volumes by numbers from 0 to 16383, as in { 0 = \"disk\", 1 = { volume = \"stick\", removable = true } }",
@@ -106,7 +92,7 @@ pub const TARGET_KEYS: &[TargetKey] = &[
             Ok(())
         },
     },
-    TargetKey {
+    ItemKey {
         name: "initiators",
         default: "[]",
         values: "a list of names, with * for any number of characters and ? for one",
@@ -116,7 +102,7 @@ pub const TARGET_KEYS: &[TargetKey] = &[
             Ok(())
         },
     },
-    TargetKey {
+    ItemKey {
         name: "networks",
         default: "[]",
         values: "a list of networks, as in \"10.1.0.0/16\"",
@@ -128,7 +114,7 @@ pub const TARGET_KEYS: &[TargetKey] = &[
             Ok(())
         },
     },
-    TargetKey {
+    ItemKey {
         name: "chap_user",
         default: "\"\"",
         values: "a text; \"\" for none",
@@ -138,7 +124,7 @@ pub const TARGET_KEYS: &[TargetKey] = &[
             Ok(())
         },
     },
-    TargetKey {
+    ItemKey {
         name: "chap_secret_file",
         default: "\"\"",
         values: "a text; \"\" for none",
@@ -148,7 +134,7 @@ pub const TARGET_KEYS: &[TargetKey] = &[
             Ok(())
         },
     },
-    TargetKey {
+    ItemKey {
         name: "mutual_user",
         default: "\"\"",
         values: "a text; \"\" for none",
@@ -158,7 +144,7 @@ pub const TARGET_KEYS: &[TargetKey] = &[
             Ok(())
         },
     },
-    TargetKey {
+    ItemKey {
         name: "mutual_secret_file",
         default: "\"\"",
         values: "a text; \"\" for none",
@@ -168,7 +154,7 @@ pub const TARGET_KEYS: &[TargetKey] = &[
             Ok(())
         },
     },
-    TargetKey {
+    ItemKey {
         name: "header_digest",
         default: "\"optional\"",
         values: "\"optional\", \"required\" or \"off\"",
@@ -178,7 +164,7 @@ pub const TARGET_KEYS: &[TargetKey] = &[
             Ok(())
         },
     },
-    TargetKey {
+    ItemKey {
         name: "data_digest",
         default: "\"optional\"",
         values: "\"optional\", \"required\" or \"off\"",
@@ -188,7 +174,7 @@ pub const TARGET_KEYS: &[TargetKey] = &[
             Ok(())
         },
     },
-    TargetKey {
+    ItemKey {
         name: "max_sessions",
         default: "0",
         values: "a number from 0 to 65535",
@@ -200,7 +186,7 @@ pub const TARGET_KEYS: &[TargetKey] = &[
             Ok(())
         },
     },
-    TargetKey {
+    ItemKey {
         name: "read_only",
         default: "false",
         values: "true or false",
@@ -214,23 +200,15 @@ pub const TARGET_KEYS: &[TargetKey] = &[
 
 /// Reads all targets of the file.
 pub(super) fn parse_targets(whole: &str, line: usize, content: &DeValue<'_>) -> Result<Vec<FileTarget>, SettingsError> {
-    let wrong = |line: usize, key: &str, why: String| SettingsError::Value { line, section: "target".to_owned(), key: key.to_owned(), why };
-    let DeValue::Array(items) = content else {
-        return Err(SettingsError::Syntax { line, why: "write [[target]], with two brackets: there may be several".to_owned() });
-    };
     let mut targets: Vec<FileTarget> = Vec::new();
-    for item in items.iter() {
-        let line = line_of(whole, item.span().start);
-        let DeValue::Table(entries) = item.get_ref() else {
-            return Err(SettingsError::Syntax { line, why: "a target is a section, [[target]]".to_owned() });
-        };
-        let target = parse_target(whole, entries)?;
+    for (line, target) in parse_items(whole, line, "target", TARGET_KEYS, content)? {
         if target.target.name.is_empty() {
-            return Err(wrong(line, "name", "is missing: each target has one".to_owned()));
+            return Err(wrong(line, "target", "name", "is missing: each target has one".to_owned()));
         }
         for (key, [user, file]) in [("chap", &target.chap), ("mutual", &target.mutual)] {
             if user.is_some() != file.is_some() {
-                return Err(wrong(line, &format!("{key}_user"), format!("and {key}_secret_file go together: give both or none")));
+                let why = format!("and {key}_secret_file go together: give both or none");
+                return Err(wrong(line, "target", &format!("{key}_user"), why));
             }
         }
         if let Some(other) = targets.iter().find(|other| other.target.name == target.target.name) {
@@ -239,21 +217,6 @@ pub(super) fn parse_targets(whole: &str, line: usize, content: &DeValue<'_>) -> 
         targets.push(target.settled());
     }
     Ok(targets)
-}
-
-fn parse_target(whole: &str, entries: &DeTable<'_>) -> Result<FileTarget, SettingsError> {
-    let mut target = FileTarget::default();
-    for (name, value) in entries {
-        let line = line_of(whole, name.span().start);
-        let name: &str = name.get_ref();
-        let Some(key) = TARGET_KEYS.iter().find(|key| key.name == name) else {
-            let nearest = nearest(name, TARGET_KEYS.iter().map(|key| key.name)).map(str::to_owned);
-            return Err(SettingsError::UnknownKey { line, section: "[target]".to_owned(), key: name.to_owned(), nearest });
-        };
-        let (section, key_name) = ("target".to_owned(), name.to_owned());
-        (key.set)(&mut target, value.get_ref()).map_err(|why| SettingsError::Value { line, section, key: key_name, why })?;
-    }
-    Ok(target)
 }
 
 impl FileTarget {
@@ -274,12 +237,7 @@ mod tests {
 
     #[test]
     fn every_key_of_a_target_is_documented_with_its_default() {
-        let document = include_str!("../../../../docs/configuration.md");
-        for key in TARGET_KEYS {
-            let default = if key.default.is_empty() { String::new() } else { format!("`{}`", key.default) };
-            let row = format!("| `{}` | {default} | {} | {} |", key.name, key.values, key.about);
-            assert!(document.contains(&row), "docs/configuration.md lacks, in section [[target]]:\n{row}");
-        }
+        crate::settings::items::check_documented("target", TARGET_KEYS);
     }
 
     #[test]

@@ -39,6 +39,19 @@ impl World {
     pub fn write_with(&mut self, writer: impl Fn(&Arc<ContainerStore>) -> Writer, lengths: &[usize]) -> Result<()> {
         let mut written = Chunks::new();
         append(&mut writer(&self.store), &mut self.model.next_name, lengths, &mut written)?;
+        self.flush(written)
+    }
+
+    /// Does the same with frames that came compressed, each of chunks of these lengths.
+    pub fn write_frames(&mut self, count: usize, lengths: &[usize]) -> Result<()> {
+        let (mut written, mut writer) = (Chunks::new(), self.store.writer().sequential());
+        for _ in 0..count {
+            append_frame(&mut writer, Compression::Zstd(1), &mut self.model.next_name, lengths, &mut written)?;
+        }
+        self.flush(written)
+    }
+
+    fn flush(&mut self, written: Chunks) -> Result<()> {
         for (_, address, _) in flush(&self.store, &mut self.model.log, Scope::Everything)? {
             self.model.files.insert(address.container());
             if let Some(chunk) = written.get(&address) {

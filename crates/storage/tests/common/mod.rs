@@ -153,13 +153,36 @@ pub fn append_noise(writer: &mut Writer, next_name: &mut u64, lengths: &[usize],
     append_all(writer, new.collect(), chunks)
 }
 
+/// Appends new chunks of text as a frame that came compressed. Returns its bytes.
+pub fn append_frame(
+    writer: &mut Writer,
+    compression: Compression,
+    next_name: &mut u64,
+    lengths: &[usize],
+    chunks: &mut Chunks,
+) -> Result<Vec<u8>> {
+    let names: Vec<u64> = lengths.iter().map(|_| std::mem::replace(next_name, *next_name + 1)).collect();
+    let data: Vec<Vec<u8>> = names.iter().zip(lengths).map(|(name, length)| content(3 * name + 1 + name % 2, *length)).collect();
+    let (mut compressor, raw) = (Compressor::new(compression), data.concat());
+    let (codec, stored) = compressor.compress(&raw);
+    let frame = CompressedFrame::decompress(codec, stored, raw.len()).unwrap();
+    let new = names.iter().zip(&data).map(|(name, data)| NewChunk { fingerprint: fingerprint(*name), kind: ChunkKind::Data, data });
+    let new: Vec<_> = new.collect();
+    let addresses = writer.append_frame(&new, &frame)?;
+    note(addresses, new, chunks);
+    Ok(stored.to_vec())
+}
+
 fn append_all(writer: &mut Writer, new: Vec<NewChunk<'_>>, chunks: &mut Chunks) -> Result<()> {
-    let addresses = writer.append(&new)?;
+    note(writer.append(&new)?, new, chunks);
+    Ok(())
+}
+
+fn note(addresses: Vec<Address>, new: Vec<NewChunk<'_>>, chunks: &mut Chunks) {
     assert_eq!(addresses.len(), new.len());
     for (address, chunk) in addresses.into_iter().zip(new) {
         assert!(chunks.insert(address, (chunk.fingerprint, chunk.data.to_vec())).is_none(), "{address} was given out twice");
     }
-    Ok(())
 }
 
 /// Checks that all these chunks are there, byte for byte.

@@ -1,12 +1,13 @@
-//! Step 4 of `check`: names every path of every backup, and every range of every volume, that needs a lost chunk.
+//! Step 4 of `check`: names every path of every backup, and every range of every volume, that needs a lost chunk. What
+//! the blocks of a filesystem mean is not known here, so their numbers are named.
 
 use super::{Check, Lost, Needed, ProblemKind};
 use crate::Result;
-use crate::references::{Kind, mapping, mapping_key, objects};
+use crate::references::{Kind, mapping, mapping_key, named, objects};
+use onefold_blocks::{SpaceInfo, SpaceKind};
 use onefold_catalog::{Backup, Content, TreeWalk};
 use onefold_engine::{Engine, Moment, Piece, Recipe};
 use onefold_storage::ChunkKind;
-use onefold_volume::{VolumeInfo, VolumeKind};
 
 /// Adds a problem for everything that needs one of the lost chunks.
 pub(crate) fn name(check: &mut Check<'_>) -> Result<()> {
@@ -35,7 +36,7 @@ fn volumes(check: &mut Check<'_>, moment: &Moment<'_>) {
     let visit = &mut |key: &[u8], value: &[u8]| {
         let (Some((map, block)), Some(recipe)) = (mapping_key(key), mapping(value, digest_bytes)) else { return };
         let Some((_, layer)) = volumes.owner(map) else { return };
-        let mut at = block.saturating_mul(u64::from(layer.block_bytes));
+        let mut at = 0u64;
         let mut ranges = Vec::new();
         for piece in &recipe.pieces {
             let end = at.saturating_add(piece.length());
@@ -53,17 +54,27 @@ fn volumes(check: &mut Check<'_>, moment: &Moment<'_>) {
         }
         // Snapshots and clones share mappings: every volume that has the block from this map needs the chunk.
         for info in volumes.showing(moment, map, block) {
-            for range in ranges.iter().filter(|range| range.start < info.size) {
-                let (start, end) = (range.start, range.end.min(info.size));
-                report.add(ProblemKind::Affected, format!("{} {:?}: bytes {start} to {end} are lost", kind(info), info.name));
+            let Some(size) = info.record.end_bytes else {
+                for range in &ranges {
+                    let what = format!("{}: bytes {} to {} of block {block} are lost", named(info), range.start, range.end);
+                    report.add(ProblemKind::Affected, what);
+                }
+                continue;
+            };
+            let first = block.saturating_mul(u64::from(layer.block_bytes));
+            for range in ranges.iter().map(|range| first.saturating_add(range.start)..first.saturating_add(range.end).min(size)) {
+                if !range.is_empty() {
+                    let what = format!("{} {:?}: bytes {} to {} are lost", kind(info), info.record.name, range.start, range.end);
+                    report.add(ProblemKind::Affected, what);
+                }
             }
         }
     };
     objects(moment, Kind::Mapping, visit, &mut |_| {});
 }
 
-fn kind(info: &VolumeInfo) -> &'static str {
-    if info.kind == VolumeKind::Snapshot { "snapshot" } else { "volume" }
+fn kind(info: &SpaceInfo) -> &'static str {
+    if info.record.kind == SpaceKind::Snapshot { "snapshot" } else { "volume" }
 }
 
 /// Returns the lost chunk that a piece needs.

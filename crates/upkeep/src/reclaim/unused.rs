@@ -127,6 +127,8 @@ impl Removal<'_> {
                 return Ok(false);
             }
         }
+        // If somebody has ended the survey, the next one may find more.
+        self.was_in_use |= !self.engine.is_surveyed();
         Ok(true)
     }
 

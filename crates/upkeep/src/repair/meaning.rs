@@ -2,14 +2,15 @@
 
 use onefold_engine::Meaning;
 
-/// Objects of volumes, backups and targets.
+/// Objects of volumes, backups, targets and accounts.
 #[derive(Clone, Copy, Debug)]
 pub struct ObjectMeaning;
 
-/// First bytes of the keys of what does harm where it is lost, or is of another time than the rest: block mappings, and
-/// what they hang on (layers, volumes, the number of the next one), and backups; who may reach volumes, reservations,
-/// and erasures under way. Older ones bring back what was deleted, give numbers out twice, or erase once more.
-const NEEDED: [u8; 8] = [b'b', b'e', b'i', b'l', b'm', b'n', b'r', b'v'];
+/// First bytes of the keys of what does harm where it is lost, or is of another time than the rest: block mappings and
+/// entries, and what they hang on (layers, volumes, the number of the next one), and backups; who may reach volumes,
+/// reservations, and erasures under way; accounts. Older ones bring back what was deleted, give numbers out twice,
+/// erase once more, or accept secrets that were replaced.
+const NEEDED: [u8; 10] = [b'E', b'b', b'e', b'i', b'l', b'm', b'n', b'r', b'v', b'z'];
 
 impl Meaning for ObjectMeaning {
     fn is_needed(&self, kind: u8) -> bool {
@@ -17,7 +18,7 @@ impl Meaning for ObjectMeaning {
     }
 
     fn copied(&self) -> String {
-        "protections of backups and append-only mode are as old as that copy: check and set them again".to_owned()
+        "protections of backups, append-only mode and accounts are as old as that copy: check and set them again".to_owned()
     }
 
     fn older(&self, position: u64) -> String {
@@ -29,8 +30,8 @@ impl Meaning for ObjectMeaning {
 
     fn lost_ranges(&self, ranges: usize) -> String {
         format!(
-            "{ranges} key ranges of block mappings are lost: their blocks of volumes cannot be read until they are written again. A \
-                check names them"
+            "{ranges} key ranges of block mappings, or of entries of filesystems, are lost: they cannot be read until they are written \
+                again. A check names them"
         )
     }
 
@@ -44,7 +45,8 @@ impl Meaning for ObjectMeaning {
             "backups that were forgotten and volumes that were deleted at that time are back, perhaps with chunks missing. A check that \
                 reads all data names them; forget and delete them again"
                 .to_owned(),
-            "protections of backups, append-only mode, and names and sizes of volumes are as before that time: check and set them again"
+            "protections of backups, append-only mode, accounts, and names and sizes of volumes are as before that time: check and set \
+                them again"
                 .to_owned(),
             format!(
                 "a volume of which a snapshot was made at that time is unusable if it was written to since. A volume that was rolled \

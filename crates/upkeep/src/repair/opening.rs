@@ -3,6 +3,7 @@
 use super::meaning::ObjectMeaning;
 use super::rebuild_chunk_index;
 use crate::{Monitor, Result};
+use onefold_blocks::{Owner, Record};
 use onefold_catalog::Backup;
 use onefold_engine::{SalvageOptions, Salvaged, Settings};
 use onefold_ground::Ground;
@@ -18,8 +19,12 @@ pub struct Losses {
     pub backups: Vec<Backup>,
     /// The names of volumes created or changed there.
     pub volumes: Vec<String>,
-    /// Blocks of volumes written there.
+    /// The names of filesystems created or changed there.
+    pub filesystems: Vec<String>,
+    /// Blocks of volumes and filesystems written there.
     pub blocks: u64,
+    /// Entries of filesystems written or removed there.
+    pub entries: u64,
 }
 
 impl Losses {
@@ -29,16 +34,25 @@ impl Losses {
         for (_, key, value) in &found.lost_objects {
             match (key.first(), value) {
                 (Some(b'b'), Some(value)) => losses.backups.extend(Backup::decode_object(key, value, digest_bytes).ok()),
-                (Some(b'v'), Some(value)) => {
-                    let mut reader = Reader::new(value.get(1..).unwrap_or_default());
-                    losses.volumes.extend(reader.bytes().ok().map(|name| String::from_utf8_lossy(name).into_owned()));
-                }
+                (Some(b'v'), Some(value)) if is_filesystem(value) => losses.filesystems.extend(name_of(value)),
+                (Some(b'v'), Some(value)) => losses.volumes.extend(name_of(value)),
                 (Some(b'm'), _) => losses.blocks += 1,
+                (Some(b'E'), _) => losses.entries += 1,
                 _ => {}
             }
         }
         losses
     }
+}
+
+/// Returns the name in the record of a volume or a filesystem, even if the rest cannot be read.
+fn name_of(value: &[u8]) -> Option<String> {
+    let name = Reader::new(value.get(1..)?).bytes().ok()?.to_vec();
+    Some(String::from_utf8_lossy(&name).into_owned())
+}
+
+fn is_filesystem(value: &[u8]) -> bool {
+    Record::decode(0, value).is_ok_and(|record| record.kind.owner() == Owner::Filesystems)
 }
 
 /// Makes a store open again, as far as possible: repairs descriptor, owner epoch, object index, operations log and

@@ -282,8 +282,9 @@ impl Marked {
         if let Some(run) = &mut state.run {
             run.sweep = std::mem::take(&mut progress.sweep);
             run.is_planned = true;
-            // From here on others judge by it.
-            run.ended.clone_from(&progress.done.held);
+            // From here on others judge by it, unless something has ended it meanwhile: copies that were joined
+            // since it began have no marks.
+            run.ended = run.ended.take().or_else(|| progress.done.held.clone());
         }
     }
 }

@@ -1,13 +1,11 @@
 //! Who may use a target: `allow`, `deny`, `chap`.
 
 use super::{change_target, note_sessions};
-use crate::cli::{Rules, TargetAllow, TargetChap, TargetDeny, Wait};
+use crate::cli::{Rules, TargetAllow, TargetChap, TargetDeny};
 use crate::failure::{Exit, Failure, Result};
 use crate::secret::chap_secret;
-use crate::session::{Session, StoreCommand};
-use onefold_engine::Mode;
+use crate::session::{Session, StoreCommand, store_command};
 use onefold_targets::{Account, Network};
-use std::path::Path;
 
 /// Checks the secret file as the user's own process, and makes its path absolute, so that the daemon can use it.
 pub(in crate::commands) fn check_secret_file(options: &mut TargetChap) -> Result<()> {
@@ -23,21 +21,7 @@ fn networks(rules: &Rules) -> Result<Vec<Network>> {
 }
 
 impl StoreCommand for TargetAllow {
-    fn name(&self) -> &'static str {
-        "target allow"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::ReadWrite
-    }
+    store_command!("target allow", waits, writes);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         let networks = networks(&self.rules)?;
@@ -60,21 +44,7 @@ impl StoreCommand for TargetAllow {
 }
 
 impl StoreCommand for TargetDeny {
-    fn name(&self) -> &'static str {
-        "target deny"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::ReadWrite
-    }
+    store_command!("target deny", waits, writes);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         let networks = networks(&self.rules)?;
@@ -106,21 +76,7 @@ fn warn_if_open(session: &Session<'_>, name: &str, is_open: bool) {
 }
 
 impl StoreCommand for TargetChap {
-    fn name(&self) -> &'static str {
-        "target chap"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::ReadWrite
-    }
+    store_command!("target chap", waits, writes);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         let is_open = change_target(session, &self.name, |target| {

@@ -5,31 +5,15 @@ use crate::cli::TargetList;
 use crate::failure::{Exit, Result};
 use crate::iscsi::{Iscsi, as_known};
 use crate::output::Output;
-use crate::session::{Session, StoreCommand};
+use crate::session::{Session, StoreCommand, store_command};
 use crate::units::{counted, printable, size, utc_time};
-use onefold_engine::Mode;
 use onefold_targets::{Account, DEFAULT_TARGET, FILE_TARGET, Target, known};
 use onefold_volume::VolumeInfo;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::path::Path;
 
 impl StoreCommand for TargetList {
-    fn name(&self) -> &'static str {
-        "target list"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::Snapshot
-    }
-
-    fn asks_the_daemon(&self) -> bool {
-        true
-    }
+    store_command!("target list", reads, asks);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         let mut known = known(&session.store.engine)?;

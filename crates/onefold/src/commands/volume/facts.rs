@@ -1,32 +1,16 @@
 //! `onefold volume info` and `rename`.
 
 use super::data_bytes;
-use crate::cli::{VolumeFacts, VolumeRename, Wait};
+use crate::cli::{VolumeFacts, VolumeRename};
 use crate::commands::chosen::chosen_volume;
 use crate::failure::{Exit, Result};
-use crate::session::{Session, StoreCommand};
+use crate::session::{Session, StoreCommand, store_command};
 use crate::units::{local_time, printable, size, utc_time};
-use onefold_engine::Mode;
 use onefold_volume::VolumeError;
 use serde_json::json;
-use std::path::Path;
 
 impl StoreCommand for VolumeRename {
-    fn name(&self) -> &'static str {
-        "volume rename"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::ReadWrite
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
+    store_command!("volume rename", waits, writes);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         chosen_volume(session.volumes()?, &self.name)?;
@@ -41,21 +25,7 @@ impl StoreCommand for VolumeRename {
 }
 
 impl StoreCommand for VolumeFacts {
-    fn name(&self) -> &'static str {
-        "volume info"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::Snapshot
-    }
-
-    fn asks_the_daemon(&self) -> bool {
-        true
-    }
+    store_command!("volume info", reads, asks);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         let volumes = session.volumes()?;

@@ -7,35 +7,19 @@ mod facts;
 mod snapshots;
 
 use super::chosen::chosen_volume;
-use crate::cli::{VolumeCreate, VolumeDelete, VolumeList, VolumeResize, Wait};
+use crate::cli::{VolumeCreate, VolumeDelete, VolumeList, VolumeResize};
 use crate::erasure::check_not_being_erased;
 use crate::failure::{Exit, Failure, Result};
 use crate::output::Table;
-use crate::session::{Session, StoreCommand};
+use crate::session::{Session, StoreCommand, store_command};
 use crate::units::{counted, local_time, printable, size, utc_time};
-use onefold_engine::Mode;
 use onefold_upkeep::Monitor;
 use onefold_volume::{MAX_NAME_BYTES, Volume, VolumeInfo, Volumes};
 use serde_json::{Value, json};
 use std::collections::HashSet;
-use std::path::Path;
 
 impl StoreCommand for VolumeCreate {
-    fn name(&self) -> &'static str {
-        "volume create"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::ReadWrite
-    }
+    store_command!("volume create", waits, writes);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         create(self, session)
@@ -56,21 +40,7 @@ fn create(options: &VolumeCreate, session: &Session<'_>) -> Result<Exit> {
 }
 
 impl StoreCommand for VolumeList {
-    fn name(&self) -> &'static str {
-        "volume list"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::Snapshot
-    }
-
-    fn asks_the_daemon(&self) -> bool {
-        true
-    }
+    store_command!("volume list", reads, asks);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         list(self, session)
@@ -124,21 +94,7 @@ fn list(options: &VolumeList, session: &Session<'_>) -> Result<Exit> {
 }
 
 impl StoreCommand for VolumeResize {
-    fn name(&self) -> &'static str {
-        "volume resize"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::ReadWrite
-    }
+    store_command!("volume resize", waits, writes);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         resize(self, session)
@@ -204,25 +160,7 @@ fn before_shrinking(options: &VolumeResize, session: &Session<'_>, volume: &Volu
 }
 
 impl StoreCommand for VolumeDelete {
-    fn name(&self) -> &'static str {
-        "volume delete"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::ReadWrite
-    }
-
-    fn ends_early(&self) -> bool {
-        true
-    }
+    store_command!("volume delete", waits, writes, ends_early);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         delete(self, session)

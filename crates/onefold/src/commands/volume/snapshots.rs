@@ -1,34 +1,19 @@
 //! `onefold volume snapshot`, `clone`, `rollback` and `diff`.
 
 use super::{check_still_meant, clean_up};
-use crate::cli::{VolumeClone, VolumeDiff, VolumeRollback, VolumeSnapshot, Wait};
+use crate::cli::{VolumeClone, VolumeDiff, VolumeRollback, VolumeSnapshot};
 use crate::commands::chosen::chosen_volume;
 use crate::erasure::check_not_being_erased;
 use crate::failure::{Exit, Result};
-use crate::session::{Session, StoreCommand};
+use crate::session::{Session, StoreCommand, store_command};
 use crate::units::{counted, local_time, printable, size};
 use onefold_engine::Mode;
 use onefold_upkeep::Monitor;
 use onefold_volume::{Volume, Volumes};
 use serde_json::json;
-use std::path::Path;
 
 impl StoreCommand for VolumeSnapshot {
-    fn name(&self) -> &'static str {
-        "volume snapshot"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::ReadWrite
-    }
+    store_command!("volume snapshot", waits, writes);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         let volumes = session.volumes()?;
@@ -39,21 +24,7 @@ impl StoreCommand for VolumeSnapshot {
 }
 
 impl StoreCommand for VolumeClone {
-    fn name(&self) -> &'static str {
-        "volume clone"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::ReadWrite
-    }
+    store_command!("volume clone", waits, writes);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         let volumes = session.volumes()?;
@@ -77,25 +48,7 @@ fn made(session: &Session<'_>, json: bool, kind: &str, new: &Volume, origin: &st
 }
 
 impl StoreCommand for VolumeRollback {
-    fn name(&self) -> &'static str {
-        "volume rollback"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::ReadWrite
-    }
-
-    fn ends_early(&self) -> bool {
-        true
-    }
+    store_command!("volume rollback", waits, writes, ends_early);
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         let volumes = session.volumes()?;
@@ -159,24 +112,10 @@ impl VolumeRollback {
 }
 
 impl StoreCommand for VolumeDiff {
-    fn name(&self) -> &'static str {
-        "volume diff"
-    }
-
-    fn directory(&self) -> &Path {
-        &self.store.directory
-    }
-
-    fn wait(&self) -> Option<Wait> {
-        self.store.wait
-    }
+    store_command!("volume diff", waits, ends_early);
 
     fn mode(&self) -> Mode {
         Mode::ReadOnly
-    }
-
-    fn ends_early(&self) -> bool {
-        true
     }
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {

@@ -1,0 +1,807 @@
+//! A filesystem of the store, for writing, with its snapshots below `.snapshots`.
+//!
+//! The kernel checks permissions (`default_permissions`) and keeps names and attributes for as long as it likes: nobody
+//! else changes them. A number of the kernel is the number of an inode.
+
+mod snapshots;
+
+use crate::backups::time;
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use onefold_fs::{
+    APPEND_ONLY, Allocate, Changed, Create, Filesystem as Files, Filesystems, FsError, IMMUTABLE, Inode, Kind, MAX_NAME_BYTES, NO_ATIME,
+    NO_DUMP, Name, OpenFilesystem, ROOT, Rename, SetXattr,
+};
+use parking_lot::Mutex;
+use snapshots::{DIRECTORY, NAME, NUMBER_BITS, Snapshots};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How long the kernel keeps what it knows: nobody else changes it.
+const ALWAYS: Duration = Duration::from_secs(365 * 86_400);
+/// The size in which programs should read and write.
+const BLOCK_BYTES: u32 = 128 << 10;
+/// How long the kernel keeps the name of a snapshot.
+const SNAPSHOT_TIME: Duration = Duration::from_secs(1);
+/// The unit of statfs(2).
+const UNIT_BYTES: u64 = 4096;
+/// Files that can be made, for statfs(2): there is no such limit.
+const FREE_INODES: u64 = 1 << 32;
+/// Flags of fallocate(2).
+const KEEP_SIZE: i32 = 1;
+const PUNCH_HOLE: i32 = 2;
+const ZERO_RANGE: i32 = 16;
+/// `whence` of lseek(2).
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+/// Flags of setxattr(2).
+const XATTR_CREATE: i32 = 1;
+const XATTR_REPLACE: i32 = 2;
+/// Flags of open(2).
+const ACCESS: i32 = 0o3;
+const TRUNCATE: i32 = 0o1000;
+const APPEND: i32 = 0o2000;
+const NOATIME: i32 = 0o1_000_000;
+
+/// Requests of ioctl(2) for the flags of `chattr`, and the length of a `struct fsxattr`.
+const GET_FLAGS: u32 = 0x8008_6601;
+const SET_FLAGS: u32 = 0x4008_6602;
+const GET_XATTR: u32 = 0x801c_581f;
+const SET_XATTR: u32 = 0x401c_5820;
+const FSXATTR_BYTES: usize = 28;
+
+/// A filesystem, as the kernel asks for it.
+#[derive(Debug)]
+pub struct FileTree {
+    files: OpenFilesystem,
+    snapshots: Snapshots,
+    notes_reads: bool,
+    handles: AtomicU64,
+    directories: Mutex<HashMap<u64, Arc<Mutex<Listing>>>>,
+}
+
+/// Takes the number of a file, the offset behind it, what it is, and its name. Returns false if there is no room.
+type Add<'a> = dyn FnMut(u64, u64, FileType, &[u8]) -> bool + 'a;
+
+/// A directory that is being read.
+#[derive(Debug)]
+struct Listing {
+    number: u64,
+    /// The names of the last page that were not returned.
+    names: Vec<Name>,
+    /// Where the next page begins. `None`: there is none.
+    next: Option<u64>,
+    /// The offset that the next request has if nobody seeks.
+    at: u64,
+}
+
+impl FileTree {
+    /// Returns the face of a filesystem. It is closed when the face is dropped, unless others have it open.
+    /// `notes_reads`: the times of reads are noted.
+    pub fn new(files: OpenFilesystem, all: Arc<Filesystems>, notes_reads: bool) -> FileTree {
+        let snapshots = Snapshots::new(all, files.space_number());
+        FileTree { files, snapshots, notes_reads, handles: AtomicU64::new(1), directories: Mutex::default() }
+    }
+
+    /// Returns the filesystem or the snapshot that a number belongs to, the number of the inode in it, and that of the
+    /// kernel's for inode 0.
+    fn at(&self, number: INodeNo) -> Result<(Arc<Files>, u64, u64), FsError> {
+        let number = number.0;
+        let own = number & ((1 << NUMBER_BITS) - 1);
+        if number == own {
+            return Ok((Arc::clone(&self.files), own, 0));
+        }
+        let snapshot = self.snapshots.of_number(number).ok_or(FsError::NotFound)?;
+        Ok((snapshot, own, number - own))
+    }
+
+    /// Returns the number of an inode that can be changed: it is in no snapshot.
+    fn own(number: INodeNo) -> Result<u64, FsError> {
+        if number.0 >> NUMBER_BITS == 0 { Ok(number.0) } else { Err(FsError::ReadOnly) }
+    }
+
+    /// Returns an inode.
+    fn inode(&self, number: INodeNo) -> Result<Inode, FsError> {
+        if number.0 == DIRECTORY {
+            return Ok(Inode { xattrs: Vec::new(), ..self.files.inode(ROOT)? });
+        }
+        let (files, number, _) = self.at(number)?;
+        files.inode(number)
+    }
+
+    fn attributes_of(&self, number: INodeNo) -> Result<FileAttr, FsError> {
+        if number.0 == DIRECTORY {
+            // It looks like the root, but nobody can write there.
+            let root = self.attributes(ROOT, &self.files.inode(ROOT)?);
+            let links = u32::try_from(self.snapshots.list().len()).unwrap_or(u32::MAX).saturating_add(2);
+            return Ok(FileAttr { ino: number, perm: 0o555, nlink: links, size: 0, ..root });
+        }
+        let (files, own, _) = self.at(number)?;
+        Ok(self.attributes_in(&files, number.0, &files.inode(own)?))
+    }
+
+    fn found(&self, parent: INodeNo, name: &[u8]) -> Result<(FileAttr, Duration), FsError> {
+        if parent.0 == ROOT && name == NAME {
+            return Ok((self.attributes_of(INodeNo(DIRECTORY))?, ALWAYS));
+        }
+        if parent.0 == DIRECTORY {
+            let (base, _) = self.snapshots.find(name)?;
+            // It may be deleted, and another one get its name.
+            return Ok((self.attributes_of(INodeNo(base + ROOT))?, SNAPSHOT_TIME));
+        }
+        let (files, directory, base) = self.at(parent)?;
+        let (number, inode) = files.lookup(directory, name)?;
+        Ok((self.attributes_in(&files, base + number, &inode), ALWAYS))
+    }
+
+    fn attributes(&self, number: u64, inode: &Inode) -> FileAttr {
+        self.attributes_in(&self.files, number, inode)
+    }
+
+    fn attributes_in(&self, files: &Files, number: u64, inode: &Inode) -> FileAttr {
+        let (kind, rdev) = match inode.kind {
+            Kind::File => (FileType::RegularFile, 0),
+            Kind::Directory { .. } => (FileType::Directory, 0),
+            Kind::Symlink { .. } => (FileType::Symlink, 0),
+            Kind::CharacterDevice { device } => (FileType::CharDevice, device),
+            Kind::BlockDevice { device } => (FileType::BlockDevice, device),
+            Kind::Fifo => (FileType::NamedPipe, 0),
+            Kind::Socket => (FileType::Socket, 0),
+        };
+        let stored =
+            if kind == FileType::RegularFile { files.stored_bytes(number & ((1 << NUMBER_BITS) - 1)).unwrap_or(inode.size) } else { 0 };
+        FileAttr {
+            ino: INodeNo(number),
+            size: inode.size,
+            blocks: stored.div_ceil(512),
+            atime: time(inode.atime_ns),
+            mtime: time(inode.mtime_ns),
+            ctime: time(inode.ctime_ns),
+            crtime: time(inode.born_ns),
+            kind,
+            perm: inode.mode,
+            nlink: inode.links,
+            uid: inode.uid,
+            gid: inode.gid,
+            rdev,
+            blksize: BLOCK_BYTES,
+            flags: inode.flags,
+        }
+    }
+
+    fn make(&self, directory: INodeNo, name: &OsStr, kind: Kind, new: Create) -> Result<(u64, Inode), FsError> {
+        let own = self.changed_name(directory, name)?;
+        self.files.create(own, name.as_bytes(), kind, new)
+    }
+
+    /// Returns the number of a directory in which a name is to be changed.
+    fn changed_name(&self, directory: INodeNo, name: &OsStr) -> Result<u64, FsError> {
+        if directory.0 == ROOT && name.as_bytes() == NAME { Err(FsError::Exists) } else { FileTree::own(directory) }
+    }
+
+    fn reply_entry(&self, made: Result<(u64, Inode), FsError>, reply: ReplyEntry) {
+        match made.and_then(|made| self.keep(INodeNo(made.0)).map(|()| made)) {
+            Ok((number, inode)) => reply.entry(&ALWAYS, &self.attributes(number, &inode), Generation(0)),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn sync(&self, number: INodeNo) -> Result<(), FsError> {
+        // Nothing of a snapshot changes.
+        FileTree::own(number).map_or(Ok(()), |own| self.files.sync_file(own))
+    }
+
+    fn reply_attr(&self, number: u64, inode: Result<Inode, FsError>, reply: ReplyAttr) {
+        match inode {
+            Ok(inode) => reply.attr(&ALWAYS, &self.attributes(number, &inode)),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    /// Does what `lsattr` and `chattr` ask for: the flags alone, or in a `struct fsxattr`. The kernel checks who asks.
+    fn ioctl_of(&self, number: INodeNo, command: u32, data: &[u8]) -> Result<Vec<u8>, Errno> {
+        let flags = || self.inode(number).map(|inode| inode.flags).map_err(|error| errno(&error));
+        let set = |flags| {
+            let set = FileTree::own(number).and_then(|own| self.files.set_flags(own, flags));
+            set.map(|()| Vec::new()).map_err(|error| errno(&error))
+        };
+        let first = || data.first_chunk::<4>().map(|first| u32::from_le_bytes(*first)).ok_or(Errno::EINVAL);
+        match command {
+            GET_FLAGS => Ok(flags()?.to_le_bytes().to_vec()),
+            SET_FLAGS => set(first()?),
+            GET_XATTR => {
+                let flags = flags()?;
+                let extended: u32 = FLAGS.iter().filter(|(flag, _)| flags & flag != 0).map(|(_, bit)| bit).sum();
+                Ok([&extended.to_le_bytes()[..], &[0; FSXATTR_BYTES - 4]].concat())
+            }
+            SET_XATTR => {
+                let (extended, known) = (first()?, FLAGS.iter().map(|(_, bit)| bit).sum::<u32>());
+                // There are no projects, and no sizes of extents.
+                if data.len() != FSXATTR_BYTES || data[4..].iter().any(|byte| *byte != 0) || extended & !known != 0 {
+                    return Err(Errno::EOPNOTSUPP);
+                }
+                set(FLAGS.iter().filter(|(_, bit)| extended & bit != 0).map(|(flag, _)| flag).sum())
+            }
+            _ => Err(Errno::ENOTTY),
+        }
+    }
+
+    /// Notes that the kernel read a file. What it has in its cache it reads without asking.
+    fn was_read(&self, number: INodeNo) {
+        if self.notes_reads
+            && let Ok(own) = FileTree::own(number)
+            && let Err(error) = self.files.was_read(own)
+        {
+            tracing::debug!(%error, "the time of a read is not noted");
+        }
+    }
+
+    /// Keeps a file although its last name goes, until the kernel has forgotten it: it may be open, or the directory of
+    /// a process. The kernel counts how often it was told of each file.
+    fn keep(&self, number: INodeNo) -> Result<(), FsError> {
+        FileTree::own(number).map_or(Ok(()), |own| self.files.opened(own))
+    }
+
+    fn forgotten(&self, number: INodeNo, times: u64) {
+        if let Ok(own) = FileTree::own(number)
+            && let Err(error) = self.files.closed_times(own, times)
+        {
+            tracing::warn!(%error, "a file without names is not removed");
+        }
+    }
+
+    /// Passes names of a directory from an offset on to `add` until that returns false.
+    fn list(&self, handle: FileHandle, from: u64, add: &mut Add<'_>) -> Result<(), Errno> {
+        let listing = self.directories.lock().get(&handle.0).cloned().ok_or(Errno::EBADF)?;
+        let mut listing = listing.lock();
+        let number = listing.number;
+        if from < 1 && !add(number, 1, FileType::Directory, b".") {
+            return Ok(());
+        }
+        if number == DIRECTORY {
+            if from < 2 && !add(ROOT, 2, FileType::Directory, b"..") {
+                return Ok(());
+            }
+            let all = self.snapshots.list();
+            for (place, info) in all.iter().enumerate().skip(from.saturating_sub(2) as usize) {
+                let Ok((base, _)) = self.snapshots.find(info.name.as_bytes()) else { continue };
+                if !add(base + ROOT, place as u64 + 3, FileType::Directory, info.name.as_bytes()) {
+                    break;
+                }
+            }
+            return Ok(());
+        }
+        let (files, own, base) = self.at(INodeNo(number)).map_err(|error| errno(&error))?;
+        if from < 2 {
+            let above = match files.inode(own).map_err(|error| errno(&error))?.kind {
+                _ if own == ROOT && base > 0 => DIRECTORY,
+                Kind::Directory { parent } => base + parent,
+                _ => number,
+            };
+            if !add(above, 2, FileType::Directory, b"..") {
+                return Ok(());
+            }
+        }
+        if listing.at != from || from <= 2 {
+            listing.names.clear();
+            listing.next = Some(from.saturating_add(1));
+        }
+        loop {
+            if listing.names.is_empty() {
+                let Some(next) = listing.next else { return Ok(()) };
+                let (mut names, next) = files.names(own, next).map_err(|error| errno(&error))?;
+                names.reverse();
+                (listing.names, listing.next) = (names, next);
+                if listing.names.is_empty() && listing.next.is_none() {
+                    return Ok(());
+                }
+                continue;
+            }
+            let Some(name) = listing.names.last().cloned() else { continue };
+            if !add(base + name.number, name.hash, kind_of(name.kind), &name.name) {
+                return Ok(());
+            }
+            listing.at = name.hash;
+            listing.names.pop();
+        }
+    }
+}
+
+fn kind_of(kind: u8) -> FileType {
+    match kind {
+        1 => FileType::Directory,
+        2 => FileType::Symlink,
+        3 => FileType::CharDevice,
+        4 => FileType::BlockDevice,
+        5 => FileType::NamedPipe,
+        6 => FileType::Socket,
+        _ => FileType::RegularFile,
+    }
+}
+
+/// Returns the number for the kernel, and tells the log of what is the store's fault.
+fn errno(error: &FsError) -> Errno {
+    let number = error.errno();
+    if number == rustix::io::Errno::IO {
+        tracing::warn!(%error, "a filesystem could not do what a program asked for");
+    }
+    Errno::from_i32(number.raw_os_error())
+}
+
+fn reply_empty(done: Result<(), FsError>, reply: ReplyEmpty) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+/// Nanoseconds since 1970 of a time in a request. fuser makes a time before 1970 from seconds, which are negative, and
+/// nanoseconds, which are not, and subtracts both.
+fn ns(time: SystemTime) -> i64 {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
+        Err(before) => {
+            let (seconds, ns) = (before.duration().as_secs(), before.duration().subsec_nanos());
+            i64::try_from(i128::from(ns) - i128::from(seconds) * 1_000_000_000).unwrap_or(i64::MIN)
+        }
+    }
+}
+
+/// Errors: flags of `chattr` forbid to open a file like this.
+fn check_open(files: &Files, number: u64, how: i32) -> Result<(), FsError> {
+    let writes = how & ACCESS != 0 || how & TRUNCATE != 0;
+    let adds = how & APPEND != 0 && how & TRUNCATE == 0;
+    let flags = if writes { files.inode(number)?.flags } else { 0 };
+    let is_forbidden = flags & IMMUTABLE != 0 || flags & APPEND_ONLY != 0 && !adds;
+    if is_forbidden { Err(FsError::NotPermitted) } else { Ok(()) }
+}
+
+/// Flags of `chattr`, with the bits that they have in the larger request.
+const FLAGS: [(u32, u32); 4] = [(IMMUTABLE, 8), (APPEND_ONLY, 16), (NO_ATIME, 64), (NO_DUMP, 128)];
+
+fn create(request: &Request, mode: u32, umask: u32) -> Create {
+    Create { mode: (mode & 0o7777) as u16, umask: (umask & 0o777) as u16, uid: request.uid(), gid: request.gid() }
+}
+
+impl Filesystem for FileTree {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        for flag in [
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_POSIX_ACL,
+            InitFlags::FUSE_DONT_MASK,
+            // Otherwise the kernel asks for capabilities before each write.
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+        ] {
+            // An older kernel does without.
+            let _ = config.add_capabilities(flag);
+        }
+        let _ = config.set_max_write(1 << 20);
+        let _ = config.set_max_readahead(1 << 20);
+        let _ = config.set_max_background(64);
+        Ok(())
+    }
+
+    fn destroy(&mut self) {
+        if let Err(error) = self.files.sync() {
+            tracing::warn!(%error, "the last changes of a filesystem are not durable");
+        }
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let found = self.found(parent, name.as_bytes());
+        match found.and_then(|found| self.keep(found.0.ino).map(|()| found)) {
+            Ok((attributes, time)) => reply.entry(&time, &attributes, Generation(0)),
+            // Number 0: the kernel keeps that there is none.
+            Err(FsError::NotFound) if parent.0 >> NUMBER_BITS == 0 => match self.attributes_of(parent) {
+                Ok(any) => reply.entry(&ALWAYS, &FileAttr { ino: INodeNo(0), ..any }, Generation(0)),
+                Err(error) => reply.error(errno(&error)),
+            },
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn forget(&self, _: &Request, number: INodeNo, times: u64) {
+        self.forgotten(number, times);
+    }
+
+    fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        match self.attributes_of(number) {
+            // The number of snapshots changes.
+            Ok(attributes) => reply.attr(if number.0 == DIRECTORY { &SNAPSHOT_TIME } else { &ALWAYS }, &attributes),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        ctime: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let moment = |time: TimeOrNow| match time {
+            TimeOrNow::SpecificTime(time) => ns(time),
+            TimeOrNow::Now => ns(SystemTime::now()),
+        };
+        let own = match FileTree::own(number) {
+            Ok(own) => own,
+            Err(error) => return reply.error(errno(&error)),
+        };
+        // Of what is only added to, the times can be set to now alone.
+        let is_chosen = [atime, mtime].iter().any(|time| matches!(time, Some(TimeOrNow::SpecificTime(_))));
+        if is_chosen && self.files.inode(own).is_ok_and(|inode| inode.flags & APPEND_ONLY != 0) {
+            return reply.error(Errno::EPERM);
+        }
+        // Who is not root loses them by a truncation, and everybody by a change of the owner.
+        let drops = size.is_some() || uid.is_some() || gid.is_some();
+        let drops_modes = mode.is_none() && (uid.is_some() || gid.is_some() || request.uid() != 0);
+        let dropped = if drops { self.files.drop_privileges(own, drops_modes) } else { Ok(()) };
+        let truncated = dropped.and_then(|()| size.map(|size| self.files.truncate(own, size)).transpose());
+        let changed = Changed {
+            mode: mode.map(|mode| (mode & 0o7777) as u16),
+            uid,
+            gid,
+            atime_ns: atime.map(moment),
+            mtime_ns: mtime.map(moment),
+            ctime_ns: ctime.map(ns),
+        };
+        let inode = truncated.and_then(|_| self.files.set(number.0, changed));
+        self.reply_attr(number.0, inode, reply);
+    }
+
+    fn readlink(&self, _: &Request, number: INodeNo, reply: ReplyData) {
+        self.was_read(number);
+        match self.inode(number) {
+            Ok(Inode { kind: Kind::Symlink { target }, .. }) => reply.data(&target),
+            Ok(_) => reply.error(Errno::EINVAL),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn mknod(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
+        let kind = match mode & 0o170_000 {
+            0o020_000 => Kind::CharacterDevice { device: rdev },
+            0o060_000 => Kind::BlockDevice { device: rdev },
+            0o010_000 => Kind::Fifo,
+            0o140_000 => Kind::Socket,
+            0o100_000 | 0 => Kind::File,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        self.reply_entry(self.make(parent, name, kind, create(request, mode, umask)), reply);
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let kind = Kind::Directory { parent: parent.0 };
+        self.reply_entry(self.make(parent, name, kind, create(request, mode, umask)), reply);
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let own = FileTree::own(parent);
+        reply_empty(own.and_then(|own| self.files.unlink(own, name.as_bytes())), reply);
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let own = FileTree::own(parent);
+        reply_empty(own.and_then(|own| self.files.remove_directory(own, name.as_bytes())), reply);
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let kind = Kind::Symlink { target: target.as_os_str().as_bytes().to_vec() };
+        self.reply_entry(self.make(parent, name, kind, create(request, 0o777, 0)), reply);
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let how = if flags == RenameFlags::RENAME_EXCHANGE {
+            Rename::Exchange
+        } else if flags == RenameFlags::RENAME_NOREPLACE {
+            Rename::NoReplace
+        } else if flags.is_empty() {
+            Rename::Replace
+        } else {
+            return reply.error(Errno::EINVAL);
+        };
+        let places = FileTree::own(parent).and_then(|from| Ok((from, self.changed_name(new_parent, new_name)?)));
+        let renamed = places.and_then(|(from, to)| self.files.rename((from, name.as_bytes()), (to, new_name.as_bytes()), how));
+        reply_empty(renamed, reply);
+    }
+
+    fn link(&self, _: &Request, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let places = FileTree::own(number).and_then(|number| Ok((number, self.changed_name(parent, name)?)));
+        let linked = places.and_then(|(number, to)| self.files.link(number, to, name.as_bytes()));
+        self.reply_entry(linked.map(|inode| (number.0, inode)), reply);
+    }
+
+    fn open(&self, _: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let checked = self.at(number).and_then(|(files, own, _)| check_open(&files, own, flags.0).map(|()| (files, own)));
+        match checked.and_then(|(files, own)| files.opened(own)) {
+            Ok(()) => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, _: i32, reply: ReplyCreate) {
+        let made = self.make(parent, name, Kind::File, create(request, mode, umask));
+        // The kernel is told of it, and has it open.
+        let kept = made.and_then(|made| self.files.opened(made.0).and_then(|()| self.files.opened(made.0)).map(|()| made));
+        match kept {
+            Ok((number, inode)) => {
+                let attributes = self.attributes(number, &inode);
+                reply.created(&ALWAYS, &attributes, Generation(0), FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+            }
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        flags: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        if flags.0 & NOATIME == 0 {
+            self.was_read(number);
+        }
+        match self.at(number).and_then(|(files, own, _)| files.read(own, offset, size as usize)) {
+            Ok(bytes) => reply.data(&bytes),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        kind: WriteFlags,
+        flags: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let written = FileTree::own(number).and_then(|own| {
+            self.files.drop_privileges(own, kind.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID))?;
+            self.files.write(own, offset, data, flags.0 & APPEND != 0)
+        });
+        match written {
+            Ok(_) => reply.written(data.len() as u32),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        // The kernel asks once and then never again: a close has nothing to wait for.
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn release(&self, _: &Request, number: INodeNo, _: FileHandle, _: OpenFlags, _: Option<LockOwner>, _: bool, reply: ReplyEmpty) {
+        reply_empty(self.at(number).and_then(|(files, own, _)| files.closed(own)), reply);
+    }
+
+    fn fsync(&self, _: &Request, number: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply_empty(self.sync(number), reply);
+    }
+
+    fn fsyncdir(&self, _: &Request, number: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply_empty(self.sync(number), reply);
+    }
+
+    fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        // Snapshots come and go.
+        let cached = if number.0 == DIRECTORY { FopenFlags::empty() } else { FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE };
+        let handle = self.handles.fetch_add(1, Ordering::Relaxed);
+        let listing = Listing { number: number.0, names: Vec::new(), next: None, at: u64::MAX };
+        self.directories.lock().insert(handle, Arc::new(Mutex::new(listing)));
+        reply.opened(FileHandle(handle), cached);
+    }
+
+    fn readdir(&self, _: &Request, number: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        self.was_read(number);
+        let listed =
+            self.list(handle, offset, &mut |number, next, kind, name| !reply.add(INodeNo(number), next, kind, OsStr::from_bytes(name)));
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn readdirplus(&self, _: &Request, number: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        self.was_read(number);
+        let time = if number.0 == DIRECTORY { SNAPSHOT_TIME } else { ALWAYS };
+        let listed = self.list(handle, offset, &mut |number, next, _, name| match self.attributes_of(INodeNo(number)) {
+            Ok(attributes) => {
+                // The kernel counts all but these.
+                let is_counted = next > 2 && self.keep(attributes.ino).is_ok();
+                let is_full = reply.add(INodeNo(number), next, OsStr::from_bytes(name), &time, &attributes, Generation(0));
+                if is_full && is_counted {
+                    self.forgotten(attributes.ino, 1);
+                }
+                !is_full
+            }
+            // It was removed meanwhile.
+            Err(_) => true,
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.directories.lock().remove(&handle.0);
+        reply.ok();
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        let used = self.files.usage();
+        let (device, free) = self.files.device().unwrap_or((u64::MAX, 0));
+        let (all, free) = match used.quota_bytes {
+            Some(quota) => (quota.max(used.used_bytes), quota.saturating_sub(used.used_bytes).min(free)),
+            None => (device.max(used.used_bytes), free),
+        };
+        let inodes = used.inodes + FREE_INODES;
+        let units = |bytes: u64| bytes / UNIT_BYTES;
+        reply.statfs(
+            units(all),
+            units(free),
+            units(free),
+            inodes,
+            FREE_INODES,
+            UNIT_BYTES as u32,
+            MAX_NAME_BYTES as u32,
+            UNIT_BYTES as u32,
+        );
+    }
+
+    fn setxattr(&self, _: &Request, number: INodeNo, name: &OsStr, value: &[u8], flags: i32, _: u32, reply: ReplyEmpty) {
+        let how = match flags {
+            0 => SetXattr::Any,
+            XATTR_CREATE => SetXattr::Create,
+            XATTR_REPLACE => SetXattr::Replace,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let own = FileTree::own(number);
+        reply_empty(own.and_then(|own| self.files.set_xattr(own, name.as_bytes(), Some(value), how)), reply);
+    }
+
+    fn getxattr(&self, _: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        match self.inode(number) {
+            Ok(inode) => match inode.xattr(name.as_bytes()) {
+                Some(value) => crate::backups::answer(value, size, reply),
+                None => reply.error(Errno::NO_XATTR),
+            },
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn listxattr(&self, request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
+        match self.inode(number) {
+            Ok(inode) => {
+                let is_seen = |name: &[u8]| request.uid() == 0 || !name.starts_with(b"trusted.");
+                let seen = inode.xattrs.iter().filter(|(name, _)| is_seen(name));
+                let names: Vec<u8> = seen.flat_map(|(name, _)| name.iter().copied().chain([0])).collect();
+                crate::backups::answer(&names, size, reply);
+            }
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn removexattr(&self, _: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let own = FileTree::own(number);
+        reply_empty(own.and_then(|own| self.files.set_xattr(own, name.as_bytes(), None, SetXattr::Any)), reply);
+    }
+
+    fn ioctl(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        _: FileHandle,
+        _: IoctlFlags,
+        command: u32,
+        data: &[u8],
+        out_bytes: u32,
+        reply: ReplyIoctl,
+    ) {
+        match self.ioctl_of(number, command, data) {
+            Ok(mut out) => {
+                out.truncate(out_bytes as usize);
+                reply.ioctl(0, &out);
+            }
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn fallocate(&self, request: &Request, number: INodeNo, _: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
+        let how = match mode {
+            0 => Allocate::Extend,
+            KEEP_SIZE => Allocate::Keep,
+            mode if mode == PUNCH_HOLE | KEEP_SIZE => Allocate::Punch,
+            ZERO_RANGE => Allocate::Zero { keeps_size: false },
+            mode if mode == ZERO_RANGE | KEEP_SIZE => Allocate::Zero { keeps_size: true },
+            _ => return reply.error(Errno::EOPNOTSUPP),
+        };
+        let allocated = FileTree::own(number).and_then(|own| {
+            self.files.drop_privileges(own, request.uid() != 0)?;
+            self.files.allocate(own, offset, length, how)
+        });
+        reply_empty(allocated, reply);
+    }
+
+    fn lseek(&self, _: &Request, number: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let seeks_hole = match whence {
+            SEEK_DATA => false,
+            SEEK_HOLE => true,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
+        match self.at(number).and_then(|(files, own, _)| files.seek(own, offset, seeks_hole)) {
+            Ok(Some(at)) => reply.offset(at as i64),
+            Ok(None) => reply.error(Errno::ENXIO),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        request: &Request,
+        from: INodeNo,
+        _: FileHandle,
+        from_offset: u64,
+        to: INodeNo,
+        _: FileHandle,
+        to_offset: u64,
+        length: u64,
+        _: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        // The answer is a u32.
+        let length = length.min(1 << 30);
+        let (from, to) = match (FileTree::own(from), FileTree::own(to)) {
+            (Ok(from), Ok(to)) => (from, to),
+            // Programs then read and write.
+            (Err(_), Ok(_)) => return reply.error(Errno::EXDEV),
+            (_, Err(error)) => return reply.error(errno(&error)),
+        };
+        let dropped = self.files.drop_privileges(to, request.uid() != 0);
+        match dropped.and_then(|()| self.files.copy((from, from_offset), (to, to_offset), length)) {
+            Ok(copied) => reply.written(copied as u32),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+}
