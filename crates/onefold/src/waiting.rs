@@ -1,10 +1,11 @@
 //! Waiting for another process that has the store (`--wait`).
 
-use crate::cli::Wait;
+use crate::cli::{Span, Wait};
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::output;
+use crate::store::SERVE;
 use onefold_engine::EngineError;
 use onefold_ground::LockError;
 use onefold_upkeep::UpkeepError;
@@ -12,11 +13,17 @@ use std::time::{Duration, Instant};
 
 /// How often the store is tried again.
 const TRY_EVERY: Duration = Duration::from_millis(100);
+/// How long a daemon may start or stop before commands say that it has the store.
+const PATIENCE: Wait = Wait::AtMost(Span(5));
 
 /// An error that may say that another process has the store.
 pub trait InUse {
     /// Returns the holder. `None`: it is another error.
     fn holder(&self) -> Option<String>;
+    /// Returns whether it is a daemon.
+    fn is_daemon(&self) -> bool {
+        false
+    }
 }
 
 impl InUse for EngineError {
@@ -27,6 +34,10 @@ impl InUse for EngineError {
             }
             _ => None,
         }
+    }
+
+    fn is_daemon(&self) -> bool {
+        matches!(self, EngineError::Lock(LockError::Held { holder: Some(holder), .. }) if holder.command == SERVE)
     }
 }
 
@@ -80,7 +91,17 @@ impl<'a> Waiting<'a> {
 
     /// Waits a moment if another process has the store and the command may wait. Returns false if the error stands.
     pub fn goes_on_after(&mut self, error: &impl InUse) -> bool {
-        let (Some(wait), Some(holder)) = (self.wait, error.holder()) else { return false };
+        self.goes_on(error, self.wait)
+    }
+
+    /// The same after a daemon was asked, if there is one, and takes no commands: it is starting or stopping, which is
+    /// worth a moment in any case.
+    pub fn outlasts(&mut self, error: &impl InUse) -> bool {
+        self.goes_on(error, self.wait.or(error.is_daemon().then_some(PATIENCE)))
+    }
+
+    fn goes_on(&mut self, error: &impl InUse, wait: Option<Wait>) -> bool {
+        let (Some(wait), Some(holder)) = (wait, error.holder()) else { return false };
         let is_over = matches!(wait, Wait::AtMost(span) if self.began.elapsed() >= Duration::from_secs(span.0));
         if is_over || (self.is_cancelled)() {
             return false;

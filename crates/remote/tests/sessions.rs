@@ -229,6 +229,21 @@ fn a_server_closes_sessions_and_says_why() {
 }
 
 #[test]
+fn a_server_without_sessions_can_refuse_new_ones_and_one_with_a_session_goes_on() {
+    let server = TestServer::start(quick());
+    let session = ClientSession::connect(server.options()).unwrap();
+    assert!(!server.server.stop_if_idle());
+    echoes(&session, 1000, 1);
+    session.close().unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while !server.server.stop_if_idle() {
+        assert!(Instant::now() < until, "the session stays");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(matches!(ClientSession::connect(server.options()), Err(TransportError::Refused { code: codes::SHUTDOWN, .. })));
+}
+
+#[test]
 fn sixty_four_sessions_stay_within_the_budget() {
     let server = TestServer::start(ServerOptions::default());
     let sessions: Vec<ClientSession> = (0..64).map(|_| ClientSession::connect(server.unix()).unwrap()).collect();

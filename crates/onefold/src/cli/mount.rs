@@ -47,7 +47,7 @@ pub struct Mount {
 }
 
 /// What a daemon is to mount.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct MountFs {
     /// The store, as typed.
     #[serde(skip)]

@@ -5,6 +5,7 @@ mod volumes;
 use super::{Request, Talk, find_doer, init};
 use crate::cli::Copy;
 use crate::console::{Keeping, Terminal};
+use crate::control::Ran;
 use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::{Output, note};
@@ -238,7 +239,9 @@ fn copy_all_volumes(options: &Copy, chosen: &Chosen, to_store: [u8; 16], talk: T
     let copied = waiting.open(|| {
         let doer = find_doer(&command, &ground, &settings, &terminal)??;
         let kept = Keeping::new(&terminal);
-        doer.run(Request::CopyVolumes(command.clone()), talk, &kept)?;
+        if let Ran::NotBegun(_) = doer.run(Request::CopyVolumes(command.clone()), talk, &kept)? {
+            return Err(NotCopied::InUse("a daemon that is ending".to_owned()));
+        }
         let reply: Reply =
             serde_json::from_slice(&kept.take()).map_err(|error| Failure::failed(format!("the daemon's answer: {error}")))?;
         if let Some(holder) = reply.in_use.clone() { Err(NotCopied::InUse(holder)) } else { Ok(reply) }

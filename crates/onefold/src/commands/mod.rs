@@ -34,7 +34,7 @@ mod volume;
 
 use crate::cli::{self, Cli, Command};
 use crate::console::{Console, Terminal};
-use crate::control;
+use crate::control::{self, Ran};
 use crate::failure::{Exit, Failure, Result};
 use crate::output::Output;
 use crate::remote::{Server, is_url};
@@ -268,10 +268,11 @@ requests! {
 /// of the work takes priority over one of closing.
 fn on_store(request: Request, talk: Talk) -> Result<Exit> {
     let terminal = Terminal::new(talk);
-    let command = request.command();
-    if command.ends_early() {
+    let mut request = request;
+    if request.command().ends_early() {
         terminal.watch_signals()?;
     }
+    let command = request.command();
     if is_url(command.directory()) {
         return on_server(request, talk, &terminal);
     }
@@ -288,15 +289,27 @@ fn on_store(request: Request, talk: Talk) -> Result<Exit> {
     let asks = command.mode() == Mode::Snapshot && command.asks_the_daemon();
     // A user may have the right to read the store but not to use the socket, which stays when a daemon is killed.
     let asked = if asks { control::connect(directory) } else { Ok(None) };
-    if let Ok(Some(daemon)) = asked {
-        return daemon.run(request, talk, &terminal);
-    }
-    let settings = read_settings(&directory.join(SETTINGS_FILE), true).map_err(|unread| asked.err().unwrap_or(unread))?;
-    let mut waiting = Waiting::new(command.wait(), &terminal, talk.quiet);
-    let doer = loop {
+    let settings = read_settings(&directory.join(SETTINGS_FILE), true);
+    let asked = match asked {
+        Ok(Some(daemon)) => match daemon.run(request, talk, &terminal)? {
+            Ran::Done(exit) => return Ok(exit),
+            Ran::NotBegun(again) => {
+                request = *again;
+                None
+            }
+        },
+        asked => asked.err(),
+    };
+    let settings = settings.map_err(|unread| asked.unwrap_or(unread))?;
+    let mut waiting = Waiting::new(request.command().wait(), &terminal, talk.quiet);
+    loop {
+        let command = request.command();
         match find_doer(command, &ground, &settings, &terminal)? {
-            Ok(doer) => break doer,
-            Err(error) if waiting.goes_on_after(&error) => {}
+            Ok(doer) => match doer.run(request, talk, &terminal)? {
+                Ran::Done(exit) => return Ok(exit),
+                Ran::NotBegun(again) => request = *again,
+            },
+            Err(error) if waiting.outlasts(&error) => {}
             Err(error) if error.holder().is_some() => {
                 return Err(waiting.interruption(&error).unwrap_or_else(|| in_use(error, command)));
             }
@@ -305,8 +318,7 @@ fn on_store(request: Request, talk: Talk) -> Result<Exit> {
                 return done.unwrap_or_else(|| Err(cannot_open(error)));
             }
         }
-    };
-    doer.run(request, talk, &terminal)
+    }
 }
 
 /// Has a server run the command.
@@ -315,7 +327,10 @@ fn on_server(request: Request, talk: Talk, terminal: &Terminal) -> Result<Exit> 
     let needs_the_store = matches!(&request, Request::Check(options) if options.repair || options.rebuild_index);
     let connection = command.connection().filter(|_| !needs_the_store).ok_or_else(|| only_with_the_store(command.name()))?;
     let client = Server::new(command.directory(), &connection)?.connect(terminal)?;
-    client.run(request, talk, terminal)
+    match client.run(request, talk, terminal)? {
+        Ran::Done(exit) => Ok(exit),
+        Ran::NotBegun(_) => Err(Failure::failed("the server is stopping").advise("run the command again when it runs again")),
+    }
 }
 
 /// Returns the failure of a command that does not work over the network.
@@ -358,7 +373,7 @@ fn find_doer(
 
 impl Doer {
     /// Runs the command.
-    fn run(self, request: Request, talk: Talk, console: &dyn Console) -> Result<Exit> {
+    fn run(self, request: Request, talk: Talk, console: &dyn Console) -> Result<Ran> {
         let store = match self {
             Doer::Here(store) => store,
             Doer::Daemon(daemon) => return daemon.run(request, talk, console),
@@ -373,7 +388,7 @@ impl Doer {
         let exit = done?;
         closed?;
         shown.map_err(|error| Failure::output(&error))?;
-        Ok(exit)
+        Ok(Ran::Done(exit))
     }
 }
 

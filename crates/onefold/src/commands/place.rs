@@ -84,7 +84,7 @@ impl Place {
             {
                 return Ok(Place::There(daemon));
             }
-            if !waiting.goes_on_after(&error) {
+            if !waiting.outlasts(&error) {
                 return Err(waiting.interruption(&error).unwrap_or_else(|| not_opened(error, wanted.mode)));
             }
         }

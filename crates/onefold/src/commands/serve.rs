@@ -139,7 +139,7 @@ fn serve(options: &Serve, settings: Settings, talk: Talk, mounted: Option<&mut S
         let shutdown = async {
             tokio::select! {
                 () = shutdown => {}
-                () = until_unmounted(&mounts, &host), if is_for_a_mount => {}
+                () = until_unmounted(&mounts, control.as_ref()), if is_for_a_mount => {}
             }
             notifier.stopping();
         };
@@ -202,9 +202,9 @@ fn serve(options: &Serve, settings: Settings, talk: Talk, mounted: Option<&mut S
     Ok(Exit::Done)
 }
 
-/// Ends when nothing is mounted any more, and no command runs.
-async fn until_unmounted(mounts: &Mounts, host: &Host) {
-    while !mounts.is_over(|| host.is_idle()) {
+/// Ends when nothing is mounted any more, and there is no client.
+async fn until_unmounted(mounts: &Mounts, control: Option<&ControlServer>) {
+    while !mounts.is_over(|| control.is_none_or(ControlServer::stop_if_idle)) {
         tokio::time::sleep(STOP_INTERVAL).await;
     }
 }

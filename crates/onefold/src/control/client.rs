@@ -35,7 +35,16 @@ pub struct Client {
     _address: Option<Address>,
 }
 
-/// Connects to the daemon that has the store open; `None` if none listens.
+/// How a command ended that a daemon was asked to run.
+#[derive(Debug)]
+pub enum Ran {
+    /// It ended so.
+    Done(Exit),
+    /// The daemon is ending, and has not run it.
+    NotBegun(Box<Request>),
+}
+
+/// Connects to the daemon that has the store open; `None` if none listens, or if it is ending.
 pub fn connect(directory: &Path) -> Result<Option<Client>> {
     let cannot = |error: &dyn std::fmt::Display| {
         Failure::cannot_run(format!("the daemon has the store open, and its socket cannot be used: {error}"))
@@ -56,6 +65,7 @@ pub fn connect(directory: &Path) -> Result<Option<Client>> {
         TransportError::Refused { code: codes::BUSY, text } => {
             Failure::failed(format!("the daemon takes no more clients: {text}")).advise(WHEN_BUSY)
         }
+        TransportError::Refused { code: codes::SHUTDOWN, .. } => return Ok(None),
         TransportError::Refused { .. } | TransportError::Protocol { .. } => of_another_version(),
         TransportError::Io { source, .. } => match source.kind() {
             // It does not exist, or a killed daemon left it.
@@ -64,7 +74,7 @@ pub fn connect(directory: &Path) -> Result<Option<Client>> {
             // It closed the connection. If it still listens, it does not understand the greeting.
             ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => match socket::connect(directory) {
                 Ok(Some(_)) => of_another_version(),
-                _ => broken_off(),
+                _ => return Ok(None),
             },
             _ => cannot(&source),
         },
@@ -98,16 +108,22 @@ impl Client {
     }
 
     /// Has the daemon run a command, and ends as the command did.
-    pub fn run(&self, command: Request, talk: Talk, terminal: &dyn Console) -> Result<Exit> {
+    pub fn run(&self, command: Request, talk: Talk, terminal: &dyn Console) -> Result<Ran> {
         let call = Call::new(command, talk.quiet, is_shown(talk), crate::console::can_ask());
-        let call = call.encode().map_err(|error| Failure::failed(format!("the command cannot be sent: {error}")))?;
-        let channel = self.session().open(COMMAND, Vec::new()).map_err(|error| self.lost(error))?;
-        // A daemon that refuses says why. Its message is still read.
-        let _ = channel.send(Kind::Request as u8, call);
-        let done = self.follow(&channel, terminal);
-        terminal.end_progress();
-        channel.finish();
-        done
+        let payload = call.encode().map_err(|error| Failure::failed(format!("the command cannot be sent: {error}")))?;
+        let done = match self.session().open(COMMAND, Vec::new()) {
+            Ok(channel) => {
+                // A daemon that refuses says why. Its message is still read.
+                let _ = channel.send(Kind::Request as u8, payload);
+                let done = self.follow(&channel, terminal);
+                terminal.end_progress();
+                channel.finish();
+                done
+            }
+            Err(ChannelError::Ended { code: codes::SHUTDOWN, .. }) => Ok(None),
+            Err(error) => Err(self.lost(error)),
+        };
+        Ok(done?.map_or_else(|| Ran::NotBegun(Box::new(call.command)), Ran::Done))
     }
 
     /// Returns the failure for a session that ended.
@@ -127,7 +143,8 @@ impl Client {
         if self.is_server { Failure::failed("the server did not finish the command").advise("run the command again") } else { broken_off() }
     }
 
-    fn follow(&self, channel: &Channel, terminal: &dyn Console) -> Result<Exit> {
+    /// Shows what the daemon sends. `None`: it is ending, and has not begun the command.
+    fn follow(&self, channel: &Channel, terminal: &dyn Console) -> Result<Option<Exit>> {
         let (mut cancelled, mut shown) = (false, Progress::default());
         loop {
             if terminal.is_cancelled() && !cancelled {
@@ -138,6 +155,7 @@ impl Client {
                 Ok(Received::Message(message)) => message,
                 Ok(Received::Timeout) => continue,
                 Ok(Received::Finished) => return Err(self.no_result()),
+                Err(ChannelError::Cancelled { code: codes::SHUTDOWN, .. }) => return Ok(None),
                 Err(error) => return Err(self.lost(error)),
             };
             match Kind::of(kind) {
@@ -157,7 +175,7 @@ impl Client {
                 }
                 Some(Kind::Result) => {
                     let ended: Ended = serde_json::from_slice(&payload).map_err(|_| self.no_result())?;
-                    return ended.result().unwrap_or_else(|| Err(self.no_result()));
+                    return ended.result().unwrap_or_else(|| Err(self.no_result())).map(Some);
                 }
                 Some(Kind::Question) => {
                     let is_yes = terminal.ask(&String::from_utf8_lossy(&payload))? == Some(true);

@@ -182,11 +182,6 @@ impl Host {
         running.commands.values().for_each(|live| live.cut());
     }
 
-    /// Returns whether no channel is served now.
-    pub fn is_idle(&self) -> bool {
-        lock(&self.running).channels == 0
-    }
-
     /// Waits until no channel is served any more. Call after the servers ended.
     pub fn wait(&self) {
         let mut running = lock(&self.running);

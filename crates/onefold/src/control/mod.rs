@@ -25,7 +25,7 @@ pub mod message;
 mod server;
 pub(crate) mod socket;
 
-pub use client::{Client, connect};
+pub use client::{Client, Ran, connect};
 pub use host::{Caller, Host, Identity};
 pub use server::ControlServer;
 pub(crate) use server::serve_channel;

@@ -23,6 +23,7 @@ const BUDGET_BYTES: u64 = 96 << 20;
 /// Serves the clients of the daemon on this machine. [`ControlServer::stop`] accepts no more and ends the sessions.
 pub struct ControlServer {
     directory: PathBuf,
+    server: Server,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -37,17 +38,23 @@ impl ControlServer {
         let options =
             ServerOptions { limits, sessions: SESSIONS, budget_bytes: BUDGET_BYTES, linger: Duration::ZERO, ..ServerOptions::default() };
         let server = Server::new(options, Arc::new(door), Arc::new(Local(Arc::clone(host))));
+        let running = server.clone();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("control-link").enable_all().build()?;
         let thread = std::thread::Builder::new().name("control".to_owned()).spawn(move || {
             let stopped = async {
                 let _ = stopped.await;
             };
-            if let Err(error) = runtime.block_on(server.run(vec![Listener::Unix(listener)], stopped)) {
+            if let Err(error) = runtime.block_on(running.run(vec![Listener::Unix(listener)], stopped)) {
                 tracing::warn!("no command can use the store beside this daemon: {error}");
             }
         })?;
-        Ok(ControlServer { directory: directory.to_owned(), stop: Some(stop), thread: Some(thread) })
+        Ok(ControlServer { directory: directory.to_owned(), server, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Lets in no clients from now on if there are none. Returns whether it does.
+    pub fn stop_if_idle(&self) -> bool {
+        self.server.stop_if_idle()
     }
 }
 

@@ -127,7 +127,7 @@ impl Server {
                 Err(error) => {
                     let is_transient = match &error {
                         TransportError::Io { .. } | TransportError::Timeout { .. } | TransportError::Protocol { .. } => true,
-                        TransportError::Refused { code, .. } => *code == codes::BUSY,
+                        TransportError::Refused { code, .. } => matches!(*code, codes::BUSY | codes::SHUTDOWN),
                         _ => false,
                     };
                     let failure = self.failure(error);
@@ -186,6 +186,9 @@ impl Server {
             }
             TransportError::Refused { code: codes::BUSY, text } => {
                 Failure::failed(format!("the server {server} takes no more clients: {text}")).advise(WHEN_BUSY)
+            }
+            TransportError::Refused { code: codes::SHUTDOWN, .. } => {
+                Failure::failed(format!("the server {server} is stopping")).advise("run the command again when it runs again")
             }
             TransportError::Refused { code: codes::VERSION, text } => {
                 Failure::cannot_run(format!("the server {server} is of another version: {text}")).advise("use the same onefold on both")

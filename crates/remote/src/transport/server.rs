@@ -257,6 +257,15 @@ impl Server {
         true
     }
 
+    /// Refuses new sessions from now on if there are none. Returns whether it does.
+    pub fn stop_if_idle(&self) -> bool {
+        let sessions = self.0.sessions.lock();
+        if sessions.is_empty() {
+            self.0.stops.store(true, Ordering::Relaxed);
+        }
+        sessions.is_empty()
+    }
+
     /// Serves until `shutdown` is ready, then ends all sessions.
     ///
     /// Errors: a listener cannot be used.
@@ -465,7 +474,7 @@ async fn begin(shared: &Arc<Shared>, hello: Hello, peer: &Peer) -> std::result::
     let welcome = welcome(options, &entry, Token(token), received);
     let mut sessions = shared.sessions.lock();
     if shared.stops.load(Ordering::Relaxed) {
-        return Err(Refusal::new(codes::BUSY, "the server stops"));
+        return Err(Refusal::new(codes::SHUTDOWN, "the server stops"));
     }
     sessions.insert(session, entry.clone());
     drop(sessions);

@@ -4,7 +4,7 @@ use super::{DETACHED, STEP, detach, in_background};
 use crate::cli::{Mount, MountFs};
 use crate::commands::{Request, serve};
 use crate::console::Terminal;
-use crate::control;
+use crate::control::{self, Ran};
 use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::mounts::{failure, whole_path};
@@ -34,9 +34,10 @@ pub(super) fn run(options: &Mount, name: &str, talk: Talk) -> Result<Exit> {
     };
     let is_detached = std::env::var_os(DETACHED).is_some();
     if !is_detached && let Some(daemon) = control::connect(directory)? {
-        let place = wanted.place.clone();
-        let done = daemon.run(Request::MountFs(wanted), talk, &Terminal::new(talk))?;
-        return if options.foreground && done == Exit::Done { stay(&place) } else { Ok(done) };
+        // If it is ending, this process becomes the next one.
+        if let Ran::Done(done) = daemon.run(Request::MountFs(wanted.clone()), talk, &Terminal::new(talk))? {
+            return if options.foreground && done == Exit::Done { stay(&wanted.place) } else { Ok(done) };
+        }
     }
     if !options.foreground && !is_detached {
         return in_background();
