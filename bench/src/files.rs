@@ -1,26 +1,16 @@
-//! A mounted filesystem beside the disk's own and beside a FUSE passthrough (bindfs) of it, on the same disk: the
-//! workloads of E1.1 to E1.4 of the ext4fs+dedup thesis, trees of many small files, and what `find` and `git` make of
-//! them.
+//! A mounted filesystem beside the disk's own and beside a FUSE passthrough (bindfs) of it, on the same disk: trees of
+//! many small files, and what `find` and `git` make of them. Large files are experiments: E1.1 to E1.4 in `papers`.
 
 use crate::Options;
-use crate::floors;
 use crate::process::run;
-use crate::random::Random;
 use crate::report::{Aim, Report, median};
 use crate::server::is_installed;
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Bytes of a file of E1.1 and E1.2.
-const FILE_BYTES: u64 = 4 << 20;
-/// The unit of E1.2: each file has one block again and again.
-const BLOCK_BYTES: usize = 4096;
-/// The size of requests.
-const REQUEST_BYTES: usize = 1 << 20;
 /// Files of the tree that `find` and `git` look at.
 const TREE_FILES: u64 = 100_000;
 /// Files that are made for the rate of creating.
@@ -143,60 +133,6 @@ fn sync(place: &Path) -> Result<()> {
     Ok(())
 }
 
-/// E1.1 and E1.2: files of 4 MiB. Returns bytes a second.
-fn write_files(directory: &Path, bytes: u64, content: &mut dyn FnMut(u64, &mut [u8])) -> Result<f64> {
-    fs::create_dir(directory)?;
-    let mut buffer = vec![0; REQUEST_BYTES];
-    let mut took = Duration::ZERO;
-    for number in 0..bytes / FILE_BYTES {
-        let begun = Instant::now();
-        let mut file = File::create(directory.join(number.to_string()))?;
-        took += begun.elapsed();
-        for part in 0..FILE_BYTES / REQUEST_BYTES as u64 {
-            content(number * 16 + part, &mut buffer);
-            let begun = Instant::now();
-            file.write_all(&buffer)?;
-            took += begun.elapsed();
-        }
-    }
-    let begun = Instant::now();
-    sync(directory)?;
-    Ok((bytes / FILE_BYTES * FILE_BYTES) as f64 / (took + begun.elapsed()).as_secs_f64())
-}
-
-fn read_files(directory: &Path) -> Result<f64> {
-    let mut buffer = vec![0; REQUEST_BYTES];
-    let (mut bytes, begun) = (0, Instant::now());
-    for number in 0.. {
-        let Ok(mut file) = File::open(directory.join(number.to_string())) else { break };
-        loop {
-            match file.read(&mut buffer)? {
-                0 => break,
-                read => bytes += read,
-            }
-        }
-    }
-    Ok(bytes as f64 / begun.elapsed().as_secs_f64())
-}
-
-/// E1.4, as bonnie++ does it: a file is written, then read and changed block by block. Returns bytes a second.
-fn rewrite(path: &Path, bytes: u64, random: &mut Random) -> Result<f64> {
-    crate::corpus::write_random(path, bytes, random)?;
-    let mut file = File::options().read(true).write(true).open(path)?;
-    file.sync_all()?;
-    let mut buffer = vec![0; 2 * BLOCK_BYTES];
-    let begun = Instant::now();
-    for at in (0..bytes).step_by(buffer.len()) {
-        file.seek(SeekFrom::Start(at))?;
-        file.read_exact(&mut buffer)?;
-        buffer[0] ^= 1;
-        file.seek(SeekFrom::Start(at))?;
-        file.write_all(&buffer)?;
-    }
-    file.sync_all()?;
-    Ok(bytes as f64 / begun.elapsed().as_secs_f64())
-}
-
 /// Returns files a second.
 fn create_files(directory: &Path) -> Result<f64> {
     fs::create_dir(directory)?;
@@ -225,28 +161,7 @@ fn seconds_of(program: &str, arguments: &[&str], place: &Path) -> Result<f64> {
 fn measure_one(options: &Options, contender: Contender, at: &Path) -> Result<Vec<(&'static str, f64)>> {
     let mut tree = Tree::start(options, contender, at)?;
     let place = tree.place.clone();
-    let size = options.size / FILE_BYTES * FILE_BYTES;
     let mut found = Vec::new();
-    let mut random = Random::new(options.seed);
-    let unique = write_files(&place.join("unique"), size, &mut |_, buffer| random.fill(buffer))?;
-    found.push(("E1.1: writing unique data, MB/s", unique / 1e6));
-    let mut random = Random::new(options.seed);
-    let again = write_files(&place.join("again"), size, &mut |_, buffer| random.fill(buffer))?;
-    found.push(("E1.2: writing the same data again, MB/s", again / 1e6));
-    let repeated = write_files(&place.join("repeated"), size, &mut |number, buffer| {
-        buffer.chunks_mut(BLOCK_BYTES).for_each(|block| block.fill((number / 16) as u8 | 1));
-    })?;
-    found.push(("E1.2: writing files of one block repeated, MB/s", repeated / 1e6));
-    tree.cool(options, at)?;
-    found.push(("reading unique data, nothing cached, MB/s", read_files(&place.join("unique"))? / 1e6));
-    let image = crate::corpus::files_of_machine((options.size / 2) as usize)?;
-    let begun = Instant::now();
-    let mut file = File::create(place.join("image"))?;
-    file.write_all(&image)?;
-    file.sync_all()?;
-    found.push(("E1.3: copying an installation image, MB/s", image.len() as f64 / 1e6 / begun.elapsed().as_secs_f64()));
-    drop((file, image));
-    found.push(("E1.4: reading and changing block by block, MB/s", rewrite(&place.join("changed"), size / 4, &mut Random::new(9))? / 1e6));
     found.push(("creating files, a second", create_files(&place.join("created"))?));
     let many = place.join("many");
     fs::create_dir(&many)?;
@@ -287,14 +202,10 @@ pub fn measure(options: &Options, report: &mut Report) -> Result<()> {
         median(runs.iter().filter_map(figure).collect())
     };
     let names: Vec<&'static str> = all[2].first().map(|run| run.iter().map(|(name, _)| *name).collect()).unwrap_or_default();
-    let disk = floors::sequential_write(&options.disk, options.size)? * 1e3;
-    report.add("the disk: sequential write and sync, MB/s", disk, "MB/s");
     for name in names {
         let (native, passthrough, ours) = (of(&all[0], name), of(&all[1], name), of(&all[2], name));
         let (text, unit) = name.rsplit_once(", ").unwrap_or((name, ""));
         let aim = match text {
-            "E1.1: writing unique data" | "reading unique data, nothing cached" => Some(Aim::Above(0.6 * passthrough)),
-            "E1.2: writing the same data again" | "E1.2: writing files of one block repeated" => Some(Aim::Above(native)),
             "creating files" => Some(Aim::Above(10_000.0)),
             _ if text.starts_with('`') => Some(Aim::Below(1.5 * passthrough)),
             _ => None,

@@ -70,3 +70,37 @@ fn figures_of_the_paper_stand_beside_variants() {
         assert!(papers.is_subset(&ours), "{}: {papers:?} and {ours:?}", one["id"]);
     }
 }
+
+/// E1.1 to E1.4 on a mounted filesystem and on the disk, as small as they go.
+#[test]
+fn e1_1_to_e1_4_run_on_a_mounted_filesystem() {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root || !std::path::Path::new("/dev/fuse").exists() {
+        println!("skipped: it mounts, which needs root and /dev/fuse");
+        return;
+    }
+    let scene = Scene::new();
+    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../bench/papers");
+    let mut arguments: Vec<_> = ["bench", "run"].map(PathBuf::from).into();
+    arguments.extend((1..=4).map(|number| directory.join(format!("e1-{number}.toml"))));
+    let variants = ["--variant", "ours", "--variant", "ours, blocks of 4 KiB", "--variant", "the disk"];
+    let options = ["--size", "16MiB", "--repetitions", "1", "--strict", "--directory", ".", "--out", "results.json"];
+    arguments.extend(variants.iter().chain(&options).map(PathBuf::from));
+    scene.run(arguments).succeeds();
+    let results: serde_json::Value = serde_json::from_slice(&fs::read(scene.path("results.json")).unwrap()).unwrap();
+    let variants = |id: &str| {
+        let of = results.as_array().unwrap().iter().find(|one| one["about"]["id"] == id).unwrap();
+        of["variants"].as_array().unwrap().clone()
+    };
+    for (id, generations) in [("E1.1", 3), ("E1.2", 1), ("E1.3", 1), ("E1.4", 3)] {
+        for variant in variants(id) {
+            let measured = variant["repetitions"][0].as_array().unwrap();
+            assert_eq!(measured.len(), generations, "{id} {}", variant["name"]);
+            assert!(measured.iter().all(|one| one["written_bytes"] == 16 << 20), "{id} {}", variant["name"]);
+        }
+    }
+    // The disk's own keeps each copy, the store one.
+    let disk_bytes =
+        |variant: usize, generation: usize| variants("E1.1")[variant]["repetitions"][0][generation]["disk_bytes"].as_u64().unwrap();
+    assert!(disk_bytes(0, 2) < 4 << 20 && disk_bytes(2, 2) >= 16 << 20);
+}

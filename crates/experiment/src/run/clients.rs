@@ -1,5 +1,5 @@
-//! Concurrent clients, each of which writes its stream from beginning to end, and what is observed of them from
-//! outside.
+//! Concurrent clients, each of which writes or reads its volume from beginning to end, and what is observed of them
+//! from outside.
 
 use super::face::{Way, WayError};
 use super::{Result, RunError, Watcher, measure};
@@ -26,7 +26,17 @@ pub(super) type Traffic = Vec<(String, PartCounters)>;
 /// A client before it begins.
 pub(super) struct Client {
     pub(super) way: Box<dyn Way>,
-    pub(super) stream: Stream,
+    pub(super) task: Task,
+}
+
+/// What a client does.
+pub(super) enum Task {
+    /// It writes this.
+    Write(Box<Stream>),
+    /// It reads so many bytes, changes the first byte of each request, and writes it back.
+    Rewrite(u64),
+    /// It reads so many bytes.
+    Read(u64),
 }
 
 /// The work of all clients together.
@@ -144,7 +154,7 @@ pub(super) fn write(clients: Vec<Client>, run: &RunSpec, traffic: &(dyn Fn() -> 
             scope.spawn(move || {
                 shared.barrier.wait();
                 shared.begun_at.get_or_init(Instant::now);
-                let told = Writer::new(client.way, shared).write(client.stream);
+                let told = Worker::new(client.way, shared).work(client.task);
                 if told.is_err() {
                     shared.stops.store(true, Ordering::SeqCst);
                 }
@@ -210,8 +220,8 @@ fn watch(shared: &Shared<'_>, has_ended: &mpsc::Receiver<Ended>, watcher: &dyn W
     }
 }
 
-/// A client while it writes.
-struct Writer<'a> {
+/// A client at work.
+struct Worker<'a> {
     way: Box<dyn Way>,
     shared: &'a Shared<'a>,
     /// Requests in flight: start and bytes.
@@ -220,23 +230,30 @@ struct Writer<'a> {
     told: Told,
 }
 
-impl<'a> Writer<'a> {
-    fn new(way: Box<dyn Way>, shared: &'a Shared<'a>) -> Writer<'a> {
+impl<'a> Worker<'a> {
+    fn new(way: Box<dyn Way>, shared: &'a Shared<'a>) -> Worker<'a> {
         let told = Told { source_cpu_s: 0.0, steady: Histogram::new(), all: Histogram::new(), ended_at: Instant::now() };
-        Writer { way, shared, sent: HashMap::new(), spare: Vec::new(), told }
+        Worker { way, shared, sent: HashMap::new(), spare: Vec::new(), told }
     }
 
-    /// Writes a stream from beginning to end, and flushes.
-    fn write(mut self, mut stream: Stream) -> Ended {
+    /// Works from beginning to end, and flushes.
+    fn work(mut self, mut task: Task) -> Ended {
         let (mut offset, mut tag) = (0, 0);
         while !self.shared.stops() {
-            let Some(buffer) = self.next_of(&mut stream) else { break };
+            let asked_at = Instant::now();
+            let Some(buffer) = self.next_of(&mut task, offset)? else { break };
             if tag == 0 {
                 self.shared.begins();
             }
             let length = buffer.len();
-            self.sent.insert(tag, (Instant::now(), length));
-            self.way.submit(tag, offset, buffer)?;
+            // The time to read is that of the request, the time to make data is not.
+            let sent_at = if matches!(task, Task::Write(_)) { Instant::now() } else { asked_at };
+            self.sent.insert(tag, (sent_at, length));
+            if matches!(task, Task::Read(_)) {
+                self.answered(tag, buffer);
+            } else {
+                self.way.submit(tag, offset, buffer)?;
+            }
             offset += length as u64;
             tag += 1;
             // Before making the next data: with one request in flight, no latency includes that time.
@@ -255,19 +272,36 @@ impl<'a> Writer<'a> {
         Ok(Told { ended_at: Instant::now(), ..self.told })
     }
 
-    /// Returns the data of the next request. `None`: there is no more.
-    fn next_of(&mut self, stream: &mut Stream) -> Option<Vec<u8>> {
+    /// Returns the data of the next request, at `offset`. `None`: there is no more.
+    fn next_of(&mut self, task: &mut Task, offset: u64) -> std::result::Result<Option<Vec<u8>>, WayError> {
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.resize(self.shared.run.request_bytes, 0);
-        let cpu_before = measure::thread_cpu_s();
-        let length = stream.fill(&mut buffer);
-        self.told.source_cpu_s += measure::thread_cpu_s() - cpu_before;
-        buffer.truncate(length);
-        (length > 0).then_some(buffer)
+        match task {
+            Task::Write(stream) => {
+                let cpu_before = measure::thread_cpu_s();
+                let length = stream.fill(&mut buffer);
+                self.told.source_cpu_s += measure::thread_cpu_s() - cpu_before;
+                buffer.truncate(length);
+            }
+            Task::Rewrite(bytes) | Task::Read(bytes) => {
+                buffer.truncate(bytes.saturating_sub(offset).min(buffer.len() as u64) as usize);
+                self.way.read(offset, &mut buffer)?;
+            }
+        }
+        if let (Task::Rewrite(_), Some(first)) = (task, buffer.first_mut()) {
+            *first ^= 1;
+        }
+        Ok((!buffer.is_empty()).then_some(buffer))
     }
 
     fn take_answer(&mut self) -> std::result::Result<(), WayError> {
         let (tag, buffer) = self.way.wait()?;
+        self.answered(tag, buffer);
+        Ok(())
+    }
+
+    /// Notes that a request is done.
+    fn answered(&mut self, tag: u64, buffer: Vec<u8>) {
         if let Some((at, length)) = self.sent.remove(&tag) {
             let took_ns = at.elapsed().as_nanos() as u64;
             self.told.all.add(took_ns);
@@ -277,7 +311,6 @@ impl<'a> Writer<'a> {
             self.shared.bytes.fetch_add(length as u64, Ordering::SeqCst);
         }
         self.spare.push(buffer);
-        Ok(())
     }
 }
 

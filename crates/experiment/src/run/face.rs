@@ -2,6 +2,7 @@
 
 use onefold_volume::{Volume, VolumeError, Volumes};
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Serves volumes until it is dropped. After that it holds no volume any more.
@@ -12,6 +13,10 @@ pub trait Service {
 
 /// A client's connection to a volume. Requests may be answered in any order.
 pub trait Way: Send {
+    /// Fills `into` with what is at an offset. Only ways to files can. Nothing else is in flight.
+    fn read(&mut self, _offset: u64, _into: &mut [u8]) -> Result<(), WayError> {
+        Err(WayError::Unreadable)
+    }
     /// Sends a write of `data`. It may wait until earlier writes are accepted, but not for their answers.
     fn submit(&mut self, tag: u64, offset: u64, data: Vec<u8>) -> Result<(), WayError>;
     /// Waits for the answer to any request in flight. Returns its tag, and its buffer for reuse.
@@ -26,6 +31,19 @@ pub enum WayError {
     /// The volume refused it.
     #[error(transparent)]
     Volume(#[from] VolumeError),
+    /// It cannot read.
+    #[error("this way to a volume cannot read")]
+    Unreadable,
+    /// The operating system refused something.
+    #[error("cannot {operation} {}: {source}", .path.display())]
+    Io {
+        /// The operation, as a verb.
+        operation: &'static str,
+        /// Its object.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
     /// The connection broke, or delivered nonsense.
     #[error("the connection to volume {volume:?} failed: {why}")]
     Broken {

@@ -13,12 +13,14 @@ mod named;
 mod room;
 mod series;
 mod store;
+mod trees;
 
 #[cfg(test)]
 mod tests;
 
 pub use face::{Service, Way, WayError};
 pub use series::{Series, SeriesError, SeriesOutcome, Wanted};
+pub use trees::{Durable, Trees};
 
 use crate::results::{Machine, Measured, Results, VERSION, Variant};
 use crate::spec::{Face, Scaled, SettingsReader, Spec, SpecError, VariantSpec};
@@ -31,6 +33,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 use store::Repetition;
+
+/// The directory with files beside the store, for what filesystems are compared with.
+pub const FILES: &str = "files";
 
 /// The program that runs experiments: it knows the settings of a store, and the protocols.
 pub trait Program: SettingsReader {
@@ -50,10 +55,12 @@ pub struct Served<'a> {
     pub volumes: &'a Arc<Volumes>,
     /// Its settings, one per line, as `section.key = value`.
     pub settings: &'a str,
-    /// A directory for sockets, deleted with the store.
+    /// A directory for sockets and mounts, deleted with the store. The directory [`FILES`] in it is on the disk.
     pub directory: &'a Path,
     /// Requests in flight per client.
     pub depth: usize,
+    /// Bytes of a file, for faces that have files.
+    pub file_bytes: u64,
 }
 
 /// Watches a run.

@@ -23,7 +23,8 @@ pub struct Wanted {
     pub repetitions: Option<u32>,
     /// Names of variants. None: all of all experiments.
     pub variants: Vec<String>,
-    /// Directory in which the stores are made. `None`: in memory if there is room, else the one for temporary files.
+    /// Directory in which the stores are made. `None`: in memory if there is room and nothing is compared with the
+    /// disk, else the one for temporary files.
     pub directory: Option<PathBuf>,
     /// File for the results.
     pub out: Option<PathBuf>,
@@ -77,7 +78,9 @@ impl Series {
         let Wanted { size, repetitions, variants, directory, out } = wanted;
         let specs = with_variants(specs, &variants)?;
         let directory = directory.unwrap_or_else(|| {
-            let candidates = [PathBuf::from(IN_MEMORY), std::env::temp_dir()];
+            let is_of_disk = |(spec, _): &(Spec, Vec<String>)| spec.variants.iter().any(|variant| variant.run.face.has_files());
+            let in_memory = if specs.iter().any(is_of_disk) { None } else { Some(PathBuf::from(IN_MEMORY)) };
+            let candidates: Vec<PathBuf> = in_memory.into_iter().chain([std::env::temp_dir()]).collect();
             choose_directory(&candidates, &specs, size, program)
         });
         let plan = |variants| Plan { size, repetitions, variants, directory: directory.clone() };

@@ -1,9 +1,10 @@
 //! The store of a repetition: made, opened, written generation after generation, deleted.
 
-use super::clients::{Client, LOOK_INTERVAL, Traffic, Written, write};
+use super::clients::{Client, LOOK_INTERVAL, Task, Traffic, Written, write};
 use super::face::InProcess;
 use super::named::{Naming, delete, mark, remove_unneeded};
-use super::{Generations, Program, Result, RunError, Served, Service, Watcher, measure};
+use super::trees::{Durable, Trees};
+use super::{FILES, Generations, Program, Result, RunError, Served, Service, Watcher, measure};
 use crate::results::{Filled, Measured, PartTraffic, Step};
 use crate::spec::{Face, GRAIN_BYTES, Scaled, VariantSpec, Work};
 use onefold_engine::{Engine, Mode, Settings, random_name};
@@ -87,27 +88,30 @@ impl Repetition<'_> {
     /// Runs the repetition. On a failure, `measured` and `filled` have the earlier measurements.
     pub(super) fn run(&self, measured: &mut Generations, filled: &mut Option<Filled>) -> Result<()> {
         let place = Place::make(self.directory)?;
-        let directory = place.0.join("store");
-        fs::create_dir(&directory).map_err(|source| RunError::Io { operation: "make", path: directory.clone(), source })?;
+        let [directory, trees] = ["store", FILES].map(|name| place.0.join(name));
+        for path in [&directory, &trees] {
+            fs::create_dir(path).map_err(|source| RunError::Io { operation: "make", path: path.clone(), source })?;
+        }
         let files: Arc<dyn Ground> = Arc::new(LocalGround::open(&directory)?);
+        let trees_ground = LocalGround::open(&trees)?;
         let modelled = Arc::new(ModelledGround::new(files.clone(), self.variant.modelled_parts()));
         let ground: Arc<dyn Ground> = modelled.clone();
         Engine::create(&ground, &self.variant.store.descriptor()?)?;
         if let Some(fill) = self.variant.fill {
             *filled = Some(self.fill(fill, &ground, &directory)?);
-            self.forget_cached(&*files)?;
+            self.forget_cached(&[&*files, &trees_ground])?;
         }
         let mut store = self.open(&ground, &place.0)?;
         for generation in 1..=self.variant.workload.generations {
             if generation > 1 && self.variant.run.restart {
                 self.step(generation, "opens the store again", 0);
                 store.close()?;
-                self.forget_cached(&*files)?;
+                self.forget_cached(&[&*files, &trees_ground])?;
                 store = self.open(&ground, &place.0)?;
             } else if generation > 1 {
-                self.forget_cached(&*files)?;
+                self.forget_cached(&[&*files, &trees_ground])?;
             }
-            measured.push(self.generation(generation, &store, &modelled, &directory)?);
+            measured.push(self.generation(generation, &store, &modelled, &[&directory, &trees])?);
             // Only the first generation after an opening tells of it.
             (store.open_s, store.hooks_s) = (0.0, 0.0);
         }
@@ -143,9 +147,10 @@ impl Repetition<'_> {
         self.make_volumes(&volumes)?;
         let service: Box<dyn Service> = match face {
             Face::InProcess => Box::new(InProcess { volumes: volumes.clone() }),
-            Face::Nbd | Face::Iscsi => {
-                let (settings, depth) = (&self.scaled.settings_text, self.variant.run.depth);
-                let served = Served { engine: &engine, volumes: &volumes, settings, directory: place, depth };
+            Face::Disk => Box::new(Trees::new(&place.join(FILES), self.variant.run.file_bytes, Durable::Whole)),
+            Face::Nbd | Face::Iscsi | Face::Filesystem | Face::Passthrough => {
+                let (settings, depth, file_bytes) = (&self.scaled.settings_text, self.variant.run.depth, self.variant.run.file_bytes);
+                let served = Served { engine: &engine, volumes: &volumes, settings, directory: place, depth, file_bytes };
                 self.program.serve(face, &served).map_err(|why| RunError::Serve { face: face.name(), why })?
             }
         };
@@ -157,8 +162,18 @@ impl Repetition<'_> {
         if generation == 1 || self.variant.run.clone { format!("client-{client}") } else { format!("client-{client}-g{generation}") }
     }
 
+    /// Returns the volume that a client used last for writing when a generation begins.
+    fn written_volume(&self, client: u32, generation: u32) -> String {
+        let before = &self.variant.workload.work[..generation as usize];
+        let last = before.iter().rposition(|work| *work == Work::Write).map_or(1, |at| at as u32 + 1);
+        self.volume(client, last)
+    }
+
     /// Makes the missing volumes of all generations. Servers see the volumes that exist when they start.
     fn make_volumes(&self, volumes: &Volumes) -> Result<()> {
+        if self.variant.run.face.has_files() {
+            return Ok(());
+        }
         let workload = &self.variant.workload;
         let writing = (1..=workload.generations).zip(&workload.work).filter(|(_, work)| **work == Work::Write);
         for (generation, _) in writing {
@@ -177,7 +192,7 @@ impl Repetition<'_> {
     }
 
     /// Makes the system drop its cache of the store's files, if the variant wants that.
-    fn forget_cached(&self, files: &dyn Ground) -> Result<()> {
+    fn forget_cached(&self, all: &[&dyn Ground]) -> Result<()> {
         fn forget(files: &dyn Ground, directory: &str) -> Result<()> {
             for entry in files.list(directory)? {
                 let path = if directory.is_empty() { entry.name } else { format!("{directory}/{}", entry.name) };
@@ -193,29 +208,42 @@ impl Repetition<'_> {
             }
             Ok(())
         }
-        if self.variant.run.cold_caches { forget(files, "") } else { Ok(()) }
+        if self.variant.run.cold_caches { all.iter().try_for_each(|files| forget(*files, "")) } else { Ok(()) }
     }
 
-    fn generation(&self, generation: u32, store: &Store, ground: &ModelledGround, directory: &Path) -> Result<Measured> {
+    fn generation(&self, generation: u32, store: &Store, ground: &ModelledGround, directories: &[&Path]) -> Result<Measured> {
         let work = self.variant.workload.work[generation as usize - 1];
         let (mut clients, mut present_new_bytes, mut total) = (Vec::new(), 0, 0);
-        for client in (0..self.variant.workload.clients).filter(|_| work == Work::Write) {
+        for client in (0..self.variant.workload.clients).filter(|_| work.is_of_volumes()) {
             let workload = self.variant.stream_of(client, generation, self.scaled.size_bytes);
             // What is written once more is not new.
             let is_again = self.variant.workload.repeat && generation > 1;
-            present_new_bytes += if is_again { 0 } else { workload.describe()?.new_bytes };
-            total += workload.length_bytes();
-            clients.push(Client { way: store.service.connect(&self.volume(client, generation))?, stream: workload.stream()? });
+            let length = workload.length_bytes();
+            total += length;
+            let task = match work {
+                Work::Write => {
+                    present_new_bytes += if is_again { 0 } else { workload.describe()?.new_bytes };
+                    Task::Write(Box::new(workload.stream()?))
+                }
+                // A block of each request is changed.
+                Work::Rewrite => {
+                    present_new_bytes += length.div_ceil(self.variant.run.request_bytes as u64) * GRAIN_BYTES;
+                    Task::Rewrite(length)
+                }
+                _ => Task::Read(length),
+            };
+            clients.push(Client { way: store.service.connect(&self.written_volume(client, generation))?, task });
         }
-        let disk_before = measure::disk_bytes(directory);
+        let disk_bytes = || directories.iter().map(|directory| measure::disk_bytes(directory)).sum::<u64>();
+        let disk_before = disk_bytes();
         let unique_before = store.engine.unique_bytes();
         let components_before = components(&store.engine);
         let traffic_before = ground.traffic();
         measure::forget_peak_memory();
         let cpu_before = measure::process_cpu_s();
         let (mut beside, mut steps) = (Beside::default(), Vec::new());
-        let written = if work == Work::Write {
-            self.step(generation, "writes", total);
+        let written = if work.is_of_volumes() {
+            self.step(generation, if work == Work::Read { "reads" } else { "writes" }, total);
             self.write(clients, &store.engine, &|| ground.traffic(), &mut beside)?
         } else {
             let written = self.refer(generation, work, &store.engine, &mut steps)?;
@@ -229,9 +257,12 @@ impl Repetition<'_> {
         let settle_s = self.settle(&store.engine)?;
 
         let Written { wall_s, bytes, steady, source_cpu_s, latency, course_mb_s, span_s } = written;
+        // What the kernel has of files is written when they are flushed: that belongs to it.
+        let has_files = self.variant.run.face.has_files();
         let spent = |(name, after): (&String, &f64)| (name.clone(), after - components_before.get(name).unwrap_or(&0.0));
-        let (steady_bytes, steady_s, steady_parts) =
-            steady.map_or_else(Default::default, |steady| (steady.bytes, steady.seconds, difference(&steady.at_begin, &steady.at_end)));
+        let (steady_bytes, steady_s, steady_parts) = steady
+            .filter(|_| !has_files)
+            .map_or_else(Default::default, |steady| (steady.bytes, steady.seconds, difference(&steady.at_begin, &steady.at_end)));
         Ok(Measured {
             generation,
             written_bytes: bytes,
@@ -244,7 +275,7 @@ impl Repetition<'_> {
             peak_memory_bytes: measure::peak_memory_bytes(),
             present_new_bytes,
             stored_new_bytes: store.engine.unique_bytes().saturating_sub(unique_before),
-            disk_bytes: measure::disk_bytes(directory).saturating_sub(disk_before),
+            disk_bytes: disk_bytes().saturating_sub(disk_before),
             components_s: components_after.iter().map(spent).filter(|(_, seconds)| *seconds > 0.0).collect(),
             parts: difference(&traffic_before, &ground.traffic()),
             steady_parts,
@@ -318,7 +349,7 @@ impl Repetition<'_> {
                 ended("mark");
                 bytes
             }
-            Work::Write | Work::DeleteReferences | Work::DeleteData => {
+            _ => {
                 self.step(generation, "deletes backups", 0);
                 let bytes = delete(engine, if work == Work::DeleteReferences { REFERENCES } else { DATA })?;
                 ended("records");

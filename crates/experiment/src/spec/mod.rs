@@ -91,6 +91,11 @@ pub struct WorkloadSpec {
 pub enum Work {
     /// They write their streams to volumes.
     Write,
+    /// They read what the last [`Work::Write`] wrote, change the first bytes of each request, and write it back (E1.4,
+    /// as bonnie++ does).
+    Rewrite,
+    /// They read what the last [`Work::Write`] wrote.
+    Read,
     /// Each stores a backup whose chunks are new, by their names.
     AddData,
     /// Each stores a backup of another name with the chunks of the last [`Work::AddData`].
@@ -103,13 +108,20 @@ pub enum Work {
 
 impl Work {
     /// All kinds, with their names.
-    pub const ALL: [(&str, Work); 5] = [
+    pub const ALL: [(&str, Work); 7] = [
         ("write", Work::Write),
+        ("rewrite", Work::Rewrite),
+        ("read", Work::Read),
         ("add-data", Work::AddData),
         ("add-references", Work::AddReferences),
         ("delete-references", Work::DeleteReferences),
         ("delete-data", Work::DeleteData),
     ];
+
+    /// Returns whether clients do it to their volumes.
+    pub fn is_of_volumes(self) -> bool {
+        matches!(self, Work::Write | Work::Rewrite | Work::Read)
+    }
 }
 
 /// What a store is filled with before the first generation: backups whose chunks have names but no data.
@@ -164,19 +176,33 @@ pub enum Face {
     Nbd,
     /// iSCSI over the loopback address.
     Iscsi,
+    /// A mounted filesystem of the store. A client's volume is a directory with files.
+    Filesystem,
+    /// Such directories on the disk itself, without a store: what a filesystem is compared with.
+    Disk,
+    /// The same through bindfs, a FUSE filesystem that does nothing but pass on.
+    Passthrough,
 }
 
 impl Face {
     /// All faces, with their names.
-    pub const ALL: [(&str, Face); 3] = [("in-process", Face::InProcess), ("nbd", Face::Nbd), ("iscsi", Face::Iscsi)];
+    pub const ALL: [(&str, Face); 6] = [
+        ("in-process", Face::InProcess),
+        ("nbd", Face::Nbd),
+        ("iscsi", Face::Iscsi),
+        ("filesystem", Face::Filesystem),
+        ("disk", Face::Disk),
+        ("passthrough", Face::Passthrough),
+    ];
 
     /// Returns the name in declarations and results.
     pub fn name(self) -> &'static str {
-        match self {
-            Face::InProcess => "in-process",
-            Face::Nbd => "nbd",
-            Face::Iscsi => "iscsi",
-        }
+        Face::ALL.iter().find(|(_, face)| *face == self).map_or("", |(name, _)| name)
+    }
+
+    /// Returns whether a client's volume is a directory with files.
+    pub fn has_files(self) -> bool {
+        matches!(self, Face::Filesystem | Face::Disk | Face::Passthrough)
     }
 }
 
@@ -185,8 +211,10 @@ impl Face {
 pub struct RunSpec {
     /// The way to the volumes.
     pub face: Face,
-    /// Bytes of a write request.
+    /// Bytes of a request.
     pub request_bytes: usize,
+    /// Bytes of a file, for faces that have files.
+    pub file_bytes: u64,
     /// Requests in flight per client.
     pub depth: usize,
     /// How often all generations are written, each time into a new store.

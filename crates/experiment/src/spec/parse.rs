@@ -84,16 +84,19 @@ fn variant(text: &str, name: String, merged: &DeTable<'_>, reader: &dyn Settings
         let why = format!("workload.size is {given}: {clients} clients with requests of {request} need at least {}", size(least_bytes));
         return Err(SpecError::Contradiction { why });
     }
-    let in_process = run.face == Face::InProcess;
-    if in_process && run.depth > 1 {
-        let why = format!(
-            "run.depth is {}: a client in the process has one request at a time; leave it out, or choose another run.face",
-            run.depth
-        );
+    let is_by_call = run.face == Face::InProcess || run.face.has_files();
+    if is_by_call && run.depth > 1 {
+        let (depth, face) = (run.depth, run.face.name());
+        let why = format!("run.depth is {depth}: a client of {face} has one request at a time; leave it out, or choose another run.face");
+        return Err(SpecError::Contradiction { why });
+    }
+    let reads = workload.work.iter().any(|work| matches!(work, Work::Rewrite | Work::Read));
+    if reads && !run.face.has_files() {
+        let why = format!("workload.work reads, which clients of {} do not: choose a run.face that has files", run.face.name());
         return Err(SpecError::Contradiction { why });
     }
     let (fill, store) = (fill(&top.table("fill")?)?, store(&top.table("store")?)?);
-    let needs_no_data = fill.is_some() || workload.work.iter().any(|work| *work != Work::Write);
+    let needs_no_data = fill.is_some() || workload.work.iter().any(|work| !work.is_of_volumes());
     if needs_no_data && !store.discard_data {
         let why = "[fill] and workload.work name chunks that have no data: set store.discard_data = true, or leave them out".to_owned();
         return Err(SpecError::Contradiction { why });
@@ -125,7 +128,7 @@ fn work(table: &Table<'_>, generations: Option<u64>) -> Result<Vec<Work>> {
     if named.is_empty() {
         return Ok(vec![Work::Write; generations.unwrap_or(1) as usize]);
     }
-    let (mut work, mut has_data, mut has_references) = (Vec::new(), false, false);
+    let (mut work, mut has_files, mut has_data, mut has_references) = (Vec::new(), false, false, false);
     for (line, name) in named {
         let Some((_, one)) = Work::ALL.iter().find(|(known, _)| *known == name) else {
             let names = Work::ALL.map(|(known, _)| known);
@@ -133,14 +136,18 @@ fn work(table: &Table<'_>, generations: Option<u64>) -> Result<Vec<Work>> {
             return Err(table.wrong("work", line, format!("names {name:?}, it must be one of {}{hint}", names.join(", "))));
         };
         let is_possible = match one {
-            Work::Write => true,
+            Work::Write => {
+                has_files = true;
+                true
+            }
+            Work::Rewrite | Work::Read => has_files,
             Work::AddData => !std::mem::replace(&mut has_data, true),
             Work::AddReferences => has_data && !std::mem::replace(&mut has_references, true),
             Work::DeleteReferences => std::mem::take(&mut has_references),
             Work::DeleteData => std::mem::take(&mut has_data),
         };
         if !is_possible {
-            let why = "which does not follow: data is added first, then references to it; only what is there is deleted, and nothing is added twice";
+            let why = "which does not follow: data is added first, then references to it; only what is there is read or deleted, and nothing is added twice";
             return Err(table.wrong("work", line, format!("names {name:?}, {why}")));
         }
         work.push(*one);
@@ -278,7 +285,7 @@ fn scaled(table: &Table<'_>, settings: &[Setting], reader: &dyn SettingsReader) 
 }
 
 fn run(table: &Table<'_>) -> Result<RunSpec> {
-    let table = table.clone().only(&["face", "request", "depth", "repetitions", "restart", "cold_caches", "clone", "prune"])?;
+    let table = table.clone().only(&["face", "request", "file", "depth", "repetitions", "restart", "cold_caches", "clone", "prune"])?;
     let request_bytes = table.size("request", GRAIN_BYTES..=32 * MIB)?.unwrap_or(128 * KIB);
     if !request_bytes.is_multiple_of(GRAIN_BYTES) {
         let line = table.get("request").map_or(1, |(line, _)| line);
@@ -287,6 +294,7 @@ fn run(table: &Table<'_>) -> Result<RunSpec> {
     Ok(RunSpec {
         face: table.choice("face", &Face::ALL)?.unwrap_or(Face::InProcess),
         request_bytes: request_bytes as usize,
+        file_bytes: table.size("file", GRAIN_BYTES..=TIB)?.unwrap_or(4 * MIB),
         depth: table.count("depth", 1..=256)?.unwrap_or(1) as usize,
         repetitions: table.count("repetitions", 1..=1000)?.unwrap_or(1) as u32,
         restart: table.flag("restart", true)?,

@@ -5,6 +5,7 @@ pub mod report;
 pub mod run;
 mod services;
 mod summary;
+mod trees;
 
 use crate::failure::{Exit, Failure};
 use crate::units::printable;

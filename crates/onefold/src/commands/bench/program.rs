@@ -1,6 +1,7 @@
 //! What experiments need from this program: the settings of a store, and ways to volumes over protocols.
 
 use super::services::{IscsiService, NbdService};
+use super::trees::{FilesystemService, PassthroughService};
 use crate::settings::{KEYS, Kind, Settings, SettingsError, parse_settings};
 use onefold_experiment::run::{self, Served, Service};
 use onefold_experiment::spec::{Face, SettingsReader, StoreSettings};
@@ -10,7 +11,7 @@ use onefold_volume::VolumesOptions;
 pub struct Program;
 
 /// The sections that apply to a store without a daemon.
-const SECTIONS: [&str; 6] = ["memory", "log", "filter", "index", "workers", "parity"];
+const SECTIONS: [&str; 7] = ["memory", "log", "filter", "index", "workers", "parity", "mount"];
 
 impl SettingsReader for Program {
     fn check(&self, key: &str, value: &str) -> Result<(), String> {
@@ -60,7 +61,9 @@ impl run::Program for Program {
         match face {
             Face::Nbd => Ok(Box::new(NbdService::start(store, &settings)?)),
             Face::Iscsi => Ok(Box::new(IscsiService::start(store, &settings)?)),
-            Face::InProcess => Err("calls need no server".to_owned()),
+            Face::Filesystem => Ok(Box::new(FilesystemService::start(store, &settings)?)),
+            Face::Passthrough => Ok(Box::new(PassthroughService::start(store)?)),
+            Face::InProcess | Face::Disk => Err("calls need no server".to_owned()),
         }
     }
 }
