@@ -4,6 +4,8 @@
 //! else changes them. A number of the kernel is the number of an inode.
 
 mod snapshots;
+#[cfg(test)]
+mod tests;
 
 use crate::backups::time;
 use fuser::{
@@ -258,6 +260,16 @@ impl FileTree {
         }
     }
 
+    /// Returns the attributes of a file whose name was read from a directory a moment ago. `next`: the offset behind
+    /// the name.
+    fn listed(&self, directory: INodeNo, number: INodeNo, name: &[u8], next: u64) -> Result<FileAttr, FsError> {
+        match self.attributes_of(number) {
+            // If the name is still there, this is damage, or another file has the name now.
+            Err(FsError::NotFound) if next > 2 => Ok(self.found(directory, name)?.0),
+            attributes => attributes,
+        }
+    }
+
     /// Passes names of a directory from an offset on to `add` until that returns false.
     fn list(&self, handle: FileHandle, from: u64, add: &mut Add<'_>) -> Result<(), Errno> {
         let listing = self.directories.lock().get(&handle.0).cloned().ok_or(Errno::EBADF)?;
@@ -272,7 +284,12 @@ impl FileTree {
             }
             let all = self.snapshots.list();
             for (place, info) in all.iter().enumerate().skip(from.saturating_sub(2) as usize) {
-                let Ok((base, _)) = self.snapshots.find(info.name.as_bytes()) else { continue };
+                let base = match self.snapshots.find(info.name.as_bytes()) {
+                    Ok((base, _)) => base,
+                    // It was deleted meanwhile.
+                    Err(FsError::NotFound) => continue,
+                    Err(error) => return Err(errno(&error)),
+                };
                 if !add(base + ROOT, place as u64 + 3, FileType::Directory, info.name.as_bytes()) {
                     break;
                 }
@@ -312,6 +329,28 @@ impl FileTree {
             listing.at = name.hash;
             listing.names.pop();
         }
+    }
+}
+
+/// Returns what a directory lists of a file whose attributes cannot be read. The kernel keeps them for no time: whoever
+/// looks at the file has it looked up again, and gets the error. fuser cannot list a file without attributes.
+fn unknown(number: u64, kind: FileType) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(number),
+        size: 0,
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind,
+        perm: 0,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: BLOCK_BYTES,
+        flags: 0,
     }
 }
 
@@ -644,18 +683,23 @@ impl Filesystem for FileTree {
     fn readdirplus(&self, _: &Request, number: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         self.was_read(number);
         let time = if number.0 == DIRECTORY { SNAPSHOT_TIME } else { ALWAYS };
-        let listed = self.list(handle, offset, &mut |number, next, _, name| match self.attributes_of(INodeNo(number)) {
+        let listed = self.list(handle, offset, &mut |file, next, kind, name| match self.listed(number, INodeNo(file), name, next) {
             Ok(attributes) => {
                 // The kernel counts all but these.
                 let is_counted = next > 2 && self.keep(attributes.ino).is_ok();
-                let is_full = reply.add(INodeNo(number), next, OsStr::from_bytes(name), &time, &attributes, Generation(0));
+                let is_full = reply.add(attributes.ino, next, OsStr::from_bytes(name), &time, &attributes, Generation(0));
                 if is_full && is_counted {
                     self.forgotten(attributes.ino, 1);
                 }
                 !is_full
             }
             // It was removed meanwhile.
-            Err(_) => true,
+            Err(FsError::NotFound) => true,
+            Err(error) => {
+                // The log says why, and programs get the error when they look at the file.
+                let _ = errno(&error);
+                !reply.add(INodeNo(file), next, OsStr::from_bytes(name), &Duration::ZERO, &unknown(file, kind), Generation(0))
+            }
         });
         match listed {
             Ok(()) => reply.ok(),
