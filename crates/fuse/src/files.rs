@@ -101,8 +101,7 @@ impl FileTree {
         if number == own {
             return Ok((Arc::clone(&self.files), own, 0));
         }
-        let snapshot = self.snapshots.of_number(number).ok_or(FsError::NotFound)?;
-        Ok((snapshot, own, number - own))
+        Ok((self.snapshots.of_number(number)?, own, number - own))
     }
 
     /// Returns the number of an inode that can be changed: it is in no snapshot.
@@ -135,7 +134,7 @@ impl FileTree {
             return Ok((self.attributes_of(INodeNo(DIRECTORY))?, ALWAYS));
         }
         if parent.0 == DIRECTORY {
-            let (base, _) = self.snapshots.find(name)?;
+            let base = self.snapshots.find(name)?;
             // It may be deleted, and another one get its name.
             return Ok((self.attributes_of(INodeNo(base + ROOT))?, SNAPSHOT_TIME));
         }
@@ -246,16 +245,24 @@ impl FileTree {
         }
     }
 
-    /// Keeps a file although its last name goes, until the kernel has forgotten it: it may be open, or the directory of
-    /// a process. The kernel counts how often it was told of each file.
-    fn keep(&self, number: INodeNo) -> Result<(), FsError> {
+    /// Notes that the kernel has a file open.
+    fn opened(&self, number: INodeNo) -> Result<(), FsError> {
         FileTree::own(number).map_or(Ok(()), |own| self.files.opened(own))
     }
 
+    /// Keeps a file although its last name goes, until the kernel has forgotten it: it may be open, or the directory of
+    /// a process. The kernel counts how often it was told of each file.
+    fn keep(&self, number: INodeNo) -> Result<(), FsError> {
+        match FileTree::own(number) {
+            Ok(own) => self.files.opened(own),
+            Err(_) if number.0 == DIRECTORY => Ok(()),
+            Err(_) => self.snapshots.told(number.0),
+        }
+    }
+
     fn forgotten(&self, number: INodeNo, times: u64) {
-        if let Ok(own) = FileTree::own(number)
-            && let Err(error) = self.files.closed_times(own, times)
-        {
+        let Ok(own) = FileTree::own(number) else { return self.snapshots.forgotten(number.0, times) };
+        if let Err(error) = self.files.closed_times(own, times) {
             tracing::warn!(%error, "a file without names is not removed");
         }
     }
@@ -284,12 +291,7 @@ impl FileTree {
             }
             let all = self.snapshots.list();
             for (place, info) in all.iter().enumerate().skip(from.saturating_sub(2) as usize) {
-                let base = match self.snapshots.find(info.name.as_bytes()) {
-                    Ok((base, _)) => base,
-                    // It was deleted meanwhile.
-                    Err(FsError::NotFound) => continue,
-                    Err(error) => return Err(errno(&error)),
-                };
+                let base = self.snapshots.base(info).map_err(|error| errno(&error))?;
                 if !add(base + ROOT, place as u64 + 3, FileType::Directory, info.name.as_bytes()) {
                     break;
                 }
@@ -582,8 +584,8 @@ impl Filesystem for FileTree {
     }
 
     fn open(&self, _: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let checked = self.at(number).and_then(|(files, own, _)| check_open(&files, own, flags.0).map(|()| (files, own)));
-        match checked.and_then(|(files, own)| files.opened(own)) {
+        let checked = self.at(number).and_then(|(files, own, _)| check_open(&files, own, flags.0));
+        match checked.and_then(|()| self.opened(number)) {
             Ok(()) => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
             Err(error) => reply.error(errno(&error)),
         }
@@ -650,7 +652,8 @@ impl Filesystem for FileTree {
     }
 
     fn release(&self, _: &Request, number: INodeNo, _: FileHandle, _: OpenFlags, _: Option<LockOwner>, _: bool, reply: ReplyEmpty) {
-        reply_empty(self.at(number).and_then(|(files, own, _)| files.closed(own)), reply);
+        // Of a snapshot, no file goes.
+        reply_empty(FileTree::own(number).map_or(Ok(()), |own| self.files.closed(own)), reply);
     }
 
     fn fsync(&self, _: &Request, number: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {

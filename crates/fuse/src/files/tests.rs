@@ -29,7 +29,7 @@ impl Scene {
         }
         let mut store = TestStore::new();
         let spaces = Arc::new(store.spaces(SpacesOptions::default()));
-        let all = Filesystems::of(spaces, FsOptions { commit_interval: Duration::from_secs(3600) });
+        let all = Filesystems::of(spaces, FsOptions { commit_interval: Duration::from_secs(3600), ..FsOptions::default() });
         all.create(NAME_OF_FILESYSTEM, None, (0, 0)).unwrap();
         Some(Scene { place: tempfile::tempdir().unwrap(), all, _store: store })
     }
@@ -98,4 +98,44 @@ fn a_file_with_a_damaged_inode_stays_in_the_listing_and_is_an_error() {
     fs::remove_file(scene.path("sound")).unwrap();
     assert_eq!(names(scene.place.path()).len(), 3);
     drop(mounted);
+}
+
+#[test]
+fn of_many_snapshots_few_are_open_and_none_that_the_kernel_forgot() {
+    let Some(scene) = Scene::new() else { return };
+    let count = 3 * snapshots::VIEWS;
+    let files = scene.open();
+    let (file, _) = files.create(ROOT, b"file", Kind::File, NEW).unwrap();
+    for number in 0..count {
+        files.write(file, 0, number.to_string().as_bytes(), false).unwrap();
+        scene.all.snapshot(NAME_OF_FILESYSTEM, &format!("s{number}")).unwrap();
+    }
+    let tree = FileTree::new(files, Arc::clone(&scene.all), true);
+    let look = |parent: INodeNo, name: &str| {
+        let found = tree.found(parent, name.as_bytes()).unwrap().0.ino;
+        tree.keep(found).unwrap();
+        found
+    };
+    let content = |file| tree.at(file).and_then(|(files, own, _)| files.read(own, 0, 100));
+    let roots: Vec<_> = (0..count).map(|number| look(INodeNo(DIRECTORY), &format!("s{number}"))).collect();
+    let below: Vec<_> = roots.iter().map(|root| look(*root, "file")).collect();
+    for _ in 0..2 {
+        for (number, file) in below.iter().enumerate() {
+            assert_eq!(content(*file).unwrap(), number.to_string().as_bytes());
+            assert!(tree.snapshots.open() <= snapshots::VIEWS);
+        }
+    }
+    // Numbers stay, whatever was closed meanwhile.
+    assert_eq!(look(INodeNo(DIRECTORY), "s0"), roots[0]);
+    tree.forgotten(roots[0], 1);
+    scene.all.delete("s0").unwrap();
+    assert_eq!(content(below[0]).unwrap_err().errno(), Code::STALE);
+    assert!(matches!(tree.found(INodeNo(DIRECTORY), b"s0"), Err(FsError::NotFound)));
+    for number in roots.iter().chain(&below) {
+        tree.forgotten(*number, 1);
+    }
+    assert_eq!(tree.snapshots.open(), 0);
+    tree.snapshots.list();
+    assert!(matches!(content(below[0]), Err(FsError::NotFound)), "nothing is known of it any more");
+    assert_eq!(content(below[1]).unwrap(), b"1");
 }
