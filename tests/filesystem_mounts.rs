@@ -423,3 +423,24 @@ assert os.pread(unlinked, 20, 0) == b"still there" and os.fstat(unlinked).st_nli
     unmount(mounted, &root);
     scene.check();
 }
+
+#[test]
+fn a_signal_right_after_the_mount_leaves_no_dead_mount() {
+    if !has_fuse() {
+        return;
+    }
+    let scene = Scene::new(&[], "");
+    create(&scene, "files", &[]);
+    let root = scene.path("files");
+    fs::create_dir(&root).unwrap();
+    let daemon = [&["serve"][..], &QUIET, &["--fs", "files=files"]].concat();
+    for command in [&["mount", "--foreground", "--fs", "files", "files"][..], &daemon].into_iter().cycle().take(8) {
+        let mut process = Running::start(&mut scene.command(command));
+        while !is_mounted(&root) {
+            assert!(!process.has_ended(), "{}", process.finish().text());
+        }
+        process.terminate();
+        process.finish().succeeds();
+        assert!(!is_mounted(&root), "{command:?}");
+    }
+}

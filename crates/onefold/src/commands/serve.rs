@@ -95,6 +95,11 @@ fn serve(options: &Serve, settings: Settings, talk: Talk, mounted: Option<&mut S
         .enable_all()
         .build()
         .map_err(|error| Failure::cannot_run(format!("cannot start threads: {error}")))?;
+    // Before anything is mounted: a process that a signal kills leaves dead mounts.
+    let shutdown = {
+        let _runtime = runtime.enter();
+        shutdown_signal(talk, mounted.is_some())?
+    };
     let exports = Arc::new(VolumeExports::new(Arc::clone(&store.engine), Arc::clone(&volumes), read_only));
     let iscsi = if portals.is_empty() { None } else { Some(Arc::new(targets(&store, &volumes, portals.len(), read_only)?)) };
     let mounts = Arc::new(Mounts::new(Filesystems::of(Arc::clone(volumes.spaces()), store.filesystem_options()), directory));
@@ -116,7 +121,6 @@ fn serve(options: &Serve, settings: Settings, talk: Talk, mounted: Option<&mut S
             None => None,
         };
         let places = places?;
-        let shutdown = shutdown_signal(talk, mounted.is_some())?;
         let nbd_addresses = nbd.as_ref().map_or_else(Vec::new, |server| server.local_addresses().cloned().collect());
         let iscsi_addresses = scsi.as_ref().map_or_else(Vec::new, |server| server.local_addresses().collect());
         let shown = iscsi.as_ref().map_or_else(Vec::new, |iscsi| iscsi.shown());
@@ -492,7 +496,7 @@ fn join_copies(engine: &Arc<Engine>, settings: Reclamation, left_bytes: &mut u64
     *left_bytes = engine.missed_duplicates_estimate();
 }
 
-/// Ends when SIGINT or SIGTERM comes. It watches from the call on, so that no signal gets lost between binding and
+/// Ends when SIGINT or SIGTERM comes. It watches from the call on, so that no signal gets lost between mounting and
 /// serving. A second signal ends the process at once. Data that was not flushed is then lost, as after a crash.
 fn shutdown_signal(talk: Talk, hangs_up: bool) -> Result<impl Future<Output = ()>> {
     let watch = |kind| signal(kind).map_err(|error| Failure::cannot_run(format!("cannot watch for signals: {error}")));
