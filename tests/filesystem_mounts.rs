@@ -444,3 +444,28 @@ fn a_signal_right_after_the_mount_leaves_no_dead_mount() {
         assert!(!is_mounted(&root), "{command:?}");
     }
 }
+
+#[test]
+fn filesystems_that_are_mounted_at_once_share_one_daemon() {
+    if !has_fuse() {
+        return;
+    }
+    let scene = Scene::new(&[], "");
+    let names = ["one", "two", "three", "four", "five"];
+    for name in names {
+        create(&scene, name, &[]);
+        fs::create_dir(scene.path(name)).unwrap();
+    }
+    for round in 0..3 {
+        let commands = names.map(|name| Running::start(&mut scene.command(["mount", "--fs", name, name])));
+        for (name, command) in names.into_iter().zip(commands) {
+            let said = command.finish().succeeds().text();
+            assert!(said.contains(&format!("filesystem {name} is mounted at")), "{said}");
+        }
+        for name in names {
+            assert!(is_mounted(&scene.path(name)), "round {round}: {name}");
+            client("umount", [scene.path(name)]).succeeds();
+        }
+    }
+    scene.check();
+}

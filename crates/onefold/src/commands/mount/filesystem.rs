@@ -33,16 +33,22 @@ pub(super) fn run(options: &Mount, name: &str, talk: Talk) -> Result<Exit> {
         is_read_only: options.read_only,
     };
     let is_detached = std::env::var_os(DETACHED).is_some();
-    if !is_detached && let Some(daemon) = control::connect(directory)? {
-        // If it is ending, this process becomes the next one.
-        if let Ran::Done(done) = daemon.run(Request::MountFs(wanted.clone()), talk, &Terminal::new(talk))? {
-            return if options.foreground && done == Exit::Done { stay(&wanted.place) } else { Ok(done) };
-        }
+    // If the daemon is ending, this process becomes the next one.
+    let mut ask = || match control::connect(directory)? {
+        None => Ok(None),
+        Some(daemon) => match daemon.run(Request::MountFs(wanted.clone()), talk, &Terminal::new(talk))? {
+            Ran::NotBegun(_) => Ok(None),
+            Ran::Done(Exit::Done) if options.foreground => stay(&wanted.place).map(Some),
+            Ran::Done(done) => Ok(Some(done)),
+        },
+    };
+    if !is_detached && let Some(done) = ask()? {
+        return Ok(done);
     }
     if !options.foreground && !is_detached {
         return in_background();
     }
-    serve::for_a_mount(directory, wanted.as_setting(), talk, &mut |place| {
+    let mut mounted = |place: &Path| {
         if !talk.quiet {
             println!("{}", said(name, place));
         }
@@ -50,7 +56,8 @@ pub(super) fn run(options: &Mount, name: &str, talk: Talk) -> Result<Exit> {
             detach().map_err(|error| Failure::failed(format!("cannot leave the terminal: {error}")))?;
         }
         Ok(())
-    })
+    };
+    serve::for_a_mount(directory, wanted.as_setting(), talk, &mut mounted, &mut ask)
 }
 
 fn said(name: &str, place: &Path) -> String {
