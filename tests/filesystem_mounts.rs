@@ -469,3 +469,34 @@ fn filesystems_that_are_mounted_at_once_share_one_daemon() {
     }
     scene.check();
 }
+
+#[test]
+fn a_mount_that_a_daemon_makes_in_a_namespace_of_its_own_is_undone_and_reported() {
+    if !has_fuse() || !installed(&["unshare"]) {
+        return;
+    }
+    let scene = Scene::new(&[], "");
+    create(&scene, "files", &[]);
+    fs::create_dir(scene.path("files")).unwrap();
+    let serve = scene.command([&["serve"][..], &QUIET].concat());
+    let mut apart = std::process::Command::new("unshare");
+    apart.args(["--mount", "--propagation", "private", "--"]).arg(serve.get_program()).args(serve.get_args());
+    apart.current_dir(serve.get_current_dir().unwrap());
+    for (key, value) in serve.get_envs() {
+        apart.env(key, value.unwrap_or_default());
+    }
+    let daemon = Running::start(&mut apart);
+    let until = Instant::now() + Duration::from_secs(30);
+    while std::os::unix::net::UnixStream::connect(scene.store().join("control")).is_err() {
+        assert!(Instant::now() < until, "the daemon takes no commands");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for options in [&[][..], &["--foreground"]] {
+        let text = scene.run([&["mount", "--fs", "files", "files"][..], options].concat()).ends_with(1).text();
+        assert!(text.contains("namespace") && text.contains("it is unmounted again") && !text.contains("fusermount3"), "{text}");
+        assert_eq!(scene.run(["fs", "list", "--json"]).succeeds().json()[0]["mounted"], serde_json::json!([]));
+    }
+    daemon.terminate();
+    daemon.finish().succeeds();
+    scene.check();
+}
