@@ -423,3 +423,80 @@ assert os.pread(unlinked, 20, 0) == b"still there" and os.fstat(unlinked).st_nli
     unmount(mounted, &root);
     scene.check();
 }
+
+#[test]
+fn a_signal_right_after_the_mount_leaves_no_dead_mount() {
+    if !has_fuse() {
+        return;
+    }
+    let scene = Scene::new(&[], "");
+    create(&scene, "files", &[]);
+    let root = scene.path("files");
+    fs::create_dir(&root).unwrap();
+    let daemon = [&["serve"][..], &QUIET, &["--fs", "files=files"]].concat();
+    for command in [&["mount", "--foreground", "--fs", "files", "files"][..], &daemon].into_iter().cycle().take(8) {
+        let mut process = Running::start(&mut scene.command(command));
+        while !is_mounted(&root) {
+            assert!(!process.has_ended(), "{}", process.finish().text());
+        }
+        process.terminate();
+        process.finish().succeeds();
+        assert!(!is_mounted(&root), "{command:?}");
+    }
+}
+
+#[test]
+fn filesystems_that_are_mounted_at_once_share_one_daemon() {
+    if !has_fuse() {
+        return;
+    }
+    let scene = Scene::new(&[], "");
+    let names = ["one", "two", "three", "four", "five"];
+    for name in names {
+        create(&scene, name, &[]);
+        fs::create_dir(scene.path(name)).unwrap();
+    }
+    for round in 0..3 {
+        let commands = names.map(|name| Running::start(&mut scene.command(["mount", "--fs", name, name])));
+        for (name, command) in names.into_iter().zip(commands) {
+            let said = command.finish().succeeds().text();
+            assert!(said.contains(&format!("filesystem {name} is mounted at")), "{said}");
+        }
+        for name in names {
+            assert!(is_mounted(&scene.path(name)), "round {round}: {name}");
+            client("umount", [scene.path(name)]).succeeds();
+        }
+    }
+    scene.check();
+}
+
+#[test]
+fn a_mount_that_a_daemon_makes_in_a_namespace_of_its_own_is_undone_and_reported() {
+    if !has_fuse() || !installed(&["unshare"]) {
+        return;
+    }
+    let scene = Scene::new(&[], "");
+    create(&scene, "files", &[]);
+    fs::create_dir(scene.path("files")).unwrap();
+    let serve = scene.command([&["serve"][..], &QUIET].concat());
+    let mut apart = std::process::Command::new("unshare");
+    apart.args(["--mount", "--propagation", "private", "--"]).arg(serve.get_program()).args(serve.get_args());
+    apart.current_dir(serve.get_current_dir().unwrap());
+    for (key, value) in serve.get_envs() {
+        apart.env(key, value.unwrap_or_default());
+    }
+    let daemon = Running::start(&mut apart);
+    let until = Instant::now() + Duration::from_secs(30);
+    while std::os::unix::net::UnixStream::connect(scene.store().join("control")).is_err() {
+        assert!(Instant::now() < until, "the daemon takes no commands");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for options in [&[][..], &["--foreground"]] {
+        let text = scene.run([&["mount", "--fs", "files", "files"][..], options].concat()).ends_with(1).text();
+        assert!(text.contains("namespace") && text.contains("it is unmounted again") && !text.contains("fusermount3"), "{text}");
+        assert_eq!(scene.run(["fs", "list", "--json"]).succeeds().json()[0]["mounted"], serde_json::json!([]));
+    }
+    daemon.terminate();
+    daemon.finish().succeeds();
+    scene.check();
+}

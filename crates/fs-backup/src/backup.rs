@@ -128,7 +128,7 @@ fn walk(
     monitor: &dyn Monitor,
 ) -> Result<(Recipe, Statistics)> {
     // It is read-only, so nothing is ever committed.
-    let filesystem = Filesystem::open(now.clone(), FsOptions { commit_interval: Duration::MAX })?;
+    let filesystem = Filesystem::open(now.clone(), FsOptions { commit_interval: Duration::MAX, ..FsOptions::default() })?;
     let compared = match earlier {
         Some(earlier) => match onefold_catalog::lookup(making.engine(), &earlier.backup.root, name.as_bytes()) {
             Ok(entry) => entry.map(|entry| (entry, &earlier.changes)),

@@ -127,7 +127,7 @@ impl Store {
 }
 
 fn options() -> FsOptions {
-    FsOptions { commit_interval: Duration::from_secs(3600) }
+    FsOptions { commit_interval: Duration::from_secs(3600), ..FsOptions::default() }
 }
 
 /// Chunks that are stored, needed or not.

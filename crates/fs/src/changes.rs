@@ -98,7 +98,7 @@ mod tests {
         let new = NewSpace { name: "f", kind: SpaceKind::Filesystem, end_bytes: None, block_bytes: MIN_BLOCK_BYTES, chain: None };
         let space = spaces.create(new).unwrap();
         Filesystem::format(&space, None, (0, 0)).unwrap();
-        let fs = Filesystem::open(space, FsOptions { commit_interval: Duration::from_secs(3600) }).unwrap();
+        let fs = Filesystem::open(space, FsOptions { commit_interval: Duration::from_secs(3600), ..FsOptions::default() }).unwrap();
         let new = Create { mode: 0o755, umask: 0, uid: 0, gid: 0 };
         let make = |directory, name: &[u8], kind| fs.create(directory, name, kind, new).unwrap().0;
         let directory = make(ROOT, b"d", Kind::Directory { parent: 0 });

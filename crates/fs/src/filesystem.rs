@@ -43,6 +43,14 @@ const CAPABILITIES: &[u8] = b"security.capability";
 pub struct FsOptions {
     /// What is not synced is stored after this time.
     pub commit_interval: Duration,
+    /// What inodes that are not dirty may take in memory. A [view](crate::Filesystems::view) of a snapshot has a part.
+    pub inode_cache_bytes: usize,
+}
+
+impl Default for FsOptions {
+    fn default() -> FsOptions {
+        FsOptions { commit_interval: Duration::from_secs(5), inode_cache_bytes: 16 << 20 }
+    }
 }
 
 /// What a new file gets.
@@ -145,7 +153,7 @@ impl Filesystem {
         let itself = Itself::decode(&value)?;
         let is_read_only = space.is_read_only() || !space.engine().is_writable();
         let mut state = State {
-            tree: Tree::new(space.clone()),
+            tree: Tree::new(space.clone(), options.inode_cache_bytes),
             next: itself.next,
             itself,
             is_itself_dirty: false,

@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 /// The block size of filesystems in bytes.
 const BLOCK_BYTES: u32 = 256 << 10;
+/// A view of a snapshot may have this part of the memory for inodes.
+const VIEW_PART: usize = 32;
 
 /// The filesystems of a store.
 #[derive(Debug)]
@@ -179,13 +181,22 @@ impl Filesystems {
         Ok(OpenFilesystem { filesystem, of: Arc::clone(self) })
     }
 
-    /// Opens a snapshot, beside others that have it open. It may be deleted meanwhile: then it fails to read.
-    pub fn view(&self, name: &str) -> Result<Arc<Filesystem>> {
-        let space = self.space(name)?;
+    /// Opens the snapshot with a number, beside others that have it open. It may be deleted meanwhile: then it fails to
+    /// read. It may have a part of the memory of a filesystem.
+    pub fn view(&self, number: u32) -> Result<Arc<Filesystem>> {
+        let space = loop {
+            let info = self.spaces.list().into_iter().find(|info| info.number == number);
+            let name = info.ok_or_else(|| SpaceError::Deleted { name: format!("snapshot {number}") })?.record.name;
+            // It may have got another name since.
+            match self.spaces.get(Owner::Filesystems, &name) {
+                Ok(space) if space.number() == number => break space,
+                _ => {}
+            }
+        };
         if !space.is_read_only() {
             return Err(FsError::NotPermitted);
         }
-        Filesystem::open(space, self.options)
+        Filesystem::open(space, FsOptions { inode_cache_bytes: self.options.inode_cache_bytes / VIEW_PART, ..self.options })
     }
 
     /// Does something that nobody may have a filesystem open for, and nobody opens one meanwhile.
@@ -288,7 +299,7 @@ mod tests {
         let spaces = Arc::new(store.spaces(SpacesOptions::default()));
         let new = NewSpace { name: "half", kind: SpaceKind::Filesystem, end_bytes: None, block_bytes: BLOCK_BYTES, chain: None };
         drop(spaces.create(new).unwrap());
-        let all = Filesystems::of(spaces, FsOptions { commit_interval: Duration::from_secs(3600) });
+        let all = Filesystems::of(spaces, FsOptions { commit_interval: Duration::from_secs(3600), ..FsOptions::default() });
         let new = Create { mode: 0o644, umask: 0, uid: 0, gid: 0 };
         all.open("half").unwrap().create(ROOT, b"file", Kind::File, new).unwrap();
         // What was stored by the first one is there.

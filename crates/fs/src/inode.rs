@@ -140,6 +140,13 @@ impl Inode {
         self.xattrs.iter().map(|(name, value)| name.len() + value.len() + 8).sum()
     }
 
+    /// Returns what it takes in memory beside itself.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let target_bytes = if let Kind::Symlink { target } = &self.kind { target.capacity() } else { 0 };
+        let own_bytes = self.xattrs.capacity() * size_of::<(Vec<u8>, Vec<u8>)>();
+        target_bytes + own_bytes + self.xattrs.iter().map(|(name, value)| name.capacity() + value.capacity()).sum::<usize>()
+    }
+
     /// Returns the value for the store, with this length.
     pub(crate) fn encode(&self, size: u64) -> Vec<u8> {
         let mut out = vec![VERSION, self.kind.number()];

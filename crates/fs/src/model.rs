@@ -72,7 +72,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn options() -> FsOptions {
-    FsOptions { commit_interval: Duration::from_secs(3600) }
+    FsOptions { commit_interval: Duration::from_secs(3600), ..FsOptions::default() }
 }
 
 /// A filesystem with its store.
@@ -525,4 +525,32 @@ fn a_file_that_took_the_place_of_another_is_whole_whenever_others_commit() {
         }
         let _ = real.fs().unlink(ROOT, b"next");
     }
+}
+
+#[test]
+fn inodes_in_memory_stay_within_their_limit_whatever_they_have() {
+    let mut store = TestStore::new();
+    let spaces = store.spaces(SpacesOptions::default());
+    let new = NewSpace { name: "f", kind: SpaceKind::Filesystem, end_bytes: None, block_bytes: MIN_BLOCK_BYTES, chain: None };
+    let space = spaces.create(new).unwrap();
+    Filesystem::format(&space, None, (0, 0)).unwrap();
+    let limit_bytes = 256 << 10;
+    let fs = Filesystem::open(space, FsOptions { inode_cache_bytes: limit_bytes, ..options() }).unwrap();
+    let new = Create { mode: 0o755, umask: 0, uid: 0, gid: 0 };
+    let value = |number: u64| vec![number as u8; if number.is_multiple_of(7) { 20_000 } else { 100 }];
+    let numbers: Vec<u64> = (0..400u64)
+        .map(|name| {
+            let number = fs.create(ROOT, name.to_string().as_bytes(), Kind::File, new).unwrap().0;
+            fs.set_xattr(number, b"user.x", Some(&value(number)), SetXattr::Any).unwrap();
+            number
+        })
+        .collect();
+    assert!(fs.state.lock().tree.cached_bytes() > limit_bytes, "what is not stored stays");
+    fs.sync().unwrap();
+    for number in numbers.iter().chain(numbers.iter().rev()) {
+        assert_eq!(fs.inode(*number).unwrap().xattr(b"user.x"), Some(&value(*number)[..]));
+    }
+    assert!(fs.state.lock().tree.cached_bytes() <= limit_bytes);
+    fs.unlink(ROOT, b"3").unwrap();
+    assert!(fs.state.lock().tree.cached_bytes() <= limit_bytes);
 }

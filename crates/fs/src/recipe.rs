@@ -39,7 +39,7 @@ mod tests {
         let new = NewSpace { name: "f", kind: SpaceKind::Filesystem, end_bytes: None, block_bytes: MIN_BLOCK_BYTES, chain: None };
         let space = spaces.create(new).unwrap();
         Filesystem::format(&space, None, (0, 0)).unwrap();
-        let options = FsOptions { commit_interval: Duration::from_secs(3600) };
+        let options = FsOptions { commit_interval: Duration::from_secs(3600), ..FsOptions::default() };
         let filesystem = Filesystem::open(space.clone(), options).unwrap();
         let new = Create { mode: 0o644, umask: 0, uid: 0, gid: 0 };
         let (number, _) = filesystem.create(ROOT, b"a", Kind::File, new).unwrap();

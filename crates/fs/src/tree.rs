@@ -14,8 +14,8 @@ use onefold_blocks::Space;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Inodes that stay decoded although nobody uses them.
-const CACHED_INODES: usize = 16 << 10;
+/// What an inode takes in memory, apart from what it points to. A table is between half and quite full.
+const CACHED_BYTES: usize = 2 * size_of::<(u64, Cached)>();
 /// What a change takes beside its value, or an inode without extended attributes.
 const CHANGE_BYTES: usize = 300;
 /// Entries read at a time.
@@ -36,6 +36,13 @@ pub(crate) struct Cached {
     cut: u64,
     /// It took the place of another file: its content is stored before its name is.
     pub(crate) replaces: bool,
+}
+
+impl Cached {
+    /// Returns about what it takes in memory.
+    fn memory_bytes(&self) -> usize {
+        CACHED_BYTES + self.inode.heap_bytes()
+    }
 }
 
 /// A file whose inode is dirty, as it was when a commit began.
@@ -67,6 +74,12 @@ pub(crate) struct Tree {
     dirty: Changes,
     submitting: Option<Arc<Changes>>,
     inodes: HashMap<u64, Cached>,
+    /// What they take in memory.
+    cached_bytes: usize,
+    /// What those that are not dirty may take.
+    cache_limit_bytes: usize,
+    /// At so many bytes, some of them go.
+    evict_at_bytes: usize,
     /// Inodes that are dirty, in their order.
     dirty_inodes: BTreeSet<u64>,
     /// About how many bytes the changes have.
@@ -76,8 +89,19 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    pub(crate) fn new(space: Arc<Space>) -> Tree {
-        Tree { space, dirty: Changes::new(), submitting: None, inodes: HashMap::new(), dirty_inodes: BTreeSet::new(), bytes: 0, cuts: 0 }
+    pub(crate) fn new(space: Arc<Space>, cache_limit_bytes: usize) -> Tree {
+        Tree {
+            space,
+            dirty: Changes::new(),
+            submitting: None,
+            inodes: HashMap::new(),
+            cached_bytes: 0,
+            cache_limit_bytes,
+            evict_at_bytes: cache_limit_bytes,
+            dirty_inodes: BTreeSet::new(),
+            bytes: 0,
+            cuts: 0,
+        }
     }
 
     /// Returns an entry.
@@ -123,9 +147,8 @@ impl Tree {
                 let reason = "its length or its directory cannot be".to_owned();
                 return Err(FsError::Damaged { what: format!("inode {number}"), reason });
             }
-            self.evict();
             let stored_size = inode.size;
-            self.inodes.insert(number, Cached { inode, stored_size, cut: self.cuts, replaces: false });
+            self.insert(number, Cached { inode, stored_size, cut: self.cuts, replaces: false });
         }
         self.inodes.get_mut(&number).ok_or(FsError::NotFound)
     }
@@ -143,33 +166,64 @@ impl Tree {
     /// Changes an inode.
     pub(crate) fn change(&mut self, number: u64, change: impl FnOnce(&mut Inode)) -> Result<()> {
         let cached = self.inode(number)?;
+        let before_bytes = cached.memory_bytes();
         change(&mut cached.inode);
+        let after_bytes = cached.memory_bytes();
         let bytes = CHANGE_BYTES + cached.inode.xattr_bytes();
         if self.dirty_inodes.insert(number) || bytes > 2 * CHANGE_BYTES {
             self.bytes += bytes;
         }
+        self.cached_bytes = self.cached_bytes - before_bytes + after_bytes;
         Ok(())
     }
 
     /// Adds a new inode.
     pub(crate) fn add(&mut self, number: u64, inode: Inode) {
-        self.evict();
         let stored_size = if inode.kind == Kind::File { 0 } else { inode.size };
-        self.inodes.insert(number, Cached { inode, stored_size, cut: self.cuts, replaces: false });
+        self.insert(number, Cached { inode, stored_size, cut: self.cuts, replaces: false });
         self.dirty_inodes.insert(number);
     }
 
     /// Removes an inode.
     pub(crate) fn remove(&mut self, number: u64) {
-        self.inodes.remove(&number);
+        self.cached_bytes -= self.inodes.remove(&number).map_or(0, |cached| cached.memory_bytes());
         self.dirty_inodes.remove(&number);
         self.put(keys::inode(number), None);
     }
 
-    fn evict(&mut self) {
-        if self.inodes.len() >= CACHED_INODES + self.dirty_inodes.len() {
-            self.inodes.retain(|number, _| self.dirty_inodes.contains(number));
+    /// Keeps an inode in memory. Others go if there are too many.
+    fn insert(&mut self, number: u64, cached: Cached) {
+        let bytes = cached.memory_bytes();
+        if self.cached_bytes + bytes > self.evict_at_bytes {
+            self.evict();
         }
+        self.cached_bytes += bytes;
+        self.cached_bytes -= self.inodes.insert(number, cached).map_or(0, |before| before.memory_bytes());
+    }
+
+    /// Lets inodes go that are not dirty, until at most half of their limit is in use.
+    fn evict(&mut self) {
+        let (mut clean_bytes, mut dirty_bytes) = (0, 0);
+        self.inodes.retain(|number, cached| {
+            let bytes = cached.memory_bytes();
+            if self.dirty_inodes.contains(number) {
+                dirty_bytes += bytes;
+                return true;
+            }
+            let stays = clean_bytes + bytes <= self.cache_limit_bytes / 2;
+            clean_bytes += if stays { bytes } else { 0 };
+            stays
+        });
+        self.cached_bytes = clean_bytes + dirty_bytes;
+        // Not again before half of the limit has come.
+        self.evict_at_bytes = (dirty_bytes + clean_bytes + self.cache_limit_bytes / 2).max(self.cache_limit_bytes);
+    }
+
+    /// Returns what the inodes take in memory.
+    #[cfg(test)]
+    pub(crate) fn cached_bytes(&self) -> usize {
+        assert_eq!(self.cached_bytes, self.inodes.values().map(Cached::memory_bytes).sum::<usize>());
+        self.cached_bytes
     }
 
     /// Looks up a name in a directory.
@@ -250,6 +304,10 @@ impl Tree {
             if is_dirty {
                 self.dirty_inodes.insert(number);
             }
+        }
+        // They may go now.
+        if self.cached_bytes > self.cache_limit_bytes {
+            self.evict();
         }
         if self.dirty.is_empty() {
             return None;

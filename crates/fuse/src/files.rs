@@ -4,6 +4,8 @@
 //! else changes them. A number of the kernel is the number of an inode.
 
 mod snapshots;
+#[cfg(test)]
+mod tests;
 
 use crate::backups::time;
 use fuser::{
@@ -99,8 +101,7 @@ impl FileTree {
         if number == own {
             return Ok((Arc::clone(&self.files), own, 0));
         }
-        let snapshot = self.snapshots.of_number(number).ok_or(FsError::NotFound)?;
-        Ok((snapshot, own, number - own))
+        Ok((self.snapshots.of_number(number)?, own, number - own))
     }
 
     /// Returns the number of an inode that can be changed: it is in no snapshot.
@@ -133,7 +134,7 @@ impl FileTree {
             return Ok((self.attributes_of(INodeNo(DIRECTORY))?, ALWAYS));
         }
         if parent.0 == DIRECTORY {
-            let (base, _) = self.snapshots.find(name)?;
+            let base = self.snapshots.find(name)?;
             // It may be deleted, and another one get its name.
             return Ok((self.attributes_of(INodeNo(base + ROOT))?, SNAPSHOT_TIME));
         }
@@ -244,17 +245,35 @@ impl FileTree {
         }
     }
 
-    /// Keeps a file although its last name goes, until the kernel has forgotten it: it may be open, or the directory of
-    /// a process. The kernel counts how often it was told of each file.
-    fn keep(&self, number: INodeNo) -> Result<(), FsError> {
+    /// Notes that the kernel has a file open.
+    fn opened(&self, number: INodeNo) -> Result<(), FsError> {
         FileTree::own(number).map_or(Ok(()), |own| self.files.opened(own))
     }
 
+    /// Keeps a file although its last name goes, until the kernel has forgotten it: it may be open, or the directory of
+    /// a process. The kernel counts how often it was told of each file.
+    fn keep(&self, number: INodeNo) -> Result<(), FsError> {
+        match FileTree::own(number) {
+            Ok(own) => self.files.opened(own),
+            Err(_) if number.0 == DIRECTORY => Ok(()),
+            Err(_) => self.snapshots.told(number.0),
+        }
+    }
+
     fn forgotten(&self, number: INodeNo, times: u64) {
-        if let Ok(own) = FileTree::own(number)
-            && let Err(error) = self.files.closed_times(own, times)
-        {
+        let Ok(own) = FileTree::own(number) else { return self.snapshots.forgotten(number.0, times) };
+        if let Err(error) = self.files.closed_times(own, times) {
             tracing::warn!(%error, "a file without names is not removed");
+        }
+    }
+
+    /// Returns the attributes of a file whose name was read from a directory a moment ago. `next`: the offset behind
+    /// the name.
+    fn listed(&self, directory: INodeNo, number: INodeNo, name: &[u8], next: u64) -> Result<FileAttr, FsError> {
+        match self.attributes_of(number) {
+            // If the name is still there, this is damage, or another file has the name now.
+            Err(FsError::NotFound) if next > 2 => Ok(self.found(directory, name)?.0),
+            attributes => attributes,
         }
     }
 
@@ -272,7 +291,7 @@ impl FileTree {
             }
             let all = self.snapshots.list();
             for (place, info) in all.iter().enumerate().skip(from.saturating_sub(2) as usize) {
-                let Ok((base, _)) = self.snapshots.find(info.name.as_bytes()) else { continue };
+                let base = self.snapshots.base(info).map_err(|error| errno(&error))?;
                 if !add(base + ROOT, place as u64 + 3, FileType::Directory, info.name.as_bytes()) {
                     break;
                 }
@@ -312,6 +331,28 @@ impl FileTree {
             listing.at = name.hash;
             listing.names.pop();
         }
+    }
+}
+
+/// Returns what a directory lists of a file whose attributes cannot be read. The kernel keeps them for no time: whoever
+/// looks at the file has it looked up again, and gets the error. fuser cannot list a file without attributes.
+fn unknown(number: u64, kind: FileType) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(number),
+        size: 0,
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind,
+        perm: 0,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: BLOCK_BYTES,
+        flags: 0,
     }
 }
 
@@ -543,8 +584,8 @@ impl Filesystem for FileTree {
     }
 
     fn open(&self, _: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let checked = self.at(number).and_then(|(files, own, _)| check_open(&files, own, flags.0).map(|()| (files, own)));
-        match checked.and_then(|(files, own)| files.opened(own)) {
+        let checked = self.at(number).and_then(|(files, own, _)| check_open(&files, own, flags.0));
+        match checked.and_then(|()| self.opened(number)) {
             Ok(()) => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
             Err(error) => reply.error(errno(&error)),
         }
@@ -611,7 +652,8 @@ impl Filesystem for FileTree {
     }
 
     fn release(&self, _: &Request, number: INodeNo, _: FileHandle, _: OpenFlags, _: Option<LockOwner>, _: bool, reply: ReplyEmpty) {
-        reply_empty(self.at(number).and_then(|(files, own, _)| files.closed(own)), reply);
+        // Of a snapshot, no file goes.
+        reply_empty(FileTree::own(number).map_or(Ok(()), |own| self.files.closed(own)), reply);
     }
 
     fn fsync(&self, _: &Request, number: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
@@ -644,18 +686,23 @@ impl Filesystem for FileTree {
     fn readdirplus(&self, _: &Request, number: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         self.was_read(number);
         let time = if number.0 == DIRECTORY { SNAPSHOT_TIME } else { ALWAYS };
-        let listed = self.list(handle, offset, &mut |number, next, _, name| match self.attributes_of(INodeNo(number)) {
+        let listed = self.list(handle, offset, &mut |file, next, kind, name| match self.listed(number, INodeNo(file), name, next) {
             Ok(attributes) => {
                 // The kernel counts all but these.
                 let is_counted = next > 2 && self.keep(attributes.ino).is_ok();
-                let is_full = reply.add(INodeNo(number), next, OsStr::from_bytes(name), &time, &attributes, Generation(0));
+                let is_full = reply.add(attributes.ino, next, OsStr::from_bytes(name), &time, &attributes, Generation(0));
                 if is_full && is_counted {
                     self.forgotten(attributes.ino, 1);
                 }
                 !is_full
             }
             // It was removed meanwhile.
-            Err(_) => true,
+            Err(FsError::NotFound) => true,
+            Err(error) => {
+                // The log says why, and programs get the error when they look at the file.
+                let _ = errno(&error);
+                !reply.add(INodeNo(file), next, OsStr::from_bytes(name), &Duration::ZERO, &unknown(file, kind), Generation(0))
+            }
         });
         match listed {
             Ok(()) => reply.ok(),

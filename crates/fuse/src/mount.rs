@@ -133,8 +133,16 @@ pub fn is_mounted(place: &Path) -> bool {
 
 /// Returns the number of the device that is mounted at a place.
 fn root_of_mount(place: &Path) -> Option<(u32, u32)> {
-    let found = rustix::fs::statx(rustix::fs::CWD, place, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()).ok()?;
-    found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT).then_some((found.stx_dev_major, found.stx_dev_minor))
+    let look = |place: &Path| rustix::fs::statx(rustix::fs::CWD, place, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()).ok();
+    let found = look(place)?;
+    let device = (found.stx_dev_major, found.stx_dev_minor);
+    let is_root = if found.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT) {
+        found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
+    } else {
+        // A kernel before 5.8 does not tell. No two mounts of FUSE have the same device.
+        look(&place.join("..")).is_none_or(|above| (above.stx_dev_major, above.stx_dev_minor) != device)
+    };
+    is_root.then_some(device)
 }
 
 /// Unmounts what another process serves at a place. Errors: files in it are open.
@@ -144,10 +152,12 @@ pub fn unmount(place: &Path) -> Result<(), MountError> {
 
 /// Takes away a mount whose process has ended. Anything else stays.
 pub fn unmount_dead(place: &Path) -> Result<(), MountError> {
-    match std::fs::metadata(place) {
-        Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => take_away(place, true),
-        _ => Ok(()),
-    }
+    if is_dead(place) { take_away(place, true) } else { Ok(()) }
+}
+
+/// Returns whether a place is a mount whose process has ended.
+pub fn is_dead(place: &Path) -> bool {
+    std::fs::metadata(place).is_err_and(|error| error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()))
 }
 
 fn take_away(place: &Path, detaches: bool) -> Result<(), MountError> {
@@ -220,7 +230,6 @@ impl Mounted {
 
     /// Returns whether it is at its place: others may have taken it away while files in it are open.
     pub fn is_mounted(&self) -> bool {
-        // An old kernel does not tell.
         self.device.is_none() || root_of_mount(&self.place) == self.device
     }
 

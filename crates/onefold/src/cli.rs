@@ -24,7 +24,7 @@ pub use bench::{Bench, BenchReport, BenchRun, ScaleName};
 pub use copy::Copy;
 pub use files::{ArchiveFormat, DamagedBytes, DamagedFile, Diff, Dump, FileType, Find, Ls, OverwriteWhen, Restore};
 pub use fs::{Fs, FsClone, FsCreate, FsDelete, FsList, FsRename, FsResize, FsRollback, FsSnapshot, Quota};
-pub use mount::{Mount, MountFs};
+pub use mount::{Mount, MountFs, UnmountFs};
 pub use place::{Connection, Place, PlaceToOneself, with_store};
 pub use retention::{AppendOnly, AppendOnlyOff, AppendOnlyOn, AppendOnlyStatus, Dedup, Forget, Keep, Protect, Prune, Until};
 pub use scrub::{Rate, Scrub, Span, Wait};

@@ -139,6 +139,17 @@ impl Mounts {
         list.is_ending
     }
 
+    /// Unmounts a filesystem. Errors: files in it are open.
+    pub fn unmount(&self, name: &str, place: &Path) -> Result<()> {
+        let mut list = self.now();
+        let is_it = |(filesystem, mounted): &(Arc<Filesystem>, Mounted)| filesystem.name() == name && mounted.place() == place;
+        if let Some(at) = list.mounts.iter().position(is_it) {
+            list.mounts[at].1.unmount().map_err(failure)?;
+            list.mounts.remove(at);
+        }
+        Ok(())
+    }
+
     /// Unmounts everything. What programs still have open is taken away from them, after everything that they wrote is
     /// durable. `note` is told of those. Errors: something is not durable.
     pub fn end(&self, note: &dyn Fn(&Path)) -> Result<()> {

@@ -111,7 +111,10 @@ impl Store {
 
     /// Returns the options for opening the filesystems of this store.
     pub fn filesystem_options(&self) -> FsOptions {
-        FsOptions { commit_interval: Duration::from_millis(self.settings.commit_interval_ms) }
+        FsOptions {
+            commit_interval: Duration::from_millis(self.settings.commit_interval_ms),
+            inode_cache_bytes: self.settings.filesystem_inodes_bytes,
+        }
     }
 
     /// Closes the store: everything written is durable on return, and the next opening is quick.

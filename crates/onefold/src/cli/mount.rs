@@ -62,3 +62,16 @@ pub struct MountFs {
     /// Whether nobody can write.
     pub is_read_only: bool,
 }
+
+/// What a daemon is to unmount again.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct UnmountFs {
+    /// The store, as typed.
+    #[serde(skip)]
+    pub directory: PathBuf,
+    /// Name of the filesystem.
+    pub name: String,
+    /// Where it is: from the root.
+    #[serde(with = "super::any_path")]
+    pub place: PathBuf,
+}

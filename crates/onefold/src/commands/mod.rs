@@ -236,6 +236,7 @@ requests! {
     FsRollback(cli::FsRollback): "fs rollback",
     FsDelete(cli::FsDelete): "fs delete",
     MountFs(cli::MountFs): "mount",
+    UnmountFs(cli::UnmountFs): "mount",
     TargetCreate(cli::TargetCreate): "target create",
     TargetList(cli::TargetList): "target list",
     TargetDelete(cli::TargetDelete): "target delete",

@@ -14,10 +14,10 @@ use crate::network::BackupServer;
 use crate::notify::Notifier;
 use crate::output::{Output, note};
 use crate::settings::{FileMount, Iscsi, Nbd, Reclamation, Settings, parse_portal};
-use crate::store::{SERVE, SETTINGS_FILE, Store, ground, read_settings};
+use crate::store::{SERVE, SETTINGS_FILE, Store, cannot_open, ground, read_settings};
 use crate::talk::Talk;
 use crate::units::{counted, printable, size};
-use crate::waiting::Waiting;
+use crate::waiting::{InUse, Waiting};
 use onefold_engine::{Engine, EngineError, Mode};
 use onefold_fs::Filesystems;
 use onefold_ground::Permissions;
@@ -37,49 +37,89 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Serves until SIGINT or SIGTERM, then stops cleanly: requests in flight end, everything is flushed.
 pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
-    serve(options, settings(options)?, talk, None)
+    crate::allocator::bound();
+    let settings = settings(options)?;
+    let network = Network::of(&settings)?;
+    let interrupt = Interrupt::default();
+    let mut waiting = Waiting::until(options.store.wait, &interrupt, talk.quiet);
+    let mode = mode(&settings);
+    let store = Store::open_with(ground(&options.store.directory)?, settings, mode, SERVE, &mut waiting)?;
+    serve(options, store, network, talk, None)
 }
 
-/// How long a mount waits for the process of another one, which may be ending.
-const WHILE_ENDING: cli::Span = cli::Span(10);
+fn mode(settings: &Settings) -> Mode {
+    if settings.nbd.read_only { Mode::ReadOnly } else { Mode::ReadWrite }
+}
+
+/// How long a mount waits for the process of another one, which may be starting or ending.
+const WHILE_BUSY: cli::Span = cli::Span(10);
 
 /// Serves one mount and commands until the mount is gone, or until a signal. `mounted` is called when it is there.
-pub(super) fn for_a_mount(directory: &Path, mount: FileMount, talk: Talk, mounted: &mut Started<'_>) -> Result<Exit> {
+/// While another process has the store, `ask` may have that one do it instead: then it returns how that ended.
+pub(super) fn for_a_mount(
+    directory: &Path,
+    mount: FileMount,
+    talk: Talk,
+    mounted: &mut Started<'_>,
+    ask: &mut dyn FnMut() -> Result<Option<Exit>>,
+) -> Result<Exit> {
+    crate::allocator::bound();
     let mut settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
     (settings.nbd.listen, settings.nbd.socket) = (None, None);
     settings.iscsi.listen.clear();
     settings.backup.listen.clear();
     settings.filesystems = vec![mount];
-    let options = Serve {
-        store: StoreToOneself { store: cli::Store { directory: directory.to_owned() }, wait: Some(cli::Wait::AtMost(WHILE_ENDING)) },
-        ..Serve::default()
+    let network = Network::of(&settings)?;
+    let (ground, interrupt) = (ground(directory)?, Interrupt::default());
+    let mut waiting = Waiting::until(Some(cli::Wait::AtMost(WHILE_BUSY)), &interrupt, talk.quiet);
+    let engine = loop {
+        match Engine::open(ground.clone(), settings.engine.clone(), mode(&settings), SERVE) {
+            Ok(engine) => break engine,
+            Err(error) => {
+                // Of several mounts at once, one gets the store and takes commands a moment later.
+                if error.holder().is_some()
+                    && let Some(done) = ask()?
+                {
+                    return Ok(done);
+                }
+                if !waiting.goes_on_after(&error) {
+                    return Err(cannot_open(error));
+                }
+            }
+        }
     };
-    serve(&options, settings, Talk { quiet: true, ..talk }, Some(mounted))
+    let options = Serve { store: StoreToOneself { store: cli::Store { directory: directory.to_owned() }, wait: None }, ..Serve::default() };
+    serve(&options, Store { engine, settings }, network, Talk { quiet: true, ..talk }, Some(mounted))
 }
 
 /// Is told where the filesystem is mounted.
 pub(super) type Started<'a> = dyn FnMut(&Path) -> Result<()> + 'a;
 
-/// Serves. `mounted`: only a mount is served, and that is its end, too.
-fn serve(options: &Serve, settings: Settings, talk: Talk, mounted: Option<&mut Started<'_>>) -> Result<Exit> {
-    crate::allocator::bound();
-    let directory = &options.store.directory;
-    let portals = portals(&settings.iscsi)?;
-    let serves_backups = !settings.backup.listen.is_empty();
-    let config = config(&settings.nbd, !portals.is_empty() || serves_backups || !settings.filesystems.is_empty())?;
-    let read_only = settings.nbd.read_only;
-    if read_only && serves_backups {
-        return Err(Failure::cannot_run("--backup and --read-only do not go together: clients make backups")
-            .advise("give accounts only the permission `read` instead"));
+/// What is served over the network, apart from backups.
+struct Network {
+    portals: Vec<PortalConfig>,
+    nbd: Option<Config>,
+}
+
+impl Network {
+    /// Errors: the settings make no sense.
+    fn of(settings: &Settings) -> Result<Network> {
+        let portals = portals(&settings.iscsi)?;
+        let serves_backups = !settings.backup.listen.is_empty();
+        let nbd = config(&settings.nbd, !portals.is_empty() || serves_backups || !settings.filesystems.is_empty())?;
+        if settings.nbd.read_only && serves_backups {
+            return Err(Failure::cannot_run("--backup and --read-only do not go together: clients make backups")
+                .advise("give accounts only the permission `read` instead"));
+        }
+        Ok(Network { portals, nbd })
     }
-    let mode = if read_only { Mode::ReadOnly } else { Mode::ReadWrite };
-    let store = Store::open_with(
-        ground(directory)?,
-        settings,
-        mode,
-        SERVE,
-        &mut Waiting::until(options.store.wait, &Interrupt::default(), talk.quiet),
-    )?;
+}
+
+/// Serves. `mounted`: only a mount is served, and that is its end, too.
+fn serve(options: &Serve, store: Store, network: Network, talk: Talk, mounted: Option<&mut Started<'_>>) -> Result<Exit> {
+    let directory = &options.store.directory;
+    let Network { portals, nbd: config } = network;
+    let (read_only, serves_backups) = (store.settings.nbd.read_only, !store.settings.backup.listen.is_empty());
     let volumes = Arc::new(Volumes::open(store.engine.clone(), store.volumes_options())?);
     let stopping = Arc::new(AtomicBool::new(false));
     // Before anything is removed.
@@ -95,6 +135,11 @@ fn serve(options: &Serve, settings: Settings, talk: Talk, mounted: Option<&mut S
         .enable_all()
         .build()
         .map_err(|error| Failure::cannot_run(format!("cannot start threads: {error}")))?;
+    // Before anything is mounted: a process that a signal kills leaves dead mounts.
+    let shutdown = {
+        let _runtime = runtime.enter();
+        shutdown_signal(talk, mounted.is_some())?
+    };
     let exports = Arc::new(VolumeExports::new(Arc::clone(&store.engine), Arc::clone(&volumes), read_only));
     let iscsi = if portals.is_empty() { None } else { Some(Arc::new(targets(&store, &volumes, portals.len(), read_only)?)) };
     let mounts = Arc::new(Mounts::new(Filesystems::of(Arc::clone(volumes.spaces()), store.filesystem_options()), directory));
@@ -116,7 +161,6 @@ fn serve(options: &Serve, settings: Settings, talk: Talk, mounted: Option<&mut S
             None => None,
         };
         let places = places?;
-        let shutdown = shutdown_signal(talk, mounted.is_some())?;
         let nbd_addresses = nbd.as_ref().map_or_else(Vec::new, |server| server.local_addresses().cloned().collect());
         let iscsi_addresses = scsi.as_ref().map_or_else(Vec::new, |server| server.local_addresses().collect());
         let shown = iscsi.as_ref().map_or_else(Vec::new, |iscsi| iscsi.shown());
@@ -492,7 +536,7 @@ fn join_copies(engine: &Arc<Engine>, settings: Reclamation, left_bytes: &mut u64
     *left_bytes = engine.missed_duplicates_estimate();
 }
 
-/// Ends when SIGINT or SIGTERM comes. It watches from the call on, so that no signal gets lost between binding and
+/// Ends when SIGINT or SIGTERM comes. It watches from the call on, so that no signal gets lost between mounting and
 /// serving. A second signal ends the process at once. Data that was not flushed is then lost, as after a crash.
 fn shutdown_signal(talk: Talk, hangs_up: bool) -> Result<impl Future<Output = ()>> {
     let watch = |kind| signal(kind).map_err(|error| Failure::cannot_run(format!("cannot watch for signals: {error}")));

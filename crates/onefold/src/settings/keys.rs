@@ -218,6 +218,14 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         section: "memory",
+        name: "filesystem_inodes",
+        default: "\"16MiB\"",
+        kind: MEMORY,
+        about: "Inodes of a mounted filesystem that are kept in memory, for each of them; a quarter more for its snapshots. A file takes some 500 bytes, with its extended attributes on top.",
+        set: |settings, value| settings.filesystem_inodes_bytes = value.units(),
+    },
+    Key {
+        section: "memory",
         name: "nbd_payload",
         default: "\"128MiB\"",
         kind: Kind::Size { least: 32 * MIB, most: TIB },

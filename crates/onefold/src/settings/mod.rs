@@ -40,6 +40,8 @@ pub struct Settings {
     pub volume_dirty_bytes: usize,
     /// Limit of the cached block mappings of all volumes together.
     pub volume_mapping_cache_bytes: usize,
+    /// Limit of the cached inodes of each mounted filesystem.
+    pub filesystem_inodes_bytes: usize,
     /// Background reclamation in the daemon.
     pub reclamation: Reclamation,
     /// Background scrubbing in the daemon.
@@ -162,6 +164,7 @@ impl Default for Settings {
             engine: onefold_engine::Settings { reserve_bytes: 64 << 20, hooks_each_container: true, ..onefold_engine::Settings::default() },
             volume_dirty_bytes: 64 << 20,
             volume_mapping_cache_bytes: 16 << 20,
+            filesystem_inodes_bytes: 16 << 20,
             reclamation: Reclamation {
                 interval_seconds: 600,
                 max_unused_percent: 20,

@@ -1,7 +1,7 @@
 //! `onefold mount --fs`: has the daemon of the store mount a filesystem, or becomes a daemon that does nothing else.
 
 use super::{DETACHED, STEP, detach, in_background};
-use crate::cli::{Mount, MountFs};
+use crate::cli::{Mount, MountFs, UnmountFs};
 use crate::commands::{Request, serve};
 use crate::console::Terminal;
 use crate::control::{self, Ran};
@@ -14,7 +14,7 @@ use crate::settings::FileMount;
 use crate::talk::Talk;
 use crate::units::printable;
 use onefold_engine::Mode;
-use onefold_fuse::{is_mounted, unmount};
+use onefold_fuse::{is_dead, is_mounted, unmount};
 use std::path::Path;
 
 /// Mounts a filesystem.
@@ -33,16 +33,21 @@ pub(super) fn run(options: &Mount, name: &str, talk: Talk) -> Result<Exit> {
         is_read_only: options.read_only,
     };
     let is_detached = std::env::var_os(DETACHED).is_some();
-    if !is_detached && let Some(daemon) = control::connect(directory)? {
-        // If it is ending, this process becomes the next one.
-        if let Ran::Done(done) = daemon.run(Request::MountFs(wanted.clone()), talk, &Terminal::new(talk))? {
-            return if options.foreground && done == Exit::Done { stay(&wanted.place) } else { Ok(done) };
-        }
+    // If the daemon is ending, this process becomes the next one.
+    let mut ask = || match control::connect(directory)? {
+        None => Ok(None),
+        Some(daemon) => match mounted_by(&daemon, &wanted, talk)? {
+            Some(Exit::Done) if options.foreground => stay(&wanted.place).map(Some),
+            done => Ok(done),
+        },
+    };
+    if !is_detached && let Some(done) = ask()? {
+        return Ok(done);
     }
     if !options.foreground && !is_detached {
         return in_background();
     }
-    serve::for_a_mount(directory, wanted.as_setting(), talk, &mut |place| {
+    let mut mounted = |place: &Path| {
         if !talk.quiet {
             println!("{}", said(name, place));
         }
@@ -50,7 +55,38 @@ pub(super) fn run(options: &Mount, name: &str, talk: Talk) -> Result<Exit> {
             detach().map_err(|error| Failure::failed(format!("cannot leave the terminal: {error}")))?;
         }
         Ok(())
-    })
+    };
+    serve::for_a_mount(directory, wanted.as_setting(), talk, &mut mounted, &mut ask)
+}
+
+/// Has a daemon mount it. `None`: the daemon is ending. Errors: this process does not see what the daemon mounted.
+fn mounted_by(daemon: &control::Client, wanted: &MountFs, talk: Talk) -> Result<Option<Exit>> {
+    let MountFs { directory, name, place, .. } = wanted;
+    // Nobody mounts over what is mounted. If the daemon does, it does not see what is here.
+    let was_mounted = is_mounted(place) && !is_dead(place);
+    let terminal = Terminal::new(talk);
+    // Whether it is there is known here only.
+    match daemon.run(Request::MountFs(wanted.clone()), Talk { quiet: true, ..talk }, &terminal)? {
+        Ran::NotBegun(_) => return Ok(None),
+        Ran::Done(Exit::Done) => {}
+        Ran::Done(other) => return Ok(Some(other)),
+    }
+    if is_mounted(place) && !was_mounted {
+        if !talk.quiet {
+            println!("{}", said(name, place));
+        }
+        return Ok(Some(Exit::Done));
+    }
+    let undo = UnmountFs { directory: directory.clone(), name: name.clone(), place: place.clone() };
+    let undone = match daemon.run(Request::UnmountFs(undo), talk, &terminal) {
+        Ok(_) => "it is unmounted again".to_owned(),
+        Err(failure) => format!("it is mounted there still: {}", failure.message),
+    };
+    let why = format!("the daemon mounted it at {} in a mount namespace of its own, where this process does not see it", place.display());
+    Err(Failure::failed(format!("{why}; {undone}")).advise(
+        "run this command in the daemon's namespace (`nsenter --mount --target PID`), or run a daemon outside of containers and \
+         sandboxes: options of a systemd unit such as PrivateTmp= and ProtectSystem= make one",
+    ))
 }
 
 fn said(name: &str, place: &Path) -> String {
@@ -103,5 +139,28 @@ impl StoreCommand for MountFs {
             output.finish()?;
         }
         Ok(Exit::Done)
+    }
+}
+
+impl StoreCommand for UnmountFs {
+    fn name(&self) -> &'static str {
+        "mount"
+    }
+
+    fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::ReadWrite
+    }
+
+    fn is_for_owner(&self) -> bool {
+        true
+    }
+
+    fn run(&self, session: &Session<'_>) -> Result<Exit> {
+        let daemon = session.daemon().ok_or_else(|| Failure::failed("only a daemon unmounts filesystems"))?;
+        daemon.mounts.unmount(&self.name, &self.place).map(|()| Exit::Done)
     }
 }
