@@ -1,7 +1,7 @@
 //! Mounting and unmounting.
 
 use fuser::{BackgroundSession, Config, Filesystem, MountOption, Session, SessionACL};
-use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::fmt::Debug;
@@ -117,13 +117,18 @@ fn check(place: &Path) -> Result<PathBuf, MountError> {
         Some(Errno::NOTCONN) => MountError::Dead(place.to_owned()),
         _ => MountError::Io { what: "look at", place: place.to_owned(), source },
     };
-    let found = std::fs::metadata(place).map_err(io)?;
-    if !found.is_dir() {
+    let found = look(place).map_err(|error| io(error.into()))?;
+    if FileType::from_raw_mode(found.stx_mode.into()) != FileType::Directory {
         return Err(MountError::NoDirectory(place.to_owned()));
     }
     let place = place.canonicalize().map_err(io)?;
-    let found = rustix::fs::statx(rustix::fs::CWD, &place, AtFlags::empty(), StatxFlags::empty()).map_err(|error| io(error.into()))?;
     if found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) { Err(MountError::InUse(place)) } else { Ok(place) }
+}
+
+/// Looks at a place. Asks the process that serves it, if any: for a dead one, the kernel would answer with what it
+/// still knows.
+fn look(place: &Path) -> Result<Statx, Errno> {
+    rustix::fs::statx(rustix::fs::CWD, place, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS)
 }
 
 /// Returns whether something is mounted at a place.
@@ -144,8 +149,8 @@ pub fn unmount(place: &Path) -> Result<(), MountError> {
 
 /// Takes away a mount whose process has ended. Anything else stays.
 pub fn unmount_dead(place: &Path) -> Result<(), MountError> {
-    match std::fs::metadata(place) {
-        Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => take_away(place, true),
+    match look(place) {
+        Err(Errno::NOTCONN) => take_away(place, true),
         _ => Ok(()),
     }
 }
