@@ -11,6 +11,9 @@ SECONDS_EACH ?= 60
 # Power cuts of `simulate`, on each file system, and how many times its usual seeds the crash harness tries there.
 POWER_CUTS ?= 300
 CRASH_SEEDS ?= 10
+# Seconds that `simulate` runs fsx, and how many times it kills the daemon under each load of a mounted filesystem.
+FSX_SECONDS ?= 3600
+FILESYSTEM_KILLS ?= 200
 # Size of the corpus of `bench` (2130000000: that of the stated aims), and runs of each program.
 BENCH_BYTES ?= 1000000000
 BENCH_RUNS ?= 3
@@ -30,7 +33,8 @@ PAPERS = $(shell ls bench/papers/*.toml | sort -V)
 
 help: ## Lists what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "Settings: make demo DIR=/etc STORE=/tmp/store; make fuzz TARGET=wire SECONDS_EACH=600"
+	@echo "Settings: make demo DIR=/etc STORE=/tmp/store; make fuzz TARGET=wire SECONDS_EACH=600;"
+	@echo "  make simulate CRASH_SEEDS=50 POWER_CUTS=1000 FSX_SECONDS=600 FILESYSTEM_KILLS=50"
 
 run: ## Demo, then a disk of 1 TiB over NBD until Ctrl-C
 	$(CARGO) build --release --bin onefold
@@ -41,14 +45,16 @@ demo: ## Backs DIR up twice into STORE, restores it to RESTORED, compares
 	tools/demo "$(DIR)" "$(STORE)" "$(RESTORED)"
 
 test: ## All tests; those that need a tool which is missing say so and skip
-	CARGO=$(CARGO) tools/test-packages pjdfstest@0.2.2
+	CARGO=$(CARGO) tools/test-packages pjdfstest@0.2.2 fsx@0.3.2
 	$(CARGO) test --workspace --no-fail-fast
 
-simulate: ## Crash harness at ten times its seeds, many power cuts on ext4, XFS and btrfs, fsx (as root): CRASH_SEEDS=50 POWER_CUTS=1000
+simulate: ## Crash harness at ten times its seeds, many power cuts on ext4, XFS and btrfs, large loads and many kills of mounted filesystems (hours, as root)
 	CARGO=$(CARGO) tools/test-packages fsx@0.3.2
 	ONEFOLD_CRASH_SEEDS=$(CRASH_SEEDS) $(CARGO) test --no-fail-fast --package onefold-crash-harness --package onefold-upkeep --package onefold-engine --test exact --test defaults --test crash
 	ONEFOLD_POWER_CUTS=$(POWER_CUTS) $(CARGO) test --package onefold-tests --test power_cut -- --nocapture
-	$(CARGO) test --package onefold-tests --test filesystem_suites -- --nocapture
+	ONEFOLD_FILESYSTEM_KILLS=$(FILESYSTEM_KILLS) $(CARGO) test --package onefold-tests --test filesystem_kills -- --nocapture
+	$(CARGO) test --package onefold-tests --test filesystem_loads -- --ignored --nocapture --test-threads=1
+	ONEFOLD_FSX_SECONDS=$(FSX_SECONDS) $(CARGO) test --package onefold-tests --test filesystem_suites fsx -- --nocapture
 
 # `tools/prose` refuses lines over 120 characters and words that are no plain English, in *.md files and comments.
 lint: ## Formatting, clippy, licences, lock files, prose of documents and comments

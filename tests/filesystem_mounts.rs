@@ -1,7 +1,7 @@
 //! Filesystems of the store, through the kernel: what was synced is there whoever dies, snapshots never change, and
 //! what cannot be done is said.
 
-use onefold_tests::{Running, Scene, Served, Tmpfs, assert_same_tree, client, grow, has_fuse, installed, noise};
+use onefold_tests::{MountPlace, Running, Scene, Served, Tmpfs, assert_same_tree, client, grow, has_fuse, installed, noise};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -249,6 +249,27 @@ fn what_was_synced_survives_a_killed_daemon_and_programs_get_errors_meanwhile() 
         }
     }
     unmount(mounted, &root);
+    scene.check();
+}
+
+#[test]
+fn a_dead_mount_is_taken_away_although_the_kernel_still_knows_its_root() {
+    if !has_fuse() {
+        return;
+    }
+    let scene = Scene::new(&[], "");
+    create(&scene, "files", &[]);
+    let root = scene.path("files");
+    fs::create_dir(&root).unwrap();
+    let _place = MountPlace::new(&root);
+    let serve = || scene.serve_with(&[&QUIET[..], &["--fs", "files=files"]].concat());
+    let daemon = serve();
+    fs::metadata(&root).unwrap();
+    daemon.kill();
+    assert!(fs::metadata(&root).is_ok(), "the kernel answers without the daemon");
+    let daemon = serve();
+    fs::write(root.join("file"), "x").unwrap();
+    daemon.stop();
     scene.check();
 }
 

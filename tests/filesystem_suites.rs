@@ -1,9 +1,9 @@
 //! Filesystems of the store under suites that others wrote for kernels, and under what those leave out: what the kernel
 //! keeps of a file is what the store has.
 //!
-//! `tools/test-packages` installs the suites: `pjdfstest` for `make test`, `fsx` for `make simulate`.
+//! `tools/test-packages` installs the suites, `pjdfstest` and `fsx`. `ONEFOLD_FSX_SECONDS` says how long `fsx` runs.
 
-use onefold_tests::{Running, Scene, Served, client, has_fuse, installed, noise, suite};
+use onefold_tests::{Running, Scene, Served, client, has_fuse, installed, noise, setting, suite};
 use rustix::fs::{AtFlags, FallocateFlags, RenameFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -12,11 +12,13 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Seeds of `fsx`, and what it does with each.
-const SEEDS: [u64; 3] = [1, 2, 3];
-const STEPS: u64 = 15_000;
+/// What `fsx` does with each seed: steps, and bytes of the file.
+const STEPS: u64 = 5000;
+const FSX_BYTES: u64 = 2 << 20;
+/// Seeds of `fsx` between two prunes: the store does not outgrow a disk in an hour.
+const SEEDS_OF_PRUNE: u64 = 100;
 /// Other users than root, with a group.
 const USERS: [&[(&str, &str)]; 2] = [&[("nobody", "nogroup"), ("nobody", "nobody")], &[("daemon", "daemon")]];
 
@@ -95,16 +97,27 @@ fn fsx_reads_what_it_wrote() {
     let Some(program) = has_fuse().then(|| suite("fsx")).flatten() else { return };
     let scene = new_scene();
     let (served, place) = mounted_filesystem(&scene);
-    let config = "flen = 2097152\n[opsize]\nmax = 200000\n[weights]\nclose_open = 1\ninvalidate = 1\nmapread = 10\nmapwrite = 10\n\
-                  read = 10\nwrite = 10\ntruncate = 5\nfsync = 1\nfdatasync = 1\nposix_fallocate = 3\npunch_hole = 5\nsendfile = 3\n\
-                  posix_fadvise = 1\ncopy_file_range = 5\n";
+    let config = format!(
+        "flen = {FSX_BYTES}\n[opsize]\nmax = 200000\n[weights]\nclose_open = 1\ninvalidate = 1\nmapread = 10\nmapwrite = 10\n\
+         read = 10\nwrite = 10\ntruncate = 5\nfsync = 1\nfdatasync = 1\nposix_fallocate = 3\npunch_hole = 5\nsendfile = 3\n\
+         posix_fadvise = 1\ncopy_file_range = 5\n"
+    );
     fs::write(scene.path("suite.toml"), config).unwrap();
-    for seed in SEEDS {
+    let until = Instant::now() + Duration::from_secs(setting("ONEFOLD_FSX_SECONDS", 60));
+    let mut seed = 0;
+    while seed == 0 || Instant::now() < until {
+        seed += 1;
+        let file = place.join(format!("file{seed}"));
         let mut command = Command::new(&program);
         command.arg("-f").arg(scene.path("suite.toml")).arg("-P").arg(scene.path("."));
-        command.args(["-N", &STEPS.to_string(), "-S", &seed.to_string()]).arg(place.join(format!("file{seed}")));
+        command.args(["-N", &STEPS.to_string(), "-S", &seed.to_string()]).arg(&file);
         Running::start(&mut command).finish().succeeds();
+        fs::remove_file(file).unwrap();
+        if seed % SEEDS_OF_PRUNE == 0 {
+            scene.run(["prune", "--max-unused", "0"]).succeeds();
+        }
     }
+    println!("{seed} seeds of {STEPS} steps");
     unmount(served, &place);
     scene.check();
 }

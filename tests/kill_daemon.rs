@@ -1,7 +1,12 @@
 //! The daemon is killed with SIGKILL at random moments under load, again and again on the same store. Whatever a client
 //! was told is durable must be there afterwards; what was written since may be there or not, but nothing else may.
 
-use onefold_tests::{Client, Daemon, Initiator, Random, RequestError, Running, Scene, client, installed, noise};
+use onefold_tests::{Client, Daemon, Initiator, MountPlace, Random, RequestError, Running, Scene, client, has_fuse, installed, noise};
+use rustix::fs::FallocateFlags;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -78,6 +83,34 @@ macro_rules! face {
 
 face!(Client);
 face!(Initiator);
+
+/// A file in a mounted filesystem.
+struct MountedFile(File);
+
+impl Face for MountedFile {
+    fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, RequestError> {
+        let mut bytes = vec![0; length];
+        self.0.read_exact_at(&mut bytes, offset)?;
+        Ok(bytes)
+    }
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), RequestError> {
+        Ok(self.0.write_all_at(bytes, offset)?)
+    }
+    fn write_durable(&mut self, offset: u64, bytes: &[u8]) -> Result<(), RequestError> {
+        self.write(offset, bytes)?;
+        Ok(self.0.sync_data()?)
+    }
+    fn flush(&mut self) -> Result<(), RequestError> {
+        Ok(self.0.sync_all()?)
+    }
+    fn trim(&mut self, offset: u64, length: usize) -> Result<(), RequestError> {
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(&self.0, punch, offset, length as u64).map_err(io::Error::from)?)
+    }
+    fn write_zeroes(&mut self, offset: u64, length: usize) -> Result<(), RequestError> {
+        Ok(rustix::fs::fallocate(&self.0, FallocateFlags::ZERO_RANGE, offset, length as u64).map_err(io::Error::from)?)
+    }
+}
 
 impl Model {
     fn new() -> Model {
@@ -183,6 +216,10 @@ struct Way {
 fn kills(way: &Way, times: usize) {
     let scene = Scene::new(&["--container-size", "1MiB"], "");
     scene.volume("disk", "16MiB");
+    scene.run(["fs", "create", "files"]).succeeds();
+    let place = scene.path("files");
+    fs::create_dir(&place).unwrap();
+    let _place = MountPlace::new(&place);
     let (model, mut random) = (Model::new(), Random::new(seed()));
     let serve = || scene.serve_with(way.options);
     for kill in 0..times {
@@ -230,6 +267,21 @@ fn what_was_flushed_survives_kills_at_random_moments() {
 fn what_was_synchronized_over_iscsi_survives_kills_at_random_moments() {
     let options = &["--nbd", "none", "--iscsi", "127.0.0.1:0"];
     kills(&Way { options, connect: |daemon, number| Box::new(daemon.initiator("disk", number)) }, 8);
+}
+
+#[test]
+fn what_was_synced_to_a_mounted_file_survives_kills_at_random_moments() {
+    let connect = |daemon: &Daemon, _| -> Box<dyn Face> {
+        let place = daemon.event["mounts"][0]["mounted"].as_str().unwrap();
+        let path = Path::new(place).join("disk");
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap();
+        file.set_len((BLOCK * BLOCKS) as u64).unwrap();
+        Box::new(MountedFile(file))
+    };
+    if has_fuse() {
+        let options = &["--nbd", "none", "--nbd-socket", "nbd.sock", "--fs", "files=files"];
+        kills(&Way { options, connect }, 10);
+    }
 }
 
 fn fio(scene: &Scene, daemon: &Daemon, options: &[&str]) -> Running {

@@ -9,7 +9,7 @@
 
 use onefold_tests::{
     Client, Flushes, LoopDevice, Mounted, NbdFuse, PowerCuts, Random, RecordingDevice, Run, Scene, Survivors, Tmpfs, client, differences,
-    installed, is_root, noise,
+    installed, is_root, noise, setting,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -341,13 +341,9 @@ fn record(file_system: &FileSystem, flushes: Flushes, seed: u64) -> Option<Recor
 }
 
 /// A number of the environment, or another one.
-fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
-}
-
 /// Cuts the power, and returns what was found on each image.
 fn cut(file_system: &FileSystem, flushes: Flushes, survivors: Option<Survivors>, cuts: usize) -> Option<Vec<Result<(), Loss>>> {
-    let seed = number("ONEFOLD_POWER_CUT_SEED", 1);
+    let seed = setting("ONEFOLD_POWER_CUT_SEED", 1);
     let Recording { device, history, moments, _scene } = record(file_system, flushes, seed)?;
     let memory = Tmpfs::new("1g")?;
     let mut random = Random::new(seed);
@@ -383,7 +379,7 @@ fn cut(file_system: &FileSystem, flushes: Flushes, survivors: Option<Survivors>,
 }
 
 fn survives_power_cuts(file_system: &FileSystem) {
-    let cuts = number("ONEFOLD_POWER_CUTS", file_system.cuts as u64) as usize;
+    let cuts = setting("ONEFOLD_POWER_CUTS", file_system.cuts as u64) as usize;
     let Some(found) = cut(file_system, Flushes::Obeyed, None, cuts) else { return };
     let lost = found.iter().filter(|result| result.is_err()).count();
     assert_eq!(lost, 0, "of {} power cuts on {} so many lost something", found.len(), file_system.name);

@@ -188,9 +188,7 @@ impl Served {
 
     /// Whether something is mounted there.
     pub fn is_mounted(&self) -> bool {
-        let place = self.place.to_str().unwrap();
-        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
-        mounts.lines().any(|line| line.split(' ').nth(1) == Some(place))
+        is_mount(&self.place)
     }
 }
 
@@ -200,6 +198,31 @@ impl Drop for Served {
             client("umount", [Path::new("-l"), self.place.as_path()]);
         }
     }
+}
+
+/// A directory where a daemon mounts. What a killed one left there is unmounted when this is dropped.
+#[derive(Debug)]
+pub struct MountPlace(PathBuf);
+
+impl MountPlace {
+    /// Watches over this directory.
+    pub fn new(place: &Path) -> MountPlace {
+        MountPlace(place.to_owned())
+    }
+}
+
+impl Drop for MountPlace {
+    fn drop(&mut self) {
+        if is_mount(&self.0) {
+            client("umount", [Path::new("-l"), self.0.as_path()]);
+        }
+    }
+}
+
+/// Whether something is mounted there, alive or dead.
+fn is_mount(place: &Path) -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    mounts.lines().any(|line| line.split(' ').nth(1) == place.to_str())
 }
 
 /// Whether directories can be mounted with FUSE here; says when not.

@@ -50,8 +50,14 @@ impl Running {
 
     /// Waits for its end, at most two minutes, and returns what it printed.
     #[track_caller]
-    pub fn finish(mut self) -> Run {
-        let status = self.wait(LIMIT).unwrap_or_else(|| panic!("does not end: {}", self.name));
+    pub fn finish(self) -> Run {
+        self.finish_within(LIMIT)
+    }
+
+    /// Waits for its end, at most so long, and returns what it printed.
+    #[track_caller]
+    pub fn finish_within(mut self, limit: Duration) -> Run {
+        let status = self.wait(limit).unwrap_or_else(|| panic!("does not end: {}", self.name));
         let [out, err] = [&mut self.out, &mut self.err].map(|file| {
             let mut bytes = Vec::new();
             file.rewind().unwrap();
@@ -95,6 +101,11 @@ pub fn installed(programs: &[&str]) -> bool {
         println!("skipped: {program} is not installed");
     }
     missing.is_none()
+}
+
+/// A number from the environment, such as how long a test tries; `default` where it is not set.
+pub fn setting(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |value| value.parse().unwrap_or_else(|error| panic!("{variable}: {error}")))
 }
 
 /// Where a suite is that `tools/test-packages` builds with cargo, or that is in the path; says when it is nowhere.

@@ -1,7 +1,7 @@
 //! Mounting and unmounting.
 
 use fuser::{BackgroundSession, Config, Filesystem, MountOption, Session, SessionACL};
-use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::fmt::Debug;
@@ -117,13 +117,18 @@ fn check(place: &Path) -> Result<PathBuf, MountError> {
         Some(Errno::NOTCONN) => MountError::Dead(place.to_owned()),
         _ => MountError::Io { what: "look at", place: place.to_owned(), source },
     };
-    let found = std::fs::metadata(place).map_err(io)?;
-    if !found.is_dir() {
+    let found = look(place).map_err(|error| io(error.into()))?;
+    if FileType::from_raw_mode(found.stx_mode.into()) != FileType::Directory {
         return Err(MountError::NoDirectory(place.to_owned()));
     }
     let place = place.canonicalize().map_err(io)?;
-    let found = rustix::fs::statx(rustix::fs::CWD, &place, AtFlags::empty(), StatxFlags::empty()).map_err(|error| io(error.into()))?;
     if found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) { Err(MountError::InUse(place)) } else { Ok(place) }
+}
+
+/// Looks at a place. Asks the process that serves it, if any: for a dead one, the kernel would answer with what it
+/// still knows.
+fn look(place: &Path) -> Result<Statx, Errno> {
+    rustix::fs::statx(rustix::fs::CWD, place, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS)
 }
 
 /// Returns whether something is mounted at a place.
@@ -133,14 +138,14 @@ pub fn is_mounted(place: &Path) -> bool {
 
 /// Returns the number of the device that is mounted at a place.
 fn root_of_mount(place: &Path) -> Option<(u32, u32)> {
-    let look = |place: &Path| rustix::fs::statx(rustix::fs::CWD, place, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()).ok();
-    let found = look(place)?;
+    let known = |place: &Path| rustix::fs::statx(rustix::fs::CWD, place, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()).ok();
+    let found = known(place)?;
     let device = (found.stx_dev_major, found.stx_dev_minor);
     let is_root = if found.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT) {
         found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
     } else {
         // A kernel before 5.8 does not tell. No two mounts of FUSE have the same device.
-        look(&place.join("..")).is_none_or(|above| (above.stx_dev_major, above.stx_dev_minor) != device)
+        known(&place.join("..")).is_none_or(|above| (above.stx_dev_major, above.stx_dev_minor) != device)
     };
     is_root.then_some(device)
 }
@@ -157,7 +162,7 @@ pub fn unmount_dead(place: &Path) -> Result<(), MountError> {
 
 /// Returns whether a place is a mount whose process has ended.
 pub fn is_dead(place: &Path) -> bool {
-    std::fs::metadata(place).is_err_and(|error| error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()))
+    matches!(look(place), Err(Errno::NOTCONN))
 }
 
 fn take_away(place: &Path, detaches: bool) -> Result<(), MountError> {

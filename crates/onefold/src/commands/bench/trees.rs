@@ -2,8 +2,9 @@
 
 use crate::mounts::Mounts;
 use crate::settings::{FileMount, Settings};
+use crate::store::Store;
 use onefold_experiment::run::{Durable, FILES, Served, Service, Trees, Way, WayError};
-use onefold_fs::{Filesystems, FsOptions};
+use onefold_fs::Filesystems;
 use onefold_fuse::{is_mounted, unmount};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -38,7 +39,7 @@ impl FilesystemService {
     /// Creates it if it is missing, and mounts it. The error completes a sentence that begins with "cannot".
     pub(super) fn start(store: &Served<'_>, settings: &Settings) -> Result<FilesystemService, String> {
         let place = place(store)?;
-        let options = FsOptions { commit_interval: Duration::from_millis(settings.commit_interval_ms) };
+        let options = Store { engine: store.engine.clone(), settings: settings.clone() }.filesystem_options();
         let filesystems = Filesystems::of(store.volumes.spaces().clone(), options);
         if filesystems.open(NAME).is_err() {
             filesystems.create(NAME, None, (0, 0)).map_err(|error| error.to_string())?;
