@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const STEPS: u64 = 5000;
 const FSX_BYTES: u64 = 2 << 20;
 /// Seeds of `fsx` between two prunes: the store does not outgrow a disk in an hour.
-const SEEDS_OF_PRUNE: u64 = 100;
+const SEEDS_OF_PRUNE: u64 = 20;
 /// Other users than root, with a group.
 const USERS: [&[(&str, &str)]; 2] = [&[("nobody", "nogroup"), ("nobody", "nobody")], &[("daemon", "daemon")]];
 
