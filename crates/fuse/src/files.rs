@@ -3,6 +3,7 @@
 //! The kernel checks permissions (`default_permissions`) and keeps names and attributes for as long as it likes: nobody
 //! else changes them. A number of the kernel is the number of an inode.
 
+mod callers;
 mod snapshots;
 #[cfg(test)]
 mod tests;
@@ -736,15 +737,18 @@ impl Filesystem for FileTree {
         );
     }
 
-    fn setxattr(&self, _: &Request, number: INodeNo, name: &OsStr, value: &[u8], flags: i32, _: u32, reply: ReplyEmpty) {
+    fn setxattr(&self, request: &Request, number: INodeNo, name: &OsStr, value: &[u8], flags: i32, _: u32, reply: ReplyEmpty) {
         let how = match flags {
             0 => SetXattr::Any,
             XATTR_CREATE => SetXattr::Create,
             XATTR_REPLACE => SetXattr::Replace,
             _ => return reply.error(Errno::EINVAL),
         };
-        let own = FileTree::own(number);
-        reply_empty(own.and_then(|own| self.files.set_xattr(own, name.as_bytes(), Some(value), how)), reply);
+        let set = FileTree::own(number).and_then(|own| {
+            let keeps_set_group = callers::may_keep_set_group(request, self.files.inode(own)?.gid);
+            self.files.set_xattr_for(own, name.as_bytes(), Some(value), how, keeps_set_group)
+        });
+        reply_empty(set, reply);
     }
 
     fn getxattr(&self, _: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
