@@ -107,8 +107,10 @@ pub struct Filesystem {
     /// Wakes the thread that commits.
     pub(crate) wanted: Arc<(Mutex<Wanted>, Condvar)>,
     pub(crate) is_read_only: bool,
-    /// Nothing can be changed any more.
+    /// Nothing can be changed any more, and only its end commits.
     pub(crate) is_closed: AtomicBool,
+    /// Nothing is committed any more. Changes under the lock of commits.
+    pub(crate) is_ended: AtomicBool,
 }
 
 /// What the thread that commits is to do.
@@ -193,6 +195,7 @@ impl Filesystem {
             wanted: Default::default(),
             is_read_only,
             is_closed: AtomicBool::new(false),
+            is_ended: AtomicBool::new(false),
         }))
     }
 

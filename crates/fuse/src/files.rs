@@ -435,7 +435,10 @@ impl Filesystem for FileTree {
     }
 
     fn destroy(&mut self) {
-        if let Err(error) = self.files.sync() {
+        // Whoever closed it knows.
+        if let Err(error) = self.files.sync()
+            && !matches!(error, FsError::Closed)
+        {
             tracing::warn!(%error, "the last changes of a filesystem are not durable");
         }
     }
