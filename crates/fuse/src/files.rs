@@ -9,10 +9,12 @@ mod snapshots;
 mod tests;
 
 use crate::backups::time;
+use crate::mount::Tree;
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
 };
 use onefold_fs::{
     APPEND_ONLY, Allocate, Changed, Create, Filesystem as Files, Filesystems, FsError, IMMUTABLE, Inode, Kind, MAX_NAME_BYTES, NO_ATIME,
@@ -24,8 +26,8 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How long the kernel keeps what it knows: nobody else changes it.
@@ -67,6 +69,8 @@ pub struct FileTree {
     files: OpenFilesystem,
     snapshots: Snapshots,
     notes_reads: bool,
+    /// Tells the kernel what has changed that it does not expect.
+    notices: Arc<OnceLock<Notifier>>,
     handles: AtomicU64,
     directories: Mutex<HashMap<u64, Arc<Mutex<Listing>>>>,
 }
@@ -91,7 +95,7 @@ impl FileTree {
     /// `notes_reads`: the times of reads are noted.
     pub fn new(files: OpenFilesystem, all: Arc<Filesystems>, notes_reads: bool) -> FileTree {
         let snapshots = Snapshots::new(all, files.space_number());
-        FileTree { files, snapshots, notes_reads, handles: AtomicU64::new(1), directories: Mutex::default() }
+        FileTree { files, snapshots, notes_reads, notices: Arc::default(), handles: AtomicU64::new(1), directories: Mutex::default() }
     }
 
     /// Returns the filesystem or the snapshot that a number belongs to, the number of the inode in it, and that of the
@@ -213,6 +217,12 @@ impl FileTree {
         let flags = || self.inode(number).map(|inode| inode.flags).map_err(|error| errno(&error));
         let set = |flags| {
             let set = FileTree::own(number).and_then(|own| self.files.set_flags(own, flags));
+            // The kernel does not expect that this changes the time of the file. An offset below 0: no content changed.
+            if set.is_ok()
+                && let Some(Err(error)) = self.notices.get().map(|notices| notices.inval_inode(number, -1, 0))
+            {
+                tracing::warn!(%error, "the kernel shows old attributes of a file");
+            }
             set.map(|()| Vec::new()).map_err(|error| errno(&error))
         };
         let first = || data.first_chunk::<4>().map(|first| u32::from_le_bytes(*first)).ok_or(Errno::EINVAL);
@@ -411,6 +421,12 @@ const FLAGS: [(u32, u32); 4] = [(IMMUTABLE, 8), (APPEND_ONLY, 16), (NO_ATIME, 64
 
 fn create(request: &Request, mode: u32, umask: u32) -> Create {
     Create { mode: (mode & 0o7777) as u16, umask: (umask & 0o777) as u16, uid: request.uid(), gid: request.gid() }
+}
+
+impl Tree for FileTree {
+    fn notices(&self) -> Option<Arc<OnceLock<Notifier>>> {
+        Some(Arc::clone(&self.notices))
+    }
 }
 
 impl Filesystem for FileTree {

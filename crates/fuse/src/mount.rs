@@ -1,6 +1,6 @@
 //! Mounting and unmounting.
 
-use fuser::{BackgroundSession, Config, Filesystem, MountOption, Session, SessionACL};
+use fuser::{BackgroundSession, Config, Filesystem, MountOption, Notifier, Session, SessionACL};
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -8,6 +8,7 @@ use std::fmt::Debug;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Arc, OnceLock};
 
 /// The kernel's device.
 const DEVICE: &str = "/dev/fuse";
@@ -75,6 +76,15 @@ pub enum MountError {
     },
 }
 
+/// What can be mounted.
+pub trait Tree: Filesystem {
+    /// Returns where the way to tell the kernel of changes is to be put before the first request. `None`: the tree does
+    /// not use it.
+    fn notices(&self) -> Option<Arc<OnceLock<Notifier>>> {
+        None
+    }
+}
+
 /// Something that is mounted. Dropping it unmounts it.
 #[derive(Debug)]
 pub struct Mounted {
@@ -85,7 +95,7 @@ pub struct Mounted {
 }
 
 /// Shows a tree at a directory. Errors: there is no FUSE, no permission, or the directory is missing or in use.
-pub fn mount(tree: impl Filesystem, place: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
+pub fn mount(tree: impl Tree, place: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
     let place = check(place)?;
     check_system(options)?;
     let mut config = Config::default();
@@ -106,7 +116,13 @@ pub fn mount(tree: impl Filesystem, place: &Path, options: &MountOptions) -> Res
     config.n_threads = Some(options.threads.max(1));
     config.clone_fd = options.threads > 1;
     let failed = |source| MountError::Io { what: "mount at", place: place.clone(), source };
-    let session = Session::new(tree, &place, &config).and_then(Session::spawn).map_err(failed)?;
+    let notices = tree.notices();
+    let session = Session::new(tree, &place, &config).map_err(failed)?;
+    if let Some(notices) = notices {
+        // Nobody else sets it.
+        let _ = notices.set(session.notifier());
+    }
+    let session = session.spawn().map_err(failed)?;
     let device = root_of_mount(&place);
     Ok(Mounted { place, device, session: Some(session) })
 }

@@ -8,7 +8,7 @@ use onefold_fs::FsOptions;
 use rustix::io::Errno as Code;
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use tempfile::TempDir;
 
@@ -183,4 +183,21 @@ acl = b"\2\0\0\0" + b"".join(bytes([tag, 0, mode, 0]) + id for tag, mode, id in 
             assert_eq!(mode(), 0o2755, "{path:?} without an ACL");
         }
     }
+}
+
+#[test]
+fn a_change_of_flags_shows_in_the_time_of_the_file() {
+    let Some(scene) = Scene::new() else { return };
+    let _mounted = scene.mount();
+    let path = scene.path("file");
+    fs::write(&path, "x").unwrap();
+    let times = || fs::metadata(&path).map(|found| (found.ctime(), found.ctime_nsec())).unwrap();
+    let before = times();
+    let file = fs::File::open(&path).unwrap();
+    for flags in [rustix::fs::IFlags::NODUMP, rustix::fs::IFlags::empty()] {
+        rustix::fs::ioctl_setflags(&file, flags).unwrap();
+        assert_eq!(rustix::fs::ioctl_getflags(&file).unwrap(), flags);
+        assert!(times() > before);
+    }
+    assert_eq!(fs::read(&path).unwrap(), b"x");
 }
