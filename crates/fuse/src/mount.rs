@@ -101,7 +101,7 @@ pub fn mount(tree: impl Tree, place: &Path, options: &MountOptions) -> Result<Mo
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(options.source.clone()),
-        MountOption::Subtype(options.kind.to_owned()),
+        subtype(options.kind),
         if options.is_read_only { MountOption::RO } else { MountOption::RW },
         if options.allows_devices { MountOption::Dev } else { MountOption::NoDev },
         if options.allows_suid { MountOption::Suid } else { MountOption::NoSuid },
@@ -125,6 +125,21 @@ pub fn mount(tree: impl Tree, place: &Path, options: &MountOptions) -> Result<Mo
     let session = session.spawn().map_err(failed)?;
     let device = root_of_mount(&place);
     Ok(Mounted { place, device, session: Some(session) })
+}
+
+/// Returns the option that makes `mount` show `fuse.KIND` as the type. fuser passes its own option for that to
+/// fusermount3 only, not to the kernel, which understands the same one since Linux 5.4.
+fn subtype(kind: &str) -> MountOption {
+    let system = rustix::system::uname();
+    let is_known = version(&system.release().to_string_lossy()) >= (5, 4);
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root && !is_known { MountOption::Subtype(kind.to_owned()) } else { MountOption::CUSTOM(format!("subtype={kind}")) }
+}
+
+/// Returns the first two numbers of a kernel's version.
+fn version(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(|character: char| !character.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// Checks that something can be mounted at a place. Returns it without links.
@@ -278,5 +293,18 @@ impl Drop for Mounted {
         }
         // Whoever has something open keeps the session.
         drop(self.session.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version;
+
+    #[test]
+    fn a_release_of_the_kernel_begins_with_its_version() {
+        assert_eq!(version("6.18.44-fc-v769"), (6, 18));
+        assert_eq!(version("5.4"), (5, 4));
+        assert!(version("4.19.0-26-amd64") < (5, 4) && version("5.10.0") > (5, 4));
+        assert_eq!(version("unknown"), (0, 0));
     }
 }
