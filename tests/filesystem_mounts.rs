@@ -86,6 +86,8 @@ fn a_filesystem_keeps_a_tree_and_its_snapshots_never_change() {
     create(&scene, "files", &[]);
     let mounted = mount(&scene, "files", &[]);
     let root = scene.path("files");
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(mounts.contains(&format!("files {} fuse.onefold rw", root.display())), "{mounts}");
     client("cp", [Path::new("--archive"), &scene.path("tree/."), &root]).succeeds();
     assert_same_tree(&scene.path("tree"), &root);
     assert!(root.join("sparse").metadata().unwrap().blocks() < 4096);

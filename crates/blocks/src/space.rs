@@ -149,7 +149,8 @@ impl Space {
     }
 
     /// Returns the bytes of the blocks in the space's own layer: its data that it does not share with its origin. For
-    /// a snapshot: what changed since the previous snapshot. Each entry counts as a block.
+    /// a snapshot: what changed since the previous snapshot. Each entry counts as a block, so this says little of a
+    /// filesystem.
     pub fn own_bytes(&self) -> u64 {
         let layer = self.gate.read().record.layer;
         let mappings = self.shared.layers.get(layer).map_or(0, |node| *node.mappings.lock());

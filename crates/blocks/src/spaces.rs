@@ -472,7 +472,7 @@ impl Spaces {
     }
 
     /// Returns the bytes of the blocks that no other space needs. Deleting this space frees them. Each entry counts as
-    /// a block.
+    /// a block, so this says little of a filesystem.
     pub fn held_alone(&self, space: &Space) -> u64 {
         let layer = space.gate.read().record.layer;
         let blocks: u64 = self.of_one_user(layer, &self.lasting_users()).iter().map(|node| *node.mappings.lock()).sum();

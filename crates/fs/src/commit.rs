@@ -18,12 +18,21 @@ use crate::keys;
 use onefold_blocks::At;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// What to store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
     All,
     Of(u64),
+}
+
+/// Who commits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Anybody,
+    /// The end of the filesystem.
+    Close,
 }
 
 /// A file that became shorter: its blocks between these are to be freed.
@@ -39,15 +48,15 @@ impl Filesystem {
     /// Makes everything durable that was changed before. After an error everything is as before, and a later call makes
     /// it durable.
     pub fn sync(&self) -> Result<()> {
-        self.commit(Content::All)
+        self.commit(Content::All, By::Anybody)
     }
 
     /// Makes a file durable: its content, its attributes and its names.
     pub fn sync_file(&self, number: u64) -> Result<()> {
-        self.commit(Content::Of(number))
+        self.commit(Content::Of(number), By::Anybody)
     }
 
-    fn commit(&self, content: Content) -> Result<()> {
+    fn commit(&self, content: Content, by: By) -> Result<()> {
         if self.is_read_only {
             return Ok(());
         }
@@ -68,6 +77,7 @@ impl Filesystem {
             }
         }
         let _alone = self.committing.lock();
+        self.check_may_commit(by)?;
         let (changes, cut, dead) = {
             let mut state = self.state.lock();
             for file in files {
@@ -114,6 +124,13 @@ impl Filesystem {
         }
         freed?;
         not_written.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Errors: it is closed. Whoever opened it again since may have committed, and nothing older may follow. The caller
+    /// holds the lock of commits.
+    fn check_may_commit(&self, by: By) -> Result<()> {
+        let is_closed = self.is_closed.load(Ordering::Acquire) && by != By::Close;
+        if is_closed || self.is_ended.load(Ordering::Acquire) { Err(FsError::Closed) } else { Ok(()) }
     }
 
     /// Frees the blocks behind the ends of files, and of files that are gone.
@@ -169,15 +186,22 @@ impl Filesystem {
     pub fn at_rest<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.sync()?;
         let _alone = self.committing.lock();
+        if !self.is_read_only {
+            self.check_may_commit(By::Anybody)?;
+        }
         work()
     }
 
-    /// Makes everything durable, and ends the thread that commits. Nothing can be changed afterwards.
+    /// Makes everything durable, and ends the thread that commits. Nothing can be changed or committed afterwards, but
+    /// after an error this may be repeated.
     pub fn close(&self) -> Result<()> {
+        if self.is_ended.load(Ordering::Acquire) {
+            return if self.is_read_only || self.state.lock().is_stored() { Ok(()) } else { Err(FsError::Closed) };
+        }
         {
             // Whoever changes something holds this, and asks.
             let _state = self.state.lock();
-            self.is_closed.store(true, std::sync::atomic::Ordering::Release);
+            self.is_closed.store(true, Ordering::Release);
         }
         {
             let mut wanted = self.wanted.0.lock();
@@ -194,8 +218,17 @@ impl Filesystem {
                 }
             }
         }
-        self.sync()?;
+        self.commit(Content::All, By::Close)?;
         // Blocks that the first one freed.
-        self.sync()
+        self.commit(Content::All, By::Close)
+    }
+
+    /// Closes it for good. Whatever is not durable then is lost.
+    pub(crate) fn end(&self) -> Result<()> {
+        let closed = self.close();
+        // After a commit that is under way.
+        let _alone = self.committing.lock();
+        self.is_ended.store(true, Ordering::Release);
+        closed
     }
 }

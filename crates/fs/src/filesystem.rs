@@ -107,8 +107,10 @@ pub struct Filesystem {
     /// Wakes the thread that commits.
     pub(crate) wanted: Arc<(Mutex<Wanted>, Condvar)>,
     pub(crate) is_read_only: bool,
-    /// Nothing can be changed any more.
+    /// Nothing can be changed any more, and only its end commits.
     pub(crate) is_closed: AtomicBool,
+    /// Nothing is committed any more. Changes under the lock of commits.
+    pub(crate) is_ended: AtomicBool,
 }
 
 /// What the thread that commits is to do.
@@ -193,6 +195,7 @@ impl Filesystem {
             wanted: Default::default(),
             is_read_only,
             is_closed: AtomicBool::new(false),
+            is_ended: AtomicBool::new(false),
         }))
     }
 
@@ -496,6 +499,12 @@ impl Filesystem {
 
     /// Changes or removes an extended attribute. An access ACL changes the mode.
     pub fn set_xattr(&self, number: u64, name: &[u8], value: Option<&[u8]>, how: SetXattr) -> Result<()> {
+        self.set_xattr_for(number, name, value, how, true)
+    }
+
+    /// Does the same for a caller that may or may not keep set-group-id: users lose it if they set the access ACL of a
+    /// file of a group that they are not in, as if they changed its mode.
+    pub fn set_xattr_for(&self, number: u64, name: &[u8], value: Option<&[u8]>, how: SetXattr, keeps_set_group: bool) -> Result<()> {
         if name.is_empty() || name.len() > MAX_NAME_BYTES {
             return Err(FsError::Invalid);
         }
@@ -515,6 +524,9 @@ impl Filesystem {
         let mut after = inode.clone();
         after.set_xattr(name, value)?;
         if name == acl::ACCESS {
+            if value.is_some() && !keeps_set_group {
+                after.mode &= !0o2000;
+            }
             acl::set_access(&mut after)?;
         }
         after.ctime_ns = now_ns();

@@ -90,7 +90,8 @@ impl Drop for OpenFilesystem {
         *users -= 1;
         if *users == 0 {
             open.remove(&number);
-            if let Err(error) = self.filesystem.close() {
+            // The next one to open it waits for this, and may not find commits of two.
+            if let Err(error) = self.filesystem.end() {
                 tracing::warn!(%error, "the last changes of a filesystem are not durable");
             }
         }
@@ -259,14 +260,20 @@ impl Filesystems {
     }
 
     /// Does something with what is stored of a filesystem, after what was changed before is stored.
-    fn at_rest(self: &Arc<Self>, name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
-        let opened = {
+    fn at_rest(self: &Arc<Self>, name: &str, work: impl Fn() -> Result<()>) -> Result<()> {
+        let opened = || {
             let open = self.open.lock();
-            open.get(&self.space(name)?.number()).map(|(filesystem, _)| filesystem.clone())
+            Ok::<_, FsError>(open.get(&self.space(name)?.number()).map(|(filesystem, _)| filesystem.clone()))
         };
-        match opened {
-            Some(filesystem) => filesystem.at_rest(work),
-            None => work(),
+        let Some(filesystem) = opened()? else { return work() };
+        match filesystem.at_rest(&work) {
+            // It ended meanwhile, and another one may have opened it.
+            Err(FsError::Closed) => match opened()? {
+                Some(now) if Arc::ptr_eq(&now, &filesystem) => Err(FsError::Closed),
+                Some(now) => now.at_rest(&work),
+                None => work(),
+            },
+            done => done,
         }
     }
 
@@ -307,5 +314,40 @@ mod tests {
         assert!(matches!(all.create("half", None, (0, 0)), Err(FsError::Space(SpaceError::Exists { .. }))));
         all.delete("half").unwrap();
         assert!(all.list().is_empty());
+    }
+    #[test]
+    fn a_filesystem_that_ended_with_an_error_stores_nothing_any_more() {
+        let mut store = TestStore::new();
+        let spaces = Arc::new(store.spaces(SpacesOptions::default()));
+        let all = Filesystems::of(spaces, FsOptions { commit_interval: Duration::from_secs(3600), ..FsOptions::default() });
+        all.create("files", None, (0, 0)).unwrap();
+        let new = Create { mode: 0o644, umask: 0, uid: 0, gid: 0 };
+        let opened = all.open("files").unwrap();
+        let (file, _) = opened.create(ROOT, b"file", Kind::File, new).unwrap();
+        opened.sync().unwrap();
+        store.ground.set_capacity(store.ground.used_bytes());
+        opened.write(file, 0, &onefold_blocks::testing::bytes(1, 4 << 20), false).unwrap();
+        opened.create(ROOT, b"later", Kind::File, new).unwrap();
+        // As of a snapshot that is under way.
+        let old = Arc::clone(&opened);
+        assert!(old.close().is_err(), "the disk is full");
+        assert!(matches!(old.sync(), Err(FsError::Closed)));
+        assert!(matches!(all.snapshot("files", "closed"), Err(FsError::Closed)));
+        drop(opened);
+        store.ground.set_capacity(u64::MAX);
+        let now = all.open("files").unwrap();
+        now.unlink(ROOT, b"file").unwrap();
+        now.create(ROOT, b"other", Kind::File, new).unwrap();
+        now.sync().unwrap();
+        assert!(matches!(old.sync(), Err(FsError::Closed)));
+        assert!(matches!(old.close(), Err(FsError::Closed)));
+        assert!(matches!(old.at_rest(|| Ok(())), Err(FsError::Closed)));
+        all.snapshot("files", "monday").unwrap();
+        drop(now);
+        for name in ["files", "monday"] {
+            let found = all.open(name).unwrap();
+            assert!(matches!(found.lookup(ROOT, b"file"), Err(FsError::NotFound)), "{name}");
+            assert!(found.lookup(ROOT, b"other").is_ok(), "{name}");
+        }
     }
 }

@@ -498,6 +498,9 @@ fn a_file_that_took_the_place_of_another_is_whole_whenever_others_commit() {
     let mut real = Real::new();
     let new = Create { mode: 0o644, umask: 0, uid: 0, gid: 0 };
     let (other, _) = real.fs().create(ROOT, b"other", Kind::File, new).unwrap();
+    // A new name of nobody promises nothing.
+    let (first, _) = real.fs().create(ROOT, b"place", Kind::File, new).unwrap();
+    real.fs().write(first, 0, &[0; 2800], false).unwrap();
     real.fs().sync().unwrap();
     for round in 0u32..150 {
         let fs = real.fs().clone();

@@ -121,6 +121,11 @@ impl State {
         }
     }
 
+    /// Returns whether nothing waits to be stored.
+    pub(crate) fn is_stored(&self) -> bool {
+        self.tree.waiting() == 0 && !self.is_itself_dirty
+    }
+
     pub(crate) fn number(&mut self) -> Result<u64> {
         if self.next >= self.itself.next {
             if self.next >= MAX_NUMBER - NUMBERS {

@@ -3,19 +3,25 @@
 //! The kernel checks permissions (`default_permissions`) and keeps names and attributes for as long as it likes: nobody
 //! else changes them. A number of the kernel is the number of an inode.
 
+mod attributes;
+mod callers;
+mod flags;
+mod listing;
 mod snapshots;
 #[cfg(test)]
 mod tests;
 
-use crate::backups::time;
+use crate::mount::Tree;
+use attributes::unknown;
+use flags::check_open;
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags,
+    KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use listing::Listing;
 use onefold_fs::{
-    APPEND_ONLY, Allocate, Changed, Create, Filesystem as Files, Filesystems, FsError, IMMUTABLE, Inode, Kind, MAX_NAME_BYTES, NO_ATIME,
-    NO_DUMP, Name, OpenFilesystem, ROOT, Rename, SetXattr,
+    APPEND_ONLY, Allocate, Changed, Create, Filesystems, FsError, Inode, Kind, MAX_NAME_BYTES, OpenFilesystem, ROOT, Rename, SetXattr,
 };
 use parking_lot::Mutex;
 use snapshots::{DIRECTORY, NAME, NUMBER_BITS, Snapshots};
@@ -23,14 +29,12 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How long the kernel keeps what it knows: nobody else changes it.
 const ALWAYS: Duration = Duration::from_secs(365 * 86_400);
-/// The size in which programs should read and write.
-const BLOCK_BYTES: u32 = 128 << 10;
 /// How long the kernel keeps the name of a snapshot.
 const SNAPSHOT_TIME: Duration = Duration::from_secs(1);
 /// The unit of statfs(2).
@@ -48,17 +52,8 @@ const SEEK_HOLE: i32 = 4;
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
 /// Flags of open(2).
-const ACCESS: i32 = 0o3;
-const TRUNCATE: i32 = 0o1000;
 const APPEND: i32 = 0o2000;
 const NOATIME: i32 = 0o1_000_000;
-
-/// Requests of ioctl(2) for the flags of `chattr`, and the length of a `struct fsxattr`.
-const GET_FLAGS: u32 = 0x8008_6601;
-const SET_FLAGS: u32 = 0x4008_6602;
-const GET_XATTR: u32 = 0x801c_581f;
-const SET_XATTR: u32 = 0x401c_5820;
-const FSXATTR_BYTES: usize = 28;
 
 /// A filesystem, as the kernel asks for it.
 #[derive(Debug)]
@@ -66,23 +61,10 @@ pub struct FileTree {
     files: OpenFilesystem,
     snapshots: Snapshots,
     notes_reads: bool,
+    /// Tells the kernel what has changed that it does not expect.
+    notices: Arc<OnceLock<Notifier>>,
     handles: AtomicU64,
     directories: Mutex<HashMap<u64, Arc<Mutex<Listing>>>>,
-}
-
-/// Takes the number of a file, the offset behind it, what it is, and its name. Returns false if there is no room.
-type Add<'a> = dyn FnMut(u64, u64, FileType, &[u8]) -> bool + 'a;
-
-/// A directory that is being read.
-#[derive(Debug)]
-struct Listing {
-    number: u64,
-    /// The names of the last page that were not returned.
-    names: Vec<Name>,
-    /// Where the next page begins. `None`: there is none.
-    next: Option<u64>,
-    /// The offset that the next request has if nobody seeks.
-    at: u64,
 }
 
 impl FileTree {
@@ -90,92 +72,7 @@ impl FileTree {
     /// `notes_reads`: the times of reads are noted.
     pub fn new(files: OpenFilesystem, all: Arc<Filesystems>, notes_reads: bool) -> FileTree {
         let snapshots = Snapshots::new(all, files.space_number());
-        FileTree { files, snapshots, notes_reads, handles: AtomicU64::new(1), directories: Mutex::default() }
-    }
-
-    /// Returns the filesystem or the snapshot that a number belongs to, the number of the inode in it, and that of the
-    /// kernel's for inode 0.
-    fn at(&self, number: INodeNo) -> Result<(Arc<Files>, u64, u64), FsError> {
-        let number = number.0;
-        let own = number & ((1 << NUMBER_BITS) - 1);
-        if number == own {
-            return Ok((Arc::clone(&self.files), own, 0));
-        }
-        Ok((self.snapshots.of_number(number)?, own, number - own))
-    }
-
-    /// Returns the number of an inode that can be changed: it is in no snapshot.
-    fn own(number: INodeNo) -> Result<u64, FsError> {
-        if number.0 >> NUMBER_BITS == 0 { Ok(number.0) } else { Err(FsError::ReadOnly) }
-    }
-
-    /// Returns an inode.
-    fn inode(&self, number: INodeNo) -> Result<Inode, FsError> {
-        if number.0 == DIRECTORY {
-            return Ok(Inode { xattrs: Vec::new(), ..self.files.inode(ROOT)? });
-        }
-        let (files, number, _) = self.at(number)?;
-        files.inode(number)
-    }
-
-    fn attributes_of(&self, number: INodeNo) -> Result<FileAttr, FsError> {
-        if number.0 == DIRECTORY {
-            // It looks like the root, but nobody can write there.
-            let root = self.attributes(ROOT, &self.files.inode(ROOT)?);
-            let links = u32::try_from(self.snapshots.list().len()).unwrap_or(u32::MAX).saturating_add(2);
-            return Ok(FileAttr { ino: number, perm: 0o555, nlink: links, size: 0, ..root });
-        }
-        let (files, own, _) = self.at(number)?;
-        Ok(self.attributes_in(&files, number.0, &files.inode(own)?))
-    }
-
-    fn found(&self, parent: INodeNo, name: &[u8]) -> Result<(FileAttr, Duration), FsError> {
-        if parent.0 == ROOT && name == NAME {
-            return Ok((self.attributes_of(INodeNo(DIRECTORY))?, ALWAYS));
-        }
-        if parent.0 == DIRECTORY {
-            let base = self.snapshots.find(name)?;
-            // It may be deleted, and another one get its name.
-            return Ok((self.attributes_of(INodeNo(base + ROOT))?, SNAPSHOT_TIME));
-        }
-        let (files, directory, base) = self.at(parent)?;
-        let (number, inode) = files.lookup(directory, name)?;
-        Ok((self.attributes_in(&files, base + number, &inode), ALWAYS))
-    }
-
-    fn attributes(&self, number: u64, inode: &Inode) -> FileAttr {
-        self.attributes_in(&self.files, number, inode)
-    }
-
-    fn attributes_in(&self, files: &Files, number: u64, inode: &Inode) -> FileAttr {
-        let (kind, rdev) = match inode.kind {
-            Kind::File => (FileType::RegularFile, 0),
-            Kind::Directory { .. } => (FileType::Directory, 0),
-            Kind::Symlink { .. } => (FileType::Symlink, 0),
-            Kind::CharacterDevice { device } => (FileType::CharDevice, device),
-            Kind::BlockDevice { device } => (FileType::BlockDevice, device),
-            Kind::Fifo => (FileType::NamedPipe, 0),
-            Kind::Socket => (FileType::Socket, 0),
-        };
-        let stored =
-            if kind == FileType::RegularFile { files.stored_bytes(number & ((1 << NUMBER_BITS) - 1)).unwrap_or(inode.size) } else { 0 };
-        FileAttr {
-            ino: INodeNo(number),
-            size: inode.size,
-            blocks: stored.div_ceil(512),
-            atime: time(inode.atime_ns),
-            mtime: time(inode.mtime_ns),
-            ctime: time(inode.ctime_ns),
-            crtime: time(inode.born_ns),
-            kind,
-            perm: inode.mode,
-            nlink: inode.links,
-            uid: inode.uid,
-            gid: inode.gid,
-            rdev,
-            blksize: BLOCK_BYTES,
-            flags: inode.flags,
-        }
+        FileTree { files, snapshots, notes_reads, notices: Arc::default(), handles: AtomicU64::new(1), directories: Mutex::default() }
     }
 
     fn make(&self, directory: INodeNo, name: &OsStr, kind: Kind, new: Create) -> Result<(u64, Inode), FsError> {
@@ -204,34 +101,6 @@ impl FileTree {
         match inode {
             Ok(inode) => reply.attr(&ALWAYS, &self.attributes(number, &inode)),
             Err(error) => reply.error(errno(&error)),
-        }
-    }
-
-    /// Does what `lsattr` and `chattr` ask for: the flags alone, or in a `struct fsxattr`. The kernel checks who asks.
-    fn ioctl_of(&self, number: INodeNo, command: u32, data: &[u8]) -> Result<Vec<u8>, Errno> {
-        let flags = || self.inode(number).map(|inode| inode.flags).map_err(|error| errno(&error));
-        let set = |flags| {
-            let set = FileTree::own(number).and_then(|own| self.files.set_flags(own, flags));
-            set.map(|()| Vec::new()).map_err(|error| errno(&error))
-        };
-        let first = || data.first_chunk::<4>().map(|first| u32::from_le_bytes(*first)).ok_or(Errno::EINVAL);
-        match command {
-            GET_FLAGS => Ok(flags()?.to_le_bytes().to_vec()),
-            SET_FLAGS => set(first()?),
-            GET_XATTR => {
-                let flags = flags()?;
-                let extended: u32 = FLAGS.iter().filter(|(flag, _)| flags & flag != 0).map(|(_, bit)| bit).sum();
-                Ok([&extended.to_le_bytes()[..], &[0; FSXATTR_BYTES - 4]].concat())
-            }
-            SET_XATTR => {
-                let (extended, known) = (first()?, FLAGS.iter().map(|(_, bit)| bit).sum::<u32>());
-                // There are no projects, and no sizes of extents.
-                if data.len() != FSXATTR_BYTES || data[4..].iter().any(|byte| *byte != 0) || extended & !known != 0 {
-                    return Err(Errno::EOPNOTSUPP);
-                }
-                set(FLAGS.iter().filter(|(_, bit)| extended & bit != 0).map(|(flag, _)| flag).sum())
-            }
-            _ => Err(Errno::ENOTTY),
         }
     }
 
@@ -266,106 +135,6 @@ impl FileTree {
             tracing::warn!(%error, "a file without names is not removed");
         }
     }
-
-    /// Returns the attributes of a file whose name was read from a directory a moment ago. `next`: the offset behind
-    /// the name.
-    fn listed(&self, directory: INodeNo, number: INodeNo, name: &[u8], next: u64) -> Result<FileAttr, FsError> {
-        match self.attributes_of(number) {
-            // If the name is still there, this is damage, or another file has the name now.
-            Err(FsError::NotFound) if next > 2 => Ok(self.found(directory, name)?.0),
-            attributes => attributes,
-        }
-    }
-
-    /// Passes names of a directory from an offset on to `add` until that returns false.
-    fn list(&self, handle: FileHandle, from: u64, add: &mut Add<'_>) -> Result<(), Errno> {
-        let listing = self.directories.lock().get(&handle.0).cloned().ok_or(Errno::EBADF)?;
-        let mut listing = listing.lock();
-        let number = listing.number;
-        if from < 1 && !add(number, 1, FileType::Directory, b".") {
-            return Ok(());
-        }
-        if number == DIRECTORY {
-            if from < 2 && !add(ROOT, 2, FileType::Directory, b"..") {
-                return Ok(());
-            }
-            let all = self.snapshots.list();
-            for (place, info) in all.iter().enumerate().skip(from.saturating_sub(2) as usize) {
-                let base = self.snapshots.base(info).map_err(|error| errno(&error))?;
-                if !add(base + ROOT, place as u64 + 3, FileType::Directory, info.name.as_bytes()) {
-                    break;
-                }
-            }
-            return Ok(());
-        }
-        let (files, own, base) = self.at(INodeNo(number)).map_err(|error| errno(&error))?;
-        if from < 2 {
-            let above = match files.inode(own).map_err(|error| errno(&error))?.kind {
-                _ if own == ROOT && base > 0 => DIRECTORY,
-                Kind::Directory { parent } => base + parent,
-                _ => number,
-            };
-            if !add(above, 2, FileType::Directory, b"..") {
-                return Ok(());
-            }
-        }
-        if listing.at != from || from <= 2 {
-            listing.names.clear();
-            listing.next = Some(from.saturating_add(1));
-        }
-        loop {
-            if listing.names.is_empty() {
-                let Some(next) = listing.next else { return Ok(()) };
-                let (mut names, next) = files.names(own, next).map_err(|error| errno(&error))?;
-                names.reverse();
-                (listing.names, listing.next) = (names, next);
-                if listing.names.is_empty() && listing.next.is_none() {
-                    return Ok(());
-                }
-                continue;
-            }
-            let Some(name) = listing.names.last().cloned() else { continue };
-            if !add(base + name.number, name.hash, kind_of(name.kind), &name.name) {
-                return Ok(());
-            }
-            listing.at = name.hash;
-            listing.names.pop();
-        }
-    }
-}
-
-/// Returns what a directory lists of a file whose attributes cannot be read. The kernel keeps them for no time: whoever
-/// looks at the file has it looked up again, and gets the error. fuser cannot list a file without attributes.
-fn unknown(number: u64, kind: FileType) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(number),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind,
-        perm: 0,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: BLOCK_BYTES,
-        flags: 0,
-    }
-}
-
-fn kind_of(kind: u8) -> FileType {
-    match kind {
-        1 => FileType::Directory,
-        2 => FileType::Symlink,
-        3 => FileType::CharDevice,
-        4 => FileType::BlockDevice,
-        5 => FileType::NamedPipe,
-        6 => FileType::Socket,
-        _ => FileType::RegularFile,
-    }
 }
 
 /// Returns the number for the kernel, and tells the log of what is the store's fault.
@@ -396,20 +165,14 @@ fn ns(time: SystemTime) -> i64 {
     }
 }
 
-/// Errors: flags of `chattr` forbid to open a file like this.
-fn check_open(files: &Files, number: u64, how: i32) -> Result<(), FsError> {
-    let writes = how & ACCESS != 0 || how & TRUNCATE != 0;
-    let adds = how & APPEND != 0 && how & TRUNCATE == 0;
-    let flags = if writes { files.inode(number)?.flags } else { 0 };
-    let is_forbidden = flags & IMMUTABLE != 0 || flags & APPEND_ONLY != 0 && !adds;
-    if is_forbidden { Err(FsError::NotPermitted) } else { Ok(()) }
-}
-
-/// Flags of `chattr`, with the bits that they have in the larger request.
-const FLAGS: [(u32, u32); 4] = [(IMMUTABLE, 8), (APPEND_ONLY, 16), (NO_ATIME, 64), (NO_DUMP, 128)];
-
 fn create(request: &Request, mode: u32, umask: u32) -> Create {
     Create { mode: (mode & 0o7777) as u16, umask: (umask & 0o777) as u16, uid: request.uid(), gid: request.gid() }
+}
+
+impl Tree for FileTree {
+    fn notices(&self) -> Option<Arc<OnceLock<Notifier>>> {
+        Some(Arc::clone(&self.notices))
+    }
 }
 
 impl Filesystem for FileTree {
@@ -434,7 +197,10 @@ impl Filesystem for FileTree {
     }
 
     fn destroy(&mut self) {
-        if let Err(error) = self.files.sync() {
+        // Whoever closed it knows.
+        if let Err(error) = self.files.sync()
+            && !matches!(error, FsError::Closed)
+        {
             tracing::warn!(%error, "the last changes of a filesystem are not durable");
         }
     }
@@ -668,7 +434,7 @@ impl Filesystem for FileTree {
         // Snapshots come and go.
         let cached = if number.0 == DIRECTORY { FopenFlags::empty() } else { FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE };
         let handle = self.handles.fetch_add(1, Ordering::Relaxed);
-        let listing = Listing { number: number.0, names: Vec::new(), next: None, at: u64::MAX };
+        let listing = Listing::new(number.0);
         self.directories.lock().insert(handle, Arc::new(Mutex::new(listing)));
         reply.opened(FileHandle(handle), cached);
     }
@@ -736,15 +502,18 @@ impl Filesystem for FileTree {
         );
     }
 
-    fn setxattr(&self, _: &Request, number: INodeNo, name: &OsStr, value: &[u8], flags: i32, _: u32, reply: ReplyEmpty) {
+    fn setxattr(&self, request: &Request, number: INodeNo, name: &OsStr, value: &[u8], flags: i32, _: u32, reply: ReplyEmpty) {
         let how = match flags {
             0 => SetXattr::Any,
             XATTR_CREATE => SetXattr::Create,
             XATTR_REPLACE => SetXattr::Replace,
             _ => return reply.error(Errno::EINVAL),
         };
-        let own = FileTree::own(number);
-        reply_empty(own.and_then(|own| self.files.set_xattr(own, name.as_bytes(), Some(value), how)), reply);
+        let set = FileTree::own(number).and_then(|own| {
+            let keeps_set_group = callers::may_keep_set_group(request, self.files.inode(own)?.gid);
+            self.files.set_xattr_for(own, name.as_bytes(), Some(value), how, keeps_set_group)
+        });
+        reply_empty(set, reply);
     }
 
     fn getxattr(&self, _: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {

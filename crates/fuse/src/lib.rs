@@ -13,4 +13,4 @@ mod mount;
 
 pub use backups::{BackupTree, Backups, Opened, TreeOptions};
 pub use files::FileTree;
-pub use mount::{MountError, MountOptions, Mounted, is_dead, is_mounted, mount, unmount, unmount_dead};
+pub use mount::{MountError, MountOptions, Mounted, Tree, is_dead, is_mounted, mount, unmount, unmount_dead};

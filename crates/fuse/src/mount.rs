@@ -1,6 +1,6 @@
 //! Mounting and unmounting.
 
-use fuser::{BackgroundSession, Config, Filesystem, MountOption, Session, SessionACL};
+use fuser::{BackgroundSession, Config, Filesystem, MountOption, Notifier, Session, SessionACL};
 use rustix::fs::{AtFlags, FileType, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -8,6 +8,7 @@ use std::fmt::Debug;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Arc, OnceLock};
 
 /// The kernel's device.
 const DEVICE: &str = "/dev/fuse";
@@ -75,6 +76,15 @@ pub enum MountError {
     },
 }
 
+/// What can be mounted.
+pub trait Tree: Filesystem {
+    /// Returns where the way to tell the kernel of changes is to be put before the first request. `None`: the tree does
+    /// not use it.
+    fn notices(&self) -> Option<Arc<OnceLock<Notifier>>> {
+        None
+    }
+}
+
 /// Something that is mounted. Dropping it unmounts it.
 #[derive(Debug)]
 pub struct Mounted {
@@ -85,13 +95,13 @@ pub struct Mounted {
 }
 
 /// Shows a tree at a directory. Errors: there is no FUSE, no permission, or the directory is missing or in use.
-pub fn mount(tree: impl Filesystem, place: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
+pub fn mount(tree: impl Tree, place: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
     let place = check(place)?;
     check_system(options)?;
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(options.source.clone()),
-        MountOption::Subtype(options.kind.to_owned()),
+        subtype(options.kind),
         if options.is_read_only { MountOption::RO } else { MountOption::RW },
         if options.allows_devices { MountOption::Dev } else { MountOption::NoDev },
         if options.allows_suid { MountOption::Suid } else { MountOption::NoSuid },
@@ -106,9 +116,30 @@ pub fn mount(tree: impl Filesystem, place: &Path, options: &MountOptions) -> Res
     config.n_threads = Some(options.threads.max(1));
     config.clone_fd = options.threads > 1;
     let failed = |source| MountError::Io { what: "mount at", place: place.clone(), source };
-    let session = Session::new(tree, &place, &config).and_then(Session::spawn).map_err(failed)?;
+    let notices = tree.notices();
+    let session = Session::new(tree, &place, &config).map_err(failed)?;
+    if let Some(notices) = notices {
+        // Nobody else sets it.
+        let _ = notices.set(session.notifier());
+    }
+    let session = session.spawn().map_err(failed)?;
     let device = root_of_mount(&place);
     Ok(Mounted { place, device, session: Some(session) })
+}
+
+/// Returns the option that makes `mount` show `fuse.KIND` as the type. fuser passes its own option for that to
+/// fusermount3 only, not to the kernel, which understands the same one since Linux 5.4.
+fn subtype(kind: &str) -> MountOption {
+    let system = rustix::system::uname();
+    let is_known = version(&system.release().to_string_lossy()) >= (5, 4);
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root && !is_known { MountOption::Subtype(kind.to_owned()) } else { MountOption::CUSTOM(format!("subtype={kind}")) }
+}
+
+/// Returns the first two numbers of a kernel's version.
+fn version(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(|character: char| !character.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// Checks that something can be mounted at a place. Returns it without links.
@@ -267,5 +298,18 @@ impl Drop for Mounted {
         }
         // Whoever has something open keeps the session.
         drop(self.session.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version;
+
+    #[test]
+    fn a_release_of_the_kernel_begins_with_its_version() {
+        assert_eq!(version("6.18.44-fc-v769"), (6, 18));
+        assert_eq!(version("5.4"), (5, 4));
+        assert!(version("4.19.0-26-amd64") < (5, 4) && version("5.10.0") > (5, 4));
+        assert_eq!(version("unknown"), (0, 0));
     }
 }

@@ -4,6 +4,7 @@ use super::held::{AllHeld, Backups, Opening};
 use super::names::{Directory, Place};
 use super::nodes::{self, Failed, Kind, Node, Nodes};
 use super::reading::{Ahead, File};
+use crate::mount::Tree;
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner,
     OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
@@ -410,6 +411,8 @@ pub(crate) fn answer(value: &[u8], size: u32, reply: ReplyXattr) {
         reply.data(value);
     }
 }
+
+impl Tree for BackupTree {}
 
 impl Filesystem for BackupTree {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {

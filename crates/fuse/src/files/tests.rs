@@ -8,6 +8,7 @@ use onefold_fs::FsOptions;
 use rustix::io::Errno as Code;
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use tempfile::TempDir;
 
@@ -138,4 +139,65 @@ fn of_many_snapshots_few_are_open_and_none_that_the_kernel_forgot() {
     tree.snapshots.list();
     assert!(matches!(content(below[0]), Err(FsError::NotFound)), "nothing is known of it any more");
     assert_eq!(content(below[1]).unwrap(), b"1");
+}
+
+/// Runs a program of Python as a user. `None`: there is no Python.
+fn run_as(user: u32, group: u32, groups: &[u32], program: &str, path: &Path) -> Option<()> {
+    let program = format!("import os, sys\nos.setgroups({groups:?})\nos.setgid({group})\nos.setuid({user})\n{program}");
+    match std::process::Command::new("python3").arg("-c").arg(program).arg(path).status() {
+        Ok(status) => assert!(status.success()),
+        Err(_) => {
+            println!("skipped: python3 is not installed");
+            return None;
+        }
+    }
+    Some(())
+}
+
+#[test]
+fn an_acl_takes_set_group_id_away_unless_its_setter_is_root_or_in_the_group() {
+    let Some(scene) = Scene::new() else { return };
+    let _mounted = scene.mount();
+    let acl = r#"
+acl = b"\2\0\0\0" + b"".join(bytes([tag, 0, mode, 0]) + id for tag, mode, id in [
+    (1, 7, b"\377" * 4), (2, 5, b"\5\0\0\0"), (4, 5, b"\377" * 4), (16, 5, b"\377" * 4), (32, 5, b"\377" * 4)])
+"#;
+    let set = format!("{acl}os.setxattr(sys.argv[1], 'system.posix_acl_access', acl)");
+    let remove = "os.removexattr(sys.argv[1], 'system.posix_acl_access')";
+    for (number, (user, group, groups, keeps)) in
+        [(1001, 1001, &[][..], false), (1001, 1001, &[5, 2000], true), (1001, 2000, &[], true), (0, 0, &[], true)].into_iter().enumerate()
+    {
+        for is_directory in [false, true] {
+            let path = scene.path(&format!("{number}-{is_directory}"));
+            if is_directory { fs::create_dir(&path) } else { fs::write(&path, "x") }.unwrap();
+            std::os::unix::fs::chown(&path, Some(1001), Some(2000)).unwrap();
+            let give = || fs::set_permissions(&path, fs::Permissions::from_mode(0o2755)).unwrap();
+            let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o7777;
+            give();
+            if run_as(user, group, groups, &set, &path).is_none() {
+                return;
+            }
+            assert_eq!(mode(), if keeps { 0o2755 } else { 0o755 }, "{path:?}");
+            give();
+            run_as(user, group, groups, remove, &path);
+            assert_eq!(mode(), 0o2755, "{path:?} without an ACL");
+        }
+    }
+}
+
+#[test]
+fn a_change_of_flags_shows_in_the_time_of_the_file() {
+    let Some(scene) = Scene::new() else { return };
+    let _mounted = scene.mount();
+    let path = scene.path("file");
+    fs::write(&path, "x").unwrap();
+    let times = || fs::metadata(&path).map(|found| (found.ctime(), found.ctime_nsec())).unwrap();
+    let before = times();
+    let file = fs::File::open(&path).unwrap();
+    for flags in [rustix::fs::IFlags::NODUMP, rustix::fs::IFlags::empty()] {
+        rustix::fs::ioctl_setflags(&file, flags).unwrap();
+        assert_eq!(rustix::fs::ioctl_getflags(&file).unwrap(), flags);
+        assert!(times() > before);
+    }
+    assert_eq!(fs::read(&path).unwrap(), b"x");
 }
