@@ -6,7 +6,7 @@ use crate::{FsBackupError, Monitor, Options, Outcome, backup, is_of_filesystem, 
 use onefold_blocks::testing::{TestStore, bytes};
 use onefold_blocks::{Owner, Spaces, SpacesOptions};
 use onefold_catalog::{Attributes, Backup, Catalog, Content, FileReader, TreeWalk};
-use onefold_engine::Engine;
+use onefold_engine::{Engine, LostChunk, Piece};
 use onefold_fs::{Changed, Create, Filesystem, Filesystems, FsOptions, Inode, Kind, OpenFilesystem, ROOT};
 use onefold_fs::{backup_of_snapshot, snapshot_of_backup};
 use onefold_ground::CrashPolicy;
@@ -504,4 +504,34 @@ fn crash_in_a_backup(crash_at: u64, policy: CrashPolicy) -> bool {
     engine.flush().unwrap();
     assert_eq!(chunks(&engine), 0, "crash {crash_at}");
     true
+}
+
+/// Puts a chunk of a backed-up file in quarantine.
+fn lose(engine: &Arc<Engine>, backup: &Backup, path: &[u8]) {
+    let entry = onefold_catalog::lookup(engine, &backup.root, path).unwrap().unwrap();
+    let piece = entry.content.recipe().unwrap().pieces[0].clone();
+    let Piece::Chunk { fingerprint, address, .. } = piece else { panic!("{piece:?}") };
+    engine.flush().unwrap();
+    assert_eq!(engine.quarantine(&[LostChunk { fingerprint, address, slot: None, is_needed: true }]).unwrap().len(), 1);
+}
+
+#[test]
+fn a_file_that_lost_data_is_reported_and_backed_up_when_the_same_was_written_again() {
+    let store = Store::new();
+    store.file(ROOT, "lost", 1, 3000);
+    store.file(ROOT, "sound", 2, 3000);
+    let first = store.backup();
+    lose(store.engine(), &first.backup, b"home/lost");
+    let watch = Quiet::default();
+    let options = Options { name: "home".to_owned(), ..Options::default() };
+    let second = backup(store.spaces(), store.fs(), &options, &watch).unwrap();
+    let problems = watch.problems.take();
+    assert!(problems.len() == 1 && problems[0].starts_with("home/lost: a part of its data is lost"), "{problems:?}");
+    assert_eq!((second.backup.statistics.files, second.backup.statistics.errors), (1, 1));
+    let names: Vec<_> = restored(store.engine(), &second.backup).into_keys().collect();
+    assert_eq!(names, [&b"home"[..], b"home/sound"]);
+    store.file(ROOT, "again", 1, 3000);
+    store.fs().sync().unwrap();
+    let third = store.backup();
+    assert_same(&restored(store.engine(), &third.backup), &seen(store.fs()));
 }

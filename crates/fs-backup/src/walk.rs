@@ -144,6 +144,9 @@ impl<'a> Walk<'a> {
             (Kind::File, None) => match kept {
                 Some(Entry { content: content @ Content::File { .. }, .. }) => content,
                 _ => match self.recipe(number, inode.size) {
+                    Ok(recipe) if self.engine.needs_quarantined(&recipe)? => {
+                        return self.note(&path, "a part of its data is lost; `onefold check` lists what is");
+                    }
                     Ok(recipe) => Content::File { size_bytes: inode.size, recipe },
                     Err(error) => return self.fail(&path, error),
                 },
