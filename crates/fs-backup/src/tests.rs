@@ -509,7 +509,7 @@ fn crash_in_a_backup(crash_at: u64, policy: CrashPolicy) -> bool {
 /// Puts a chunk of a backed-up file in quarantine.
 fn lose(engine: &Arc<Engine>, backup: &Backup, path: &[u8]) {
     let entry = onefold_catalog::lookup(engine, &backup.root, path).unwrap().unwrap();
-    let piece = entry.content.recipe().unwrap().pieces[0].clone();
+    let piece = entry.content.recipe().unwrap().pieces[0];
     let Piece::Chunk { fingerprint, address, .. } = piece else { panic!("{piece:?}") };
     engine.flush().unwrap();
     assert_eq!(engine.quarantine(&[LostChunk { fingerprint, address, slot: None, is_needed: true }]).unwrap().len(), 1);
