@@ -14,8 +14,13 @@ pub use history::{History, Left};
 pub use step::FileStep;
 pub use tree::{FileModel, TreeModel};
 
-use crate::keys;
+use crate::{Filesystem, keys};
 use onefold_blocks::Space;
+
+/// Returns whether a crash ended the making of a filesystem: the first who opens it makes it empty, without a quota.
+pub fn is_unmade(space: &Space) -> bool {
+    Filesystem::is_unmade(space).unwrap_or(false)
+}
 
 /// Returns whether the space of a filesystem has a removed file whose blocks are to be freed.
 pub fn has_removed_files(space: &Space) -> bool {

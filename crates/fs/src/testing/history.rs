@@ -20,8 +20,10 @@ pub struct History {
     synced: BTreeMap<u64, usize>,
     /// Files that took the place of others, and at which moment.
     replaced: Vec<(u64, usize)>,
-    /// The highest number that a durable file has or had.
-    highest: u64,
+    /// The highest number that is never given again.
+    durable: u64,
+    /// The highest number that was given since it was opened.
+    given: u64,
 }
 
 /// What a crash left.
@@ -31,23 +33,29 @@ pub struct Left {
     pub is_newer: bool,
     /// A file is without its end.
     pub is_shorter: bool,
-    /// A file has bytes of several moments.
+    /// A file has bytes of another moment than its names.
     pub is_mixed: bool,
 }
 
 impl History {
     /// Returns that of a filesystem that is durable as it is.
     pub fn new(tree: TreeModel) -> History {
-        let mut history = History { moments: Vec::new(), oldest: 0, synced: BTreeMap::new(), replaced: Vec::new(), highest: 0 };
+        let mut history = History { moments: Vec::new(), oldest: 0, synced: BTreeMap::new(), replaced: Vec::new(), durable: 0, given: 0 };
         history.begin(Arc::new(tree));
         history
     }
 
     fn begin(&mut self, tree: Arc<TreeModel>) {
-        self.highest = self.highest.max(tree.files.keys().next_back().copied().unwrap_or(0));
+        self.note_numbers(&tree);
         (self.moments, self.oldest) = (vec![tree], 0);
         self.synced.clear();
         self.replaced.clear();
+    }
+
+    /// The numbers of these files, and those that were given, are durable.
+    fn note_numbers(&mut self, tree: &TreeModel) {
+        let highest = tree.files.keys().next_back().copied().unwrap_or(0);
+        self.durable = self.durable.max(self.given).max(highest);
     }
 
     fn last(&self) -> usize {
@@ -68,7 +76,7 @@ impl History {
     pub fn file_synced(&mut self, number: u64) {
         self.oldest = self.last();
         self.synced.insert(number, self.oldest);
-        self.highest = self.highest.max(self.latest().files.keys().next_back().copied().unwrap_or(0));
+        self.note_numbers(&self.latest().clone());
     }
 
     /// A commit failed, and the process lives: names may be stored without the content that belongs to them.
@@ -83,8 +91,8 @@ impl History {
         }
     }
 
-    /// Takes a step, with the filesystem. Panics if its answer is wrong. Errors: the store failed. Then it is as before;
-    /// if the content of a file was to change, each of its bytes may be the old or the new one.
+    /// Takes a step, with the filesystem. Panics if its answer is wrong. Errors: the store failed. Then it is as
+    /// before; if the content of a file was to change, each of its bytes may be the old or the new one.
     pub fn take(&mut self, step: &FileStep, filesystem: &Filesystem) -> Result<()> {
         let Some(Plan { call, expected, changes, replaces }) = self.latest().plan(step) else { return Ok(()) };
         match (expected, call(filesystem)) {
@@ -107,10 +115,10 @@ impl History {
     }
 
     /// Gives a new file the number that the filesystem said.
-    fn number(&self, tree: &mut TreeModel, number: u64) {
+    fn number(&mut self, tree: &mut TreeModel, number: u64) {
         let Some(file) = tree.files.remove(&NEW) else { return };
-        let is_used = self.moments.iter().any(|moment| moment.files.contains_key(&number));
-        assert!(number > self.highest && !is_used, "number {number} is used again");
+        assert!(number > self.durable && number > self.given, "number {number} is used again");
+        self.given = number;
         tree.files.insert(number, file);
         tree.names.values_mut().filter(|named| **named == NEW).for_each(|named| *named = number);
     }
@@ -137,6 +145,7 @@ impl History {
     /// is durable by that.
     pub fn reopened(&mut self, seen: TreeModel) -> Result<(), String> {
         self.judge(&seen)?;
+        self.given = 0;
         self.moments.push(Arc::new(seen));
         Ok(())
     }
@@ -144,6 +153,7 @@ impl History {
     /// Judges what a crash left: from now on, that is what there is. Errors: it was promised otherwise.
     pub fn crashed(&mut self, seen: TreeModel) -> Result<Left, String> {
         let left = self.judge(&seen)?;
+        self.given = 0;
         self.begin(Arc::new(seen));
         Ok(left)
     }
@@ -189,13 +199,14 @@ impl History {
         if seen.files.len() == expected.files.len() { Ok(left) } else { Err("there are more files".to_owned()) }
     }
 
-    /// Returns whether a crash may leave these bytes of a file at a moment: whether they are fewer, and of several
-    /// moments.
+    /// Returns in what these bytes differ from those of a file at a moment: they are fewer, they are others. Errors: no
+    /// crash may leave them.
     fn is_content_of(&self, moment: usize, number: u64, content: &[u8]) -> Result<(bool, bool), String> {
         let replaced = self.replaced.iter().filter(|(file, at)| *file == number && *at <= moment).map(|(_, at)| *at).max();
         let from = self.synced.get(&number).copied().max(replaced).unwrap_or(0);
         let contents = |until: usize| self.moments[from..=until].iter().filter_map(|tree| Some(&tree.files.get(&number)?.content));
-        let most = self.moments[moment].files[&number].content.len();
+        let own = &self.moments[moment].files[&number].content;
+        let most = own.len();
         let least = contents(moment).map(|content| content.len()).min().unwrap_or(0);
         if content.len() < least || content.len() > most {
             return Err(format!("file {number} has {} bytes instead of {least} to {most}", content.len()));
@@ -207,7 +218,7 @@ impl History {
             }
         }
         let is_shorter = content.len() < most;
-        if known.iter().any(|one| one.get(..content.len()) == Some(content)) {
+        if own[..content.len()] == *content {
             return Ok((is_shorter, false));
         }
         match content.iter().enumerate().find(|(at, byte)| !known.iter().any(|one| one.get(*at) == Some(byte))) {

@@ -108,6 +108,15 @@ impl TreeModel {
         if is_right { Ok(tree) } else { Err(format!("{inodes} files with {bytes} bytes are counted as {usage:?}")) }
     }
 
+    /// Returns what is different in another one, for messages.
+    pub fn difference(&self, other: &TreeModel) -> String {
+        let numbers: BTreeSet<u64> = self.files.keys().chain(other.files.keys()).copied().collect();
+        let differs = |number: &u64| self.files.get(number) != other.files.get(number);
+        let files: Vec<u64> = numbers.into_iter().filter(differs).collect();
+        let names = if self.names == other.names { "same" } else { "other" };
+        format!("{names} names, other files {files:?}, quota {:?} and {:?}", self.quota_bytes, other.quota_bytes)
+    }
+
     /// Returns the bytes that its files have together.
     pub fn used_bytes(&self) -> u64 {
         self.files.values().filter(|file| file.is_file()).map(|file| file.content.len() as u64).sum()
@@ -130,7 +139,7 @@ impl TreeModel {
         paths
     }
 
-    /// Returns the same without what only open handles keep.
+    /// Returns the same without files that have no name and are kept by an open handle.
     pub fn closed(&self) -> TreeModel {
         let mut tree = self.clone();
         tree.open.clear();
