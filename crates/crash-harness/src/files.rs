@@ -10,14 +10,16 @@ use crate::world::{Fault, Random, World};
 use onefold_blocks::SpaceError;
 use onefold_catalog::Backup;
 use onefold_engine::Engine;
-use onefold_fs::testing::{FileStep, TreeModel};
-use onefold_fs::{Filesystem, FsError};
+use onefold_fs::testing::{FileStep, History, TreeModel};
+use onefold_fs::{Filesystem, FsError, ROOT};
 use onefold_fs_backup::{Monitor, Options, is_of_filesystem};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 /// The most programs do between two other steps.
 const MOST_STEPS: u64 = 8;
+/// The name of a file that will take the place of another, as a choice and in the root.
+const SAVED: (u8, u8) = (6, b'g');
 
 /// Returns a step of a program, often around the edges of blocks.
 fn file_step(random: &mut Random) -> FileStep {
@@ -102,9 +104,25 @@ pub fn change(world: &mut World, model: &mut Model, random: &mut Random, _: usiz
     world.doing = "change files";
     let filesystem = mount(world, model, slot)?;
     for _ in 0..1 + random.below(MOST_STEPS) {
-        model.history_mut(slot).take(&file_step(random), &filesystem)?;
+        if random.one_in(6) {
+            save(model.history_mut(slot), random, &filesystem)?;
+        } else {
+            model.history_mut(slot).take(&file_step(random), &filesystem)?;
+        }
     }
     Ok(())
+}
+
+/// Writes a new file and renames it to the name of another, as an editor does.
+fn save(history: &mut History, random: &mut Random, filesystem: &Filesystem) -> Result<(), FsError> {
+    let (choice, letter) = SAVED;
+    let name = (ROOT, vec![letter]);
+    history.take(&FileStep::Create(0, choice, 0), filesystem)?;
+    let number = history.latest().names.get(&name).copied();
+    let Some(file) = number.and_then(|number| history.latest().choice_of_regular(number)) else { return Ok(()) };
+    history.take(&FileStep::Write(file, 0, 1 + random.below(9 << 10) as u32, random.number()), filesystem)?;
+    let Some(named) = history.latest().choice_of_name(&name) else { return Ok(()) };
+    history.take(&FileStep::Rename(named, random.below(4) as u8, random.below(6) as u8, 0), filesystem)
 }
 
 /// Makes a filesystem durable, or one of its files, and with it all names.

@@ -160,6 +160,17 @@ impl TreeModel {
         pick(&files, which)
     }
 
+    /// Returns the choice of this regular file.
+    pub fn choice_of_regular(&self, number: u64) -> Option<u8> {
+        let mut files = self.files.iter().filter(|(_, file)| file.is_file());
+        files.position(|(other, _)| *other == number).and_then(|which| u8::try_from(which).ok())
+    }
+
+    /// Returns the choice of this name.
+    pub fn choice_of_name(&self, name: &(u64, Vec<u8>)) -> Option<u8> {
+        self.names.keys().position(|other| other == name).and_then(|which| u8::try_from(which).ok())
+    }
+
     pub(crate) fn directory(&self, which: u8) -> Option<u64> {
         let directories: Vec<u64> = self.files.iter().filter(|(_, file)| file.is_directory()).map(|(number, _)| *number).collect();
         pick(&directories, which)
