@@ -251,7 +251,7 @@ fn run(case: Case, rarely: u64) -> (u64, u64) {
             }
             crowd.lock().unwrap().listed.clear();
         }
-        for _ in 0..25 {
+        for _ in 0..30 {
             let before = model.clone();
             drop(step(&mut world, &mut model, &mut random));
             if ground.is_crashed() {

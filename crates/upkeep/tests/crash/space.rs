@@ -1,8 +1,8 @@
 //! Disk usage: after thousands of steps, crashes among them, a store holds what is needed and no more (M0.19, M0.20).
 //!
 //! What is needed is found from the top, without what reclamation and `check` use for it: for each volume and
-//! filesystem the mapping that shows of each block, for each backup all chunks of its tree. What is stored is found from the bottom: the slots
-//! of all containers that are not dead.
+//! filesystem the mapping that shows of each block, for each backup all chunks of its tree. What is stored is found
+//! from the bottom: the slots of all containers that are not dead.
 
 use onefold_blocks::Owner;
 use onefold_catalog::TreeWalk;
