@@ -1,11 +1,13 @@
-//! The crash harness of whole stores: volumes and backups on a simulated disk that crashes, tears, fills up and fails.
-//! What they hold is compared with bytes in memory and judged by `check` after every opening (design rule 1, M0.18).
+//! The crash harness of whole stores: volumes, filesystems and backups on a simulated disk that crashes, tears, fills
+//! up and fails. What they hold is compared with bytes in memory and judged by `check` after every opening (design rule
+//! 1, M0.18).
 //!
 //! * A [`Profile`] says what is tried: how a store is made and opened, the liveness in it, the steps that it supports,
 //!   and what its runs must meet. A new composition needs one value, and a test file that lists its [`trials`].
 //! * A [`Case`] is one store of a profile. Its shape, its steps and the moments of crashes follow from the seed. The
 //!   turns of threads and the store's name do not.
-//! * A [`World`] is that store, open. Random [`steps`] change it; a [`Model`] knows what must be there.
+//! * A [`World`] is that store, open. Random [`steps`] change it; a [`Model`] knows what must be there. The model of a
+//!   filesystem is that of the tests of `fs` ([`onefold_fs::testing::History`]).
 //! * The [`trials`] choose the moments of crashes and failures. [`threads`], [`readers`] and [`liveness`] are trials of
 //!   their own. A [`Witness`] counts whether the interesting things happened.
 //! * [`scenes`] are stores and fixed runs for tests that crash at every operation.
@@ -15,6 +17,7 @@
 //! This crate is for tests only. It must never know what a single test is about.
 
 mod contract;
+mod files;
 mod forget;
 pub mod liveness;
 mod model;
@@ -31,7 +34,7 @@ mod verify;
 mod witness;
 mod world;
 
-pub use model::{BLOCK_BYTES, BackupModel, Model, SLOTS, Tree, VolumeModel};
+pub use model::{BLOCK_BYTES, BackupModel, FILESYSTEMS, FilesystemModel, Model, SLOTS, Tree, VolumeModel};
 pub use profile::{DEFAULTS, EXACT, MARKED, SAMPLED};
 pub use sight::Sight;
 pub use steps::{run, step};

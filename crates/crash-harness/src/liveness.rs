@@ -635,7 +635,7 @@ pub fn agree_with_sets(profile: &'static Profile, usual_seeds: u64) {
             must(settle(&world, &sets), "when opened");
             run(&mut world, &mut model, &mut random, &sets, &mut seen);
             assert_eq!(sets.lock().unwrap().wrong, None, "{case}, round {round}");
-            drop(world);
+            world.die();
             ground = ground.restart(policy(seed + round));
             let world = open(case, &ground, &sets).unwrap();
             must(settle(&world, &sets), "after a crash");

@@ -4,7 +4,9 @@
 //! process sees. After a crash any one of them may be there. What exists at all (volumes, their sizes, backups) has
 //! alternatives in the same way. [`Model::verify`] compares, and from then on what was found is what is known.
 
+use crate::sight::Sight;
 use onefold_catalog::Backup;
+use onefold_fs::testing::{History, TreeModel};
 use onefold_ground::checksum;
 use onefold_volume::Volume;
 use std::collections::BTreeMap;
@@ -14,6 +16,8 @@ use std::sync::Arc;
 pub const BLOCK_BYTES: u64 = 64 << 10;
 /// Volumes that a model has at most.
 pub const SLOTS: usize = 5;
+/// Filesystems that a model has at most.
+pub const FILESYSTEMS: usize = 4;
 
 type Bytes = Arc<Vec<u8>>;
 
@@ -30,6 +34,11 @@ pub(crate) fn sum_of(tree: &Tree) -> String {
     format!("{:016x}", checksum(&all))
 }
 
+/// Returns what a backup says of its tree. That of a filesystem has it as a tag.
+pub(crate) fn sum_in(backup: &Backup) -> &str {
+    backup.tags.first().unwrap_or(&backup.options)
+}
+
 /// What a volume must be.
 #[derive(Clone, Debug)]
 pub struct VolumeModel {
@@ -39,6 +48,15 @@ pub struct VolumeModel {
     pub is_read_only: bool,
     /// Of each block, its versions.
     pub blocks: Vec<Vec<Bytes>>,
+}
+
+/// What a filesystem must be.
+#[derive(Clone, Debug)]
+pub struct FilesystemModel {
+    /// A snapshot, or a clone that was made so.
+    pub is_read_only: bool,
+    /// What it was since it was last durable.
+    pub history: History,
 }
 
 /// What a backup must be.
@@ -61,8 +79,14 @@ pub struct Model {
     pub prefix: String,
     /// By slot: the states that a volume may be in, the last is what the process sees.
     pub slots: Vec<Vec<Option<VolumeModel>>>,
+    /// By slot: the states that a filesystem may be in, likewise.
+    pub filesystems: Vec<Vec<Option<FilesystemModel>>>,
     /// By id.
     pub backups: BTreeMap<[u8; 16], BackupModel>,
+    /// Backups of filesystems that may be visible though nobody was told their ids, by the sum of their trees.
+    pub(crate) doubtful: BTreeMap<String, Tree>,
+    /// What crashes left of filesystems.
+    pub(crate) met: Vec<Sight>,
     /// Numbers the backups.
     pub(crate) next_backup: u64,
 }
@@ -136,10 +160,25 @@ impl VolumeModel {
     }
 }
 
+impl FilesystemModel {
+    /// Returns a filesystem that is durable as it is.
+    pub fn new(tree: TreeModel, is_read_only: bool) -> FilesystemModel {
+        FilesystemModel { is_read_only, history: History::new(tree) }
+    }
+}
+
 impl Model {
     /// Returns the model of an empty store. All names that it gives begin with `prefix`.
     pub fn new(prefix: &str) -> Model {
-        Model { prefix: prefix.into(), slots: vec![vec![None]; SLOTS], backups: BTreeMap::new(), next_backup: 0 }
+        Model {
+            prefix: prefix.into(),
+            slots: vec![vec![None]; SLOTS],
+            filesystems: vec![vec![None]; FILESYSTEMS],
+            backups: BTreeMap::new(),
+            doubtful: BTreeMap::new(),
+            met: Vec::new(),
+            next_backup: 0,
+        }
     }
 
     /// Returns the name of the volume in a slot.
@@ -157,9 +196,28 @@ impl Model {
         self.slots[slot].last_mut().and_then(Option::as_mut)
     }
 
+    /// Returns the name of the filesystem in a slot.
+    pub fn filesystem_name(&self, slot: usize) -> String {
+        format!("{}f{slot}", self.prefix)
+    }
+
+    /// Returns the filesystem in a slot, as the process sees it.
+    pub fn filesystem(&self, slot: usize) -> Option<&FilesystemModel> {
+        self.filesystems[slot].last().and_then(Option::as_ref)
+    }
+
+    /// Returns the history of the filesystem in a slot, to go on with it.
+    pub(crate) fn history_mut(&mut self, slot: usize) -> &mut History {
+        let known = self.filesystems[slot].last_mut().and_then(Option::as_mut);
+        &mut known.expect("the filesystem was there").history
+    }
+
     /// The engine has flushed: all objects that the process sees are durable.
     pub fn objects_flushed(&mut self) {
         for alternatives in &mut self.slots {
+            alternatives.drain(..alternatives.len() - 1);
+        }
+        for alternatives in &mut self.filesystems {
             alternatives.drain(..alternatives.len() - 1);
         }
         for backup in self.backups.values_mut() {

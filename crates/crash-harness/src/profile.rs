@@ -30,7 +30,7 @@ pub const DEFAULTS: Profile = Profile {
     volumes: |_| VolumesOptions::default(),
     liveness: watched,
     steps: STEPS,
-    meets: &[Sight::Sweep, Sight::Continued, Sight::Checkpoint, Sight::Dead, Sight::LayerUnderWay],
+    meets: &[Sight::Sweep, Sight::Continued, Sight::Checkpoint, Sight::Dead, Sight::LayerUnderWay, Sight::NewerNames],
 };
 
 /// Profile `marked`, in the same shapes.

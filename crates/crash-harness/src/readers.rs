@@ -4,7 +4,7 @@
 //! Each backup says what it has (its options are a checksum of its tree), so a reader knows by itself whether it reads
 //! the right bytes.
 
-use crate::model::{Model, sum_of};
+use crate::model::{Model, sum_in, sum_of};
 use crate::steps::step;
 use crate::verify::read_tree;
 use crate::world::{Case, Fault, Profile, Random, World, must, policy};
@@ -179,7 +179,7 @@ impl Crowd {
             return;
         }
         let tree = read.unwrap_or_else(|error| panic!("{}, reader {number}, {}: {error}", self.case, backup.id));
-        assert_eq!(sum_of(&tree), backup.options, "{}, reader {number}: backup {} has other bytes", self.case, backup.id);
+        assert_eq!(sum_of(&tree), sum_in(backup), "{}, reader {number}: backup {} has other bytes", self.case, backup.id);
         self.reads += 1;
     }
 
@@ -251,7 +251,7 @@ fn run(case: Case, rarely: u64) -> (u64, u64) {
             }
             crowd.lock().unwrap().listed.clear();
         }
-        for _ in 0..25 {
+        for _ in 0..30 {
             let before = model.clone();
             drop(step(&mut world, &mut model, &mut random));
             if ground.is_crashed() {

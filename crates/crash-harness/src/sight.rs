@@ -29,6 +29,14 @@ pub enum Sight {
     Forward,
     /// A copy of a chunk that is elsewhere.
     Redirect,
+    /// A crash in the commit of a filesystem left its names, though nobody was told.
+    NewerNames,
+    /// A crash left a file without its end, which was not stored.
+    ShorterFile,
+    /// A crash left a file with bytes of another moment than its names.
+    OtherBytes,
+    /// A removed file whose blocks a crash left to be freed.
+    RemovedFile,
 }
 
 impl Sight {
@@ -46,6 +54,10 @@ impl Sight {
         Sight::Dead,
         Sight::LayerUnderWay,
         Sight::Forward,
+        Sight::NewerNames,
+        Sight::ShorterFile,
+        Sight::OtherBytes,
+        Sight::RemovedFile,
     ];
 
     /// Everything in a store without one.
@@ -61,5 +73,9 @@ impl Sight {
         Sight::LayerUnderWay,
         Sight::Forward,
         Sight::Redirect,
+        Sight::NewerNames,
+        Sight::ShorterFile,
+        Sight::OtherBytes,
+        Sight::RemovedFile,
     ];
 }

@@ -4,13 +4,14 @@
 //! taken, and the rule is that each block has the old or the new bytes. After a crash nothing can be read, and both are
 //! possible.
 
-use crate::forget;
 use crate::model::{BLOCK_BYTES, BackupModel, Model, SLOTS, Tree, VolumeModel, sum_of};
 use crate::named::Names;
 use crate::witness::file_of;
 use crate::world::{Fault, Random, Step, World};
+use crate::{files, forget};
 use onefold_catalog::{Attributes, Backup, BackupId, Content, DirectoryWriter, Entry, Statistics};
 use onefold_engine::{Cursor, Recipe, Repair};
+use onefold_fs_backup::is_of_filesystem;
 use onefold_ground::Ground;
 use onefold_upkeep::{DedupOptions, NoMonitor, PruneOptions, dedup};
 use onefold_volume::{Volume, VolumeError};
@@ -41,6 +42,14 @@ pub(crate) const STEPS: &[(u64, Step)] = &[
     (1, |world, model, random, _| forget::by_policy(world, model, random)),
     (2, forget::protect),
     (2, copy),
+    (9, files::change),
+    (4, files::sync),
+    (1, files::unmount),
+    (1, files::look),
+    (2, files::derive),
+    (1, files::rollback),
+    (1, files::delete),
+    (1, files::back_up),
 ];
 
 /// Takes a random step of those that the profile supports.
@@ -415,7 +424,8 @@ fn verify_one(world: &mut World, model: &mut Model, _: &mut Random, slot: usize)
 
 /// Changes the tree of the newest backup a little.
 fn next_tree(model: &Model, random: &mut Random) -> Tree {
-    let mut tree = model.backups.values().next_back().map(|backup| backup.tree.clone()).unwrap_or_default();
+    let made = model.backups.values().rfind(|known| !is_of_filesystem(&known.backup));
+    let mut tree = made.map(|known| known.tree.clone()).unwrap_or_default();
     for _ in 0..1 + random.below(4) {
         let path = match random.below(4) {
             0 => format!("f{}", random.below(4)),

@@ -84,7 +84,7 @@ pub fn crash(profile: &'static Profile, usual_seeds: u64) {
         for round in 0..3 {
             ground.crash_after_operations(100 + random.below(2500));
             if let Ok(world) = open(case, &ground) {
-                drop(run(world, &mut models, seed * 3 + round, 40));
+                drop(run(world, &mut models, seed * 3 + round, 50));
             }
             ground = ground.restart(policy(seed + round));
             verify_all(case, &ground, &mut models, "threads");
@@ -105,7 +105,7 @@ pub fn leave_a_clean_store(profile: &'static Profile, usual_seeds: u64) {
         let mut models = models();
         let mut world = open(case, &ground).unwrap();
         for round in 0..2 {
-            world = run(world, &mut models, case.seed * 5 + round, 40);
+            world = run(world, &mut models, case.seed * 5 + round, 50);
             for model in &mut models {
                 must(model.verify(&world, true), case, "after the threads");
             }

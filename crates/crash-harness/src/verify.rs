@@ -1,13 +1,17 @@
 //! Compares a store with its model, and checks it.
 
-use crate::model::{Model, SLOTS, Tree};
-use crate::world::{Case, Fault, World, must};
+use crate::model::{FILESYSTEMS, FilesystemModel, Model, SLOTS, Tree};
+use crate::sight::Sight;
+use crate::world::{Case, FS_OPTIONS, Fault, World, must};
+use onefold_blocks::{Owner, SpaceError};
 use onefold_catalog::{Backup, Content, PieceReader, TreeWalk};
 use onefold_engine::Engine;
+use onefold_fs::testing::{Left, TreeModel, is_unmade};
+use onefold_fs::{Filesystem, FsError};
 use onefold_ground::SimulatedGround;
 use onefold_upkeep::{CheckOptions, NoMonitor, check};
 use onefold_volume::VolumeError;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 impl Model {
@@ -16,6 +20,9 @@ impl Model {
     pub fn verify(&mut self, world: &World, live: bool) -> Result<(), String> {
         for slot in 0..SLOTS {
             self.verify_slot(world, slot, live)?;
+        }
+        for slot in 0..FILESYSTEMS {
+            self.verify_filesystem(world, slot, live)?;
         }
         self.verify_backups(world, live)
     }
@@ -48,6 +55,39 @@ impl Model {
             }
         }
         Err(format!("volume {name}: {}", reasons.join("; or ")))
+    }
+
+    pub(crate) fn verify_filesystem(&mut self, world: &World, slot: usize, live: bool) -> Result<(), String> {
+        let name = self.filesystem_name(slot);
+        let alternatives = &mut self.filesystems[slot];
+        let is_read_only = match world.filesystems.info(&name) {
+            Ok(info) => Some(info.is_read_only),
+            Err(FsError::Space(SpaceError::NotFound { .. })) => None,
+            Err(error) => return Err(format!("filesystem {name}: {error}")),
+        };
+        let mut reasons = Vec::new();
+        let first = if live { alternatives.len() - 1 } else { 0 };
+        for at in (first..alternatives.len()).rev() {
+            let mut state = alternatives[at].clone();
+            let matches = match (&mut state, is_read_only) {
+                (None, None) => Ok(Left::default()),
+                (Some(state), Some(is_read_only)) if state.is_read_only == is_read_only => state.matches(world, &name, live),
+                (Some(_), Some(is_read_only)) => Err(format!("read-only is {is_read_only}")),
+                (None, Some(_)) => Err("it is there".to_string()),
+                (Some(_), None) => Err("it is missing".to_string()),
+            };
+            match matches {
+                Ok(_) if live => return Ok(()),
+                Ok(Left { is_newer, is_shorter, is_mixed }) => {
+                    let sights = [(is_newer, Sight::NewerNames), (is_shorter, Sight::ShorterFile), (is_mixed, Sight::OtherBytes)];
+                    self.met.extend(sights.into_iter().filter(|(is_met, _)| *is_met).map(|(_, sight)| sight));
+                    *alternatives = vec![state];
+                    return Ok(());
+                }
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        Err(format!("filesystem {name}: {}", reasons.join("; or ")))
     }
 
     fn verify_backups(&mut self, world: &World, live: bool) -> Result<(), String> {
@@ -83,11 +123,45 @@ impl Model {
             }
         }
         self.backups.retain(|_, backup| backup.visible != [false]);
+        // After a crash it is as durable as everything that is there.
+        self.adopt(&world.engine, &mut found, if live { &[false, true] } else { &[true] })?;
+        if !live {
+            self.doubtful.clear();
+        }
         match found.first_key_value() {
             Some((_, backup)) => Err(format!("backup {} is there, nobody made it", backup.id)),
             None => Ok(()),
         }
     }
+}
+
+impl FilesystemModel {
+    /// Compares a filesystem with this state. Unless it is live, what was found is what is known.
+    fn matches(&mut self, world: &World, name: &str, live: bool) -> Result<Left, String> {
+        let latest = self.history.latest().clone();
+        let is_as = |seen: TreeModel, expected: &TreeModel| match &seen == expected {
+            true => Ok(Left::default()),
+            false => Err(format!("it is not as the process has made it: {}", seen.difference(expected))),
+        };
+        if let Some(mounted) = world.mounted.get(name) {
+            return is_as(TreeModel::of(mounted, &latest.open)?, &latest);
+        }
+        let seen = look_at(world, name, &if self.is_read_only { latest.open.clone() } else { BTreeSet::new() })?;
+        match live || self.is_read_only {
+            true if self.is_read_only => is_as(seen, &latest),
+            true => is_as(seen, &latest.closed()),
+            false => self.history.crashed(seen),
+        }
+    }
+}
+
+/// Returns what a filesystem is that is not mounted, without changing anything.
+pub(crate) fn look_at(world: &World, name: &str, open: &BTreeSet<u64>) -> Result<TreeModel, String> {
+    let space = world.filesystems.spaces().get(Owner::Filesystems, name).map_err(|error| error.to_string())?;
+    if is_unmade(&space) {
+        return Ok(TreeModel::new(None));
+    }
+    TreeModel::of(&*Filesystem::open(space, FS_OPTIONS).map_err(|error| error.to_string())?, open)
 }
 
 impl Case {
@@ -102,13 +176,24 @@ impl Case {
 }
 
 pub(crate) fn read_tree(engine: &Arc<Engine>, backup: &Backup) -> Result<Tree, Fault> {
-    let mut tree = Tree::new();
+    let (mut tree, mut links) = (Tree::new(), Vec::new());
     for item in TreeWalk::new(engine, b"", &backup.root) {
-        if let Content::File { size_bytes, recipe } = item.entry?.content {
-            let pieces: Vec<_> = PieceReader::new(engine, &recipe).collect::<Result<_, _>>()?;
-            let mut bytes = vec![1; size_bytes as usize];
-            engine.read(&pieces, 0, &mut bytes, true)?;
-            tree.insert(String::from_utf8(item.path)?, Arc::new(bytes));
+        let path = String::from_utf8(item.path)?;
+        match item.entry?.content {
+            Content::File { size_bytes, recipe } => {
+                let pieces: Vec<_> = PieceReader::new(engine, &recipe).collect::<Result<_, _>>()?;
+                let mut bytes = vec![1; size_bytes as usize];
+                engine.read(&pieces, 0, &mut bytes, true)?;
+                tree.insert(path, Arc::new(bytes));
+            }
+            Content::HardLink { path: first } => links.push((path, String::from_utf8(first)?)),
+            _ => {}
+        }
+    }
+    for (path, first) in links {
+        // Otherwise it is a name of a symbolic link or the like.
+        if let Some(bytes) = tree.get(&first).cloned() {
+            tree.insert(path, bytes);
         }
     }
     Ok(tree)

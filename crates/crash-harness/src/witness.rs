@@ -1,8 +1,11 @@
 //! Whether the interesting things happened: a harness that never sweeps proves nothing about sweeps.
 
+use crate::model::Model;
 use crate::sight::Sight;
 use crate::world::{Case, World};
+use onefold_blocks::Owner;
 use onefold_engine::Descriptor;
+use onefold_fs::testing::has_removed_files;
 use onefold_ground::{Access, Ground, SimulatedGround};
 use onefold_oplog::{Log, LogOptions, Opening};
 use onefold_storage::{ChunkKind, ContainerId, ContainerRecord, HEADER_BYTES};
@@ -37,6 +40,18 @@ impl Witness {
             self.meet(Sight::LayerUnderWay, u64::from(layer.is_dropped || layer.merging.is_some()));
         };
         world.engine.for_each_object(b'l', count).expect("it was read when the volumes were opened");
+        for info in world.filesystems.list() {
+            let space = world.filesystems.spaces().get(Owner::Filesystems, &info.name);
+            let is_left = !info.is_read_only && space.is_ok_and(|space| has_removed_files(&space));
+            self.meet(Sight::RemovedFile, u64::from(is_left));
+        }
+    }
+
+    /// Takes over what a model met in its filesystems.
+    pub fn learn(&mut self, model: &mut Model) {
+        for sight in model.met.drain(..) {
+            self.meet(sight, 1);
+        }
     }
 
     /// Looks at a store after its run.

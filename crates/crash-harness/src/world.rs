@@ -5,16 +5,22 @@
 
 use crate::model::Model;
 use crate::sight::Sight;
+use onefold_blocks::Spaces;
 use onefold_catalog::Catalog;
 use onefold_engine::{Descriptor, Engine, EngineError, Liveness, Marked, Mode, Settings, WriteStream};
+use onefold_fs::{Filesystems, FsOptions, OpenFilesystem};
 use onefold_ground::simulation::seeds::Seeds;
 use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
 use onefold_volume::{Volumes, VolumesOptions};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Bytes of a line of text, and of a chunk that a client cut.
 pub(crate) const LINE_BYTES: usize = 700;
+/// Filesystems commit only when a step says so: when that happens follows from the seed.
+pub(crate) const FS_OPTIONS: FsOptions = FsOptions { commit_interval: Duration::from_secs(86_400) };
 
 /// SplitMix64: small, seeded, the same everywhere.
 #[derive(Clone, Debug)]
@@ -104,7 +110,7 @@ pub struct Profile {
     pub descriptor: fn(u64) -> Descriptor,
     /// How a store of this seed is opened.
     pub settings: fn(u64) -> Settings,
-    /// How the volumes of a store of this seed are opened.
+    /// How the volumes and filesystems of a store of this seed are opened.
     pub volumes: fn(u64) -> VolumesOptions,
     /// What stands around the liveness of every store that is opened for writing.
     pub liveness: fn(Box<dyn Liveness>) -> Box<dyn Liveness>,
@@ -176,14 +182,25 @@ impl Case {
         around: impl FnOnce(Box<dyn Liveness>, &dyn Fn() -> Marked) -> Box<dyn Liveness>,
     ) -> Result<World, Fault> {
         let engine = Engine::open_with(ground, settings, mode, "test", |inner, marked| around((self.profile.liveness)(inner), marked))?;
-        let volumes = Arc::new(Volumes::open(engine.clone(), (self.profile.volumes)(self.seed))?);
+        let spaces = Arc::new(Spaces::open(engine.clone(), (self.profile.volumes)(self.seed))?);
+        let volumes = Arc::new(Volumes::of(spaces.clone()));
         // A crash in an operation whose failure does no harm lets the opening succeed, but nothing can be read any
         // more.
         if disk.is_crashed() {
             return Err(EngineError::ReadOnly.into());
         }
         let (streams, catalog) = (resting_streams(&engine), Catalog::new(engine.clone()));
-        Ok(World { case: *self, catalog, streams, volumes, engine, ground: disk.clone(), doing: "open" })
+        Ok(World {
+            case: *self,
+            catalog,
+            streams,
+            volumes,
+            filesystems: Filesystems::of(spaces, FS_OPTIONS),
+            mounted: BTreeMap::new(),
+            engine,
+            ground: disk.clone(),
+            doing: "open",
+        })
     }
 }
 
@@ -200,6 +217,10 @@ pub struct World {
     pub engine: Arc<Engine>,
     /// Its volumes.
     pub volumes: Arc<Volumes>,
+    /// Its filesystems.
+    pub filesystems: Arc<Filesystems>,
+    /// Those of them that a step has mounted, by name. They are closed with the world.
+    pub mounted: BTreeMap<String, OpenFilesystem>,
     /// Its backups.
     pub catalog: Catalog,
     /// Of the backups; two, so that duplicates meet in flight. The second is sequential.
@@ -217,12 +238,19 @@ impl World {
         self.ground.is_crashed() || self.engine.flush().is_err()
     }
 
+    /// Ends the process: what is mounted is not closed first.
+    pub fn die(self) {
+        self.ground.crash_after_operations(0);
+    }
+
     /// Returns the same store for another thread, with streams of its own.
     pub fn another(&self) -> World {
         World {
             case: self.case,
             engine: self.engine.clone(),
             volumes: self.volumes.clone(),
+            filesystems: self.filesystems.clone(),
+            mounted: BTreeMap::new(),
             catalog: self.catalog.clone(),
             streams: resting_streams(&self.engine),
             ground: self.ground.clone(),

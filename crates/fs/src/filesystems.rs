@@ -107,8 +107,18 @@ impl Filesystems {
     /// Makes an empty filesystem, whose files may have `quota_bytes` together. Its root belongs to `owner`. Durable on
     /// return. Errors: the name is taken or cannot be one.
     pub fn create(&self, name: &str, quota_bytes: Option<u64>, owner: (u32, u32)) -> Result<()> {
+        self.create_of(BLOCK_BYTES, name, quota_bytes, owner)
+    }
+
+    /// Does the same, with the smallest blocks.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn create_with_small_blocks(&self, name: &str, quota_bytes: Option<u64>, owner: (u32, u32)) -> Result<()> {
+        self.create_of(onefold_blocks::MIN_BLOCK_BYTES, name, quota_bytes, owner)
+    }
+
+    fn create_of(&self, block_bytes: u32, name: &str, quota_bytes: Option<u64>, owner: (u32, u32)) -> Result<()> {
         check_name(name)?;
-        let new = NewSpace { name, kind: SpaceKind::Filesystem, end_bytes: None, block_bytes: BLOCK_BYTES, chain: None };
+        let new = NewSpace { name, kind: SpaceKind::Filesystem, end_bytes: None, block_bytes, chain: None };
         let space = self.spaces.create(new)?;
         let made = Filesystem::format(&space, quota_bytes, owner).and_then(|()| Ok(self.spaces.engine().flush()?));
         if made.is_err()

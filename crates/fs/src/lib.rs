@@ -42,3 +42,5 @@ pub use tree::Name;
 
 #[cfg(test)]
 mod model;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

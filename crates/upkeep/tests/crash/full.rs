@@ -84,7 +84,7 @@ fn a_disk_full_to_the_last_block_is_emptied_whatever_found_it_full() {
         take_all_but(&ground, 0);
         if seed % 4 == 3 {
             // It is opened on the full disk, too.
-            drop(world);
+            world.die();
             let restarted = ground.restart(policy(seed));
             world = case
                 .open_with(&restarted, with_reserve(case), Mode::ReadWrite)

@@ -1,9 +1,10 @@
 //! Disk usage: after thousands of steps, crashes among them, a store holds what is needed and no more (M0.19, M0.20).
 //!
-//! What is needed is found from the top, without what reclamation and `check` use for it: for each volume the mapping
-//! that shows of each block, for each backup all chunks of its tree. What is stored is found from the bottom: the slots
-//! of all containers that are not dead.
+//! What is needed is found from the top, without what reclamation and `check` use for it: for each volume and
+//! filesystem the mapping that shows of each block, for each backup all chunks of its tree. What is stored is found
+//! from the bottom: the slots of all containers that are not dead.
 
+use onefold_blocks::Owner;
 use onefold_catalog::TreeWalk;
 use onefold_crash_harness::{Case, EXACT, Fault, Model, Random, World, check_clean, must, policy, step};
 use onefold_engine::{Address, EngineError, Piece, Recipe};
@@ -257,7 +258,7 @@ fn file_bytes(world: &World, directory: &str, parity_files: &mut u64) -> Result<
     Ok(sum)
 }
 
-/// The chunks that volumes and backups need, and the furthest byte that is needed of each.
+/// The chunks that volumes, filesystems and backups need, and the furthest byte that is needed of each.
 fn needed(world: &World, seen: &mut Seen) -> Result<BTreeMap<Fingerprint, u32>, Fault> {
     let mut needed = BTreeMap::new();
     volumes(world, &mut needed, seen)?;
@@ -309,9 +310,13 @@ fn volumes(world: &World, needed: &mut BTreeMap<Fingerprint, u32>, seen: &mut Se
     }
     let mut showing = BTreeSet::new();
     let records = records.into_iter().collect::<Result<Vec<VolumeInfo>, _>>()?;
+    let all_blocks: BTreeSet<u64> = mappings.keys().map(|(_, block)| *block).collect();
     for record in &records {
         *users.entry(record.layer).or_default() += 1;
-        for block in 0..record.size.div_ceil(u64::from(record.block_size)) {
+        // The blocks of a filesystem are those of its files, anywhere.
+        let is_of_files = record.kind.owner() == Owner::Filesystems;
+        let end = if is_of_files { u64::MAX } else { record.size.div_ceil(u64::from(record.block_size)) };
+        for block in all_blocks.range(..end).copied() {
             let mut at = record.layer;
             while at != 0 {
                 let layer = &layers[&at];
@@ -329,7 +334,7 @@ fn volumes(world: &World, needed: &mut BTreeMap<Fingerprint, u32>, seen: &mut Se
         add(world, &recipe.map_err(|error| error.to_string())?, needed)?;
         if !showing.contains(&(map, block)) {
             // The price of sharing: it goes when one of the layers upon it does.
-            assert!(users[&layer_of[&map]] >= 2, "block {block} of map {map} shows in no volume: {described}");
+            assert!(users[&layer_of[&map]] >= 2, "block {block} of map {map} shows in no volume and no filesystem: {described}");
             seen.hidden_mappings += 1;
         }
     }
