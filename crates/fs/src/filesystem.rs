@@ -534,25 +534,24 @@ impl Filesystem {
     }
 
     /// Takes away what would run the file with the rights of others, because its content changes: capabilities, and, if
-    /// `modes` is set, set-user-id and set-group-id.
-    pub fn drop_privileges(&self, number: u64, modes: bool) -> Result<()> {
+    /// `modes` is set, set-user-id and set-group-id. Without the right to execute of its group, set-group-id means
+    /// mandatory locks, and members of the group keep it: `is_member` says of a group whether the caller is one.
+    /// Returns whether the mode changed.
+    pub fn drop_privileges(&self, number: u64, modes: bool, is_member: &dyn Fn(u32) -> bool) -> Result<bool> {
         let mut state = self.change()?;
         let inode = &state.tree.inode(number)?.inode;
-        let bits = if !modes || inode.is_directory() {
-            0
-        } else if inode.mode & 0o010 != 0 {
-            0o6000
-        } else {
-            // Without the right to execute, set-group-id means mandatory locks.
-            0o4000
-        };
-        if inode.mode & bits == 0 && inode.xattr(CAPABILITIES).is_none() {
-            return Ok(());
+        let mut bits = if modes && !inode.is_directory() { inode.mode & 0o6000 } else { 0 };
+        if bits & 0o2000 != 0 && inode.mode & 0o010 == 0 && is_member(inode.gid) {
+            bits &= !0o2000;
+        }
+        if bits == 0 && inode.xattr(CAPABILITIES).is_none() {
+            return Ok(false);
         }
         state.tree.change(number, |inode| {
             inode.mode &= !bits;
             inode.xattrs.retain(|(name, _)| name != CAPABILITIES);
-        })
+        })?;
+        Ok(bits != 0)
     }
 
     /// Notes that a file was read, if it was not since it was changed, or not for a day (`relatime` of mount(8)). So a
@@ -578,6 +577,11 @@ impl Filesystem {
         state.tree.inode(number)?;
         *state.open.entry(number).or_default() += 1;
         Ok(())
+    }
+
+    /// Returns whether a file is open.
+    pub fn is_open(&self, number: u64) -> bool {
+        self.state.lock().open.contains_key(&number)
     }
 
     /// Notes that a file is not open any more.

@@ -129,6 +129,28 @@ impl FileTree {
         }
     }
 
+    /// Takes away what would run a file with the rights of others, before its content or its owner changes.
+    fn drop_privileges(&self, request: &Request, number: u64, modes: bool) -> Result<(), FsError> {
+        let is_member = |group| callers::may_keep_set_group(request, group);
+        if self.files.drop_privileges(number, modes, &is_member)? {
+            self.forget_attributes(INodeNo(number));
+        }
+        Ok(())
+    }
+
+    /// Has the kernel forget the attributes of a file, which it does not expect to have changed.
+    fn forget_attributes(&self, number: INodeNo) {
+        // An offset below 0: no content changed.
+        if let Some(Err(error)) = self.notices.get().map(|notices| notices.inval_inode(number, -1, 0)) {
+            tracing::warn!(%error, "the kernel shows old attributes of a file");
+        }
+    }
+
+    /// Returns whether the kernel knows a file.
+    fn is_known(&self, number: INodeNo) -> bool {
+        FileTree::own(number).is_ok_and(|own| self.files.is_open(own))
+    }
+
     fn forgotten(&self, number: INodeNo, times: u64) {
         let Ok(own) = FileTree::own(number) else { return self.snapshots.forgotten(number.0, times) };
         if let Err(error) = self.files.closed_times(own, times) {
@@ -264,7 +286,7 @@ impl Filesystem for FileTree {
         // Who is not root loses them by a truncation, and everybody by a change of the owner.
         let drops = size.is_some() || uid.is_some() || gid.is_some();
         let drops_modes = mode.is_none() && (uid.is_some() || gid.is_some() || request.uid() != 0);
-        let dropped = if drops { self.files.drop_privileges(own, drops_modes) } else { Ok(()) };
+        let dropped = if drops { self.drop_privileges(request, own, drops_modes) } else { Ok(()) };
         let truncated = dropped.and_then(|()| size.map(|size| self.files.truncate(own, size)).transpose());
         let changed = Changed {
             mode: mode.map(|mode| (mode & 0o7777) as u16),
@@ -392,7 +414,7 @@ impl Filesystem for FileTree {
 
     fn write(
         &self,
-        _: &Request,
+        request: &Request,
         number: INodeNo,
         _: FileHandle,
         offset: u64,
@@ -403,7 +425,7 @@ impl Filesystem for FileTree {
         reply: ReplyWrite,
     ) {
         let written = FileTree::own(number).and_then(|own| {
-            self.files.drop_privileges(own, kind.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID))?;
+            self.drop_privileges(request, own, kind.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID))?;
             self.files.write(own, offset, data, flags.0 & APPEND != 0)
         });
         match written {
@@ -452,6 +474,7 @@ impl Filesystem for FileTree {
     fn readdirplus(&self, _: &Request, number: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         self.was_read(number);
         let time = if number.0 == DIRECTORY { SNAPSHOT_TIME } else { ALWAYS };
+        let mut failed = None;
         let listed = self.list(handle, offset, &mut |file, next, kind, name| match self.listed(number, INodeNo(file), name, next) {
             Ok(attributes) => {
                 // The kernel counts all but these.
@@ -464,13 +487,18 @@ impl Filesystem for FileTree {
             }
             // It was removed meanwhile.
             Err(FsError::NotFound) => true,
+            // The kernel has attributes of it, and pages that it would drop.
+            Err(error) if self.is_known(INodeNo(file)) => {
+                failed = Some(errno(&error));
+                false
+            }
             Err(error) => {
                 // The log says why, and programs get the error when they look at the file.
                 let _ = errno(&error);
                 !reply.add(INodeNo(file), next, OsStr::from_bytes(name), &Duration::ZERO, &unknown(file, kind), Generation(0))
             }
         });
-        match listed {
+        match failed.map_or(listed, Err) {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(error),
         }
@@ -573,7 +601,7 @@ impl Filesystem for FileTree {
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
         let allocated = FileTree::own(number).and_then(|own| {
-            self.files.drop_privileges(own, request.uid() != 0)?;
+            self.drop_privileges(request, own, request.uid() != 0)?;
             self.files.allocate(own, offset, length, how)
         });
         reply_empty(allocated, reply);
@@ -614,7 +642,7 @@ impl Filesystem for FileTree {
             (Err(_), Ok(_)) => return reply.error(Errno::EXDEV),
             (_, Err(error)) => return reply.error(errno(&error)),
         };
-        let dropped = self.files.drop_privileges(to, request.uid() != 0);
+        let dropped = self.drop_privileges(request, to, request.uid() != 0);
         match dropped.and_then(|()| self.files.copy((from, from_offset), (to, to_offset), length)) {
             Ok(copied) => reply.written(copied as u32),
             Err(error) => reply.error(errno(&error)),

@@ -24,11 +24,8 @@ impl FileTree {
         let flags = || self.inode(number).map(|inode| inode.flags).map_err(|error| errno(&error));
         let set = |flags| {
             let set = FileTree::own(number).and_then(|own| self.files.set_flags(own, flags));
-            // The kernel does not expect that this changes the time of the file. An offset below 0: no content changed.
-            if set.is_ok()
-                && let Some(Err(error)) = self.notices.get().map(|notices| notices.inval_inode(number, -1, 0))
-            {
-                tracing::warn!(%error, "the kernel shows old attributes of a file");
+            if set.is_ok() {
+                self.forget_attributes(number);
             }
             set.map(|()| Vec::new()).map_err(|error| errno(&error))
         };

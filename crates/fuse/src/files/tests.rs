@@ -141,10 +141,13 @@ fn of_many_snapshots_few_are_open_and_none_that_the_kernel_forgot() {
     assert_eq!(content(below[1]).unwrap(), b"1");
 }
 
-/// Runs a program of Python as a user. `None`: there is no Python.
+/// Runs a program of Python as a user, in the directory of a file: the user may not be able to enter those above.
+/// `None`: there is no Python.
 fn run_as(user: u32, group: u32, groups: &[u32], program: &str, path: &Path) -> Option<()> {
     let program = format!("import os, sys\nos.setgroups({groups:?})\nos.setgid({group})\nos.setuid({user})\n{program}");
-    match std::process::Command::new("python3").arg("-c").arg(program).arg(path).status() {
+    let mut command = std::process::Command::new("python3");
+    command.arg("-c").arg(program).arg(path.file_name().unwrap()).current_dir(path.parent().unwrap());
+    match command.status() {
         Ok(status) => assert!(status.success()),
         Err(_) => {
             println!("skipped: python3 is not installed");
@@ -181,6 +184,33 @@ acl = b"\2\0\0\0" + b"".join(bytes([tag, 0, mode, 0]) + id for tag, mode, id in 
             give();
             run_as(user, group, groups, remove, &path);
             assert_eq!(mode(), 0o2755, "{path:?} without an ACL");
+        }
+    }
+}
+
+#[test]
+fn a_change_of_the_content_takes_set_user_id_away_at_once_and_set_group_id_from_who_is_not_in_the_group() {
+    let Some(scene) = Scene::new() else { return };
+    let _mounted = scene.mount();
+    let path = scene.path("file");
+    let changes = [
+        "os.pwrite(os.open(sys.argv[1], os.O_WRONLY), b'y', 1)",
+        "os.truncate(sys.argv[1], 1)",
+        "os.close(os.open(sys.argv[1], os.O_WRONLY | os.O_TRUNC))",
+        "os.posix_fallocate(os.open(sys.argv[1], os.O_WRONLY), 0, 9)",
+        "file = os.open(sys.argv[1], os.O_RDWR); os.copy_file_range(file, file, 1, 0, 1)",
+    ];
+    for change in changes {
+        for (groups, mode, expected) in [(&[][..], 0o6777, 0o777), (&[], 0o6766, 0o766), (&[2000], 0o6766, 0o2766), (&[2000], 0o6777, 0o777)] {
+            fs::write(&path, "xx").unwrap();
+            std::os::unix::fs::chown(&path, Some(0), Some(2000)).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            if run_as(1001, 1001, groups, change, &path).is_none() {
+                return;
+            }
+            // Whoever asks for the mode alone gets what `exec` goes by.
+            let found = rustix::fs::statx(rustix::fs::CWD, &path, rustix::fs::AtFlags::empty(), rustix::fs::StatxFlags::MODE).unwrap();
+            assert_eq!(found.stx_mode & 0o7777, expected, "{mode:o}, groups {groups:?}, {change}");
         }
     }
 }
