@@ -459,8 +459,11 @@ fn a_signal_right_after_the_mount_leaves_no_dead_mount() {
     let daemon = [&["serve"][..], &QUIET, &["--fs", "files=files"]].concat();
     for command in [&["mount", "--foreground", "--fs", "files", "files"][..], &daemon].into_iter().cycle().take(8) {
         let mut process = Running::start(&mut scene.command(command));
+        let until = Instant::now() + Duration::from_secs(60);
         while !is_mounted(&root) {
             assert!(!process.has_ended(), "{}", process.finish().text());
+            assert!(Instant::now() < until, "it does not get mounted");
+            std::thread::sleep(Duration::from_millis(1));
         }
         process.terminate();
         process.finish().succeeds();

@@ -340,7 +340,6 @@ fn record(file_system: &FileSystem, flushes: Flushes, seed: u64) -> Option<Recor
     Some(Recording { device, history, moments, _scene: scene })
 }
 
-/// A number of the environment, or another one.
 /// Cuts the power, and returns what was found on each image.
 fn cut(file_system: &FileSystem, flushes: Flushes, survivors: Option<Survivors>, cuts: usize) -> Option<Vec<Result<(), Loss>>> {
     let seed = setting("ONEFOLD_POWER_CUT_SEED", 1);

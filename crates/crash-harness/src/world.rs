@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Bytes of a line of text, and of a chunk that a client cut.
 pub(crate) const LINE_BYTES: usize = 700;
 /// Filesystems commit only when a step says so: when that happens follows from the seed.
-pub(crate) const FS_OPTIONS: FsOptions = FsOptions { commit_interval: Duration::from_secs(86_400) };
+pub(crate) const FS_OPTIONS: FsOptions = FsOptions { commit_interval: Duration::from_secs(86_400), inode_cache_bytes: 8 << 10 };
 
 /// SplitMix64: small, seeded, the same everywhere.
 #[derive(Clone, Debug)]

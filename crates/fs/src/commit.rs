@@ -27,7 +27,7 @@ enum Content {
     Of(u64),
 }
 
-/// Who commits.
+/// The caller of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Anybody,
@@ -126,7 +126,7 @@ impl Filesystem {
         not_written.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// Errors: it is closed. Whoever opened it again since may have committed, and nothing older may follow. The caller
+    /// Errors: it is closed. A later open may have committed; an older commit must not follow it. The caller
     /// holds the lock of commits.
     fn check_may_commit(&self, by: By) -> Result<()> {
         let is_closed = self.is_closed.load(Ordering::Acquire) && by != By::Close;

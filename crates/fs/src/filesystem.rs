@@ -43,7 +43,7 @@ const CAPABILITIES: &[u8] = b"security.capability";
 pub struct FsOptions {
     /// What is not synced is stored after this time.
     pub commit_interval: Duration,
-    /// What inodes that are not dirty may take in memory. A [view](crate::Filesystems::view) of a snapshot has a part.
+    /// Memory limit for clean inodes, in bytes. A [view](crate::Filesystems::view) of a snapshot has a part.
     pub inode_cache_bytes: usize,
 }
 

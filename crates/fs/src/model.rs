@@ -2,7 +2,7 @@
 //! byte.
 
 use crate::testing::{FileStep, History, TreeModel};
-use crate::{Create, Filesystem, FsOptions, Kind, ROOT, Rename};
+use crate::{Create, Filesystem, FsOptions, Kind, ROOT, Rename, SetXattr};
 use onefold_blocks::testing::TestStore;
 use onefold_blocks::{MIN_BLOCK_BYTES, NewSpace, Owner, SpaceKind, Spaces, SpacesOptions};
 use onefold_ground::CrashPolicy;
@@ -147,7 +147,7 @@ fn a_file_that_took_the_place_of_another_is_whole_whenever_others_commit() {
     let mut real = Real::new();
     let new = Create { mode: 0o644, umask: 0, uid: 0, gid: 0 };
     let (other, _) = real.fs().create(ROOT, b"other", Kind::File, new).unwrap();
-    // A new name of nobody promises nothing.
+    // A rename to a fresh name gives no guarantee.
     let (first, _) = real.fs().create(ROOT, b"place", Kind::File, new).unwrap();
     real.fs().write(first, 0, &[0; 2800], false).unwrap();
     real.fs().sync().unwrap();

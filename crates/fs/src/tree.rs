@@ -201,7 +201,7 @@ impl Tree {
         self.cached_bytes -= self.inodes.insert(number, cached).map_or(0, |before| before.memory_bytes());
     }
 
-    /// Lets inodes go that are not dirty, until at most half of their limit is in use.
+    /// Evicts clean inodes, until at most half of their limit is in use.
     fn evict(&mut self) {
         let (mut clean_bytes, mut dirty_bytes) = (0, 0);
         self.inodes.retain(|number, cached| {

@@ -219,7 +219,7 @@ impl Filesystem for FileTree {
     }
 
     fn destroy(&mut self) {
-        // Whoever closed it knows.
+        // `close` has already reported this error.
         if let Err(error) = self.files.sync()
             && !matches!(error, FsError::Closed)
         {

@@ -78,7 +78,7 @@ pub enum MountError {
 
 /// What can be mounted.
 pub trait Tree: Filesystem {
-    /// Returns where the way to tell the kernel of changes is to be put before the first request. `None`: the tree does
+    /// Returns the slot for the kernel notifier before the first request. `None`: the tree does
     /// not use it.
     fn notices(&self) -> Option<Arc<OnceLock<Notifier>>> {
         None

@@ -139,14 +139,13 @@ impl Mounts {
         list.is_ending
     }
 
-    /// Unmounts a filesystem. Errors: files in it are open.
-    pub fn unmount(&self, name: &str, place: &Path) -> Result<()> {
+    /// Unmounts what was mounted last of a filesystem. Errors: it is not mounted, or files in it are open.
+    pub fn unmount(&self, name: &str) -> Result<()> {
         let mut list = self.now();
-        let is_it = |(filesystem, mounted): &(Arc<Filesystem>, Mounted)| filesystem.name() == name && mounted.place() == place;
-        if let Some(at) = list.mounts.iter().position(is_it) {
-            list.mounts[at].1.unmount().map_err(failure)?;
-            list.mounts.remove(at);
-        }
+        let at = list.mounts.iter().rposition(|(filesystem, _)| filesystem.name() == name);
+        let at = at.ok_or_else(|| Failure::failed(format!("filesystem {} is not mounted", printable(name.as_bytes()))))?;
+        list.mounts[at].1.unmount().map_err(failure)?;
+        list.mounts.remove(at);
         Ok(())
     }
 

@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 /// How often the store is tried again.
 const TRY_EVERY: Duration = Duration::from_millis(100);
 /// How long a daemon may start or stop before commands say that it has the store.
-const PATIENCE: Wait = Wait::AtMost(Span(5));
+pub const PATIENCE: Span = Span(30);
 
 /// An error that may say that another process has the store.
 pub trait InUse {
     /// Returns the holder. `None`: it is another error.
     fn holder(&self) -> Option<String>;
-    /// Returns whether it is a daemon.
+    /// Returns whether it may be a daemon that takes commands, or will.
     fn is_daemon(&self) -> bool {
         false
     }
@@ -37,7 +37,10 @@ impl InUse for EngineError {
     }
 
     fn is_daemon(&self) -> bool {
-        matches!(self, EngineError::Lock(LockError::Held { holder: Some(holder), .. }) if holder.command == SERVE)
+        let EngineError::Lock(LockError::Held { holder, .. }) = self else { return false };
+        // While it takes or leaves the lock, the file says nothing yet, and its command line is seen.
+        let of_line = |command: &str| ["onefold serve", "onefold mount"].contains(&command);
+        holder.as_ref().is_none_or(|holder| holder.command == SERVE || of_line(&holder.command))
     }
 }
 
@@ -94,10 +97,16 @@ impl<'a> Waiting<'a> {
         self.goes_on(error, self.wait)
     }
 
-    /// The same after a daemon was asked, if there is one, and takes no commands: it is starting or stopping, which is
-    /// worth a moment in any case.
+    /// Like [`goes_on_after`](Self::goes_on_after), but without `wait` it waits for a daemon that is starting or
+    /// stopping: one that was asked and takes no commands.
     pub fn outlasts(&mut self, error: &impl InUse) -> bool {
-        self.goes_on(error, self.wait.or(error.is_daemon().then_some(PATIENCE)))
+        self.goes_on(error, self.wait.or(error.is_daemon().then_some(Wait::AtMost(PATIENCE))))
+    }
+
+    /// Waits a moment. Errors: the command was stopped.
+    pub fn pause(&self) -> Result<(), Failure> {
+        std::thread::sleep(TRY_EVERY);
+        if (self.is_cancelled)() { Err(Failure::interrupted("stopped while the daemon was ending; nothing was done")) } else { Ok(()) }
     }
 
     fn goes_on(&mut self, error: &impl InUse, wait: Option<Wait>) -> bool {

@@ -1,4 +1,4 @@
-//! Who asks for something.
+//! Identifies the caller of a request.
 
 use fuser::Request;
 

@@ -201,7 +201,9 @@ fn a_change_of_the_content_takes_set_user_id_away_at_once_and_set_group_id_from_
         "file = os.open(sys.argv[1], os.O_RDWR); os.copy_file_range(file, file, 1, 0, 1)",
     ];
     for change in changes {
-        for (groups, mode, expected) in [(&[][..], 0o6777, 0o777), (&[], 0o6766, 0o766), (&[2000], 0o6766, 0o2766), (&[2000], 0o6777, 0o777)] {
+        for (groups, mode, expected) in
+            [(&[][..], 0o6777, 0o777), (&[], 0o6766, 0o766), (&[2000], 0o6766, 0o2766), (&[2000], 0o6777, 0o777)]
+        {
             fs::write(&path, "xx").unwrap();
             std::os::unix::fs::chown(&path, Some(0), Some(2000)).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();

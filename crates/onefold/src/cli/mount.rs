@@ -63,7 +63,7 @@ pub struct MountFs {
     pub is_read_only: bool,
 }
 
-/// What a daemon is to unmount again.
+/// Request to undo a mount.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct UnmountFs {
     /// The store, as typed.
@@ -71,7 +71,4 @@ pub struct UnmountFs {
     pub directory: PathBuf,
     /// Name of the filesystem.
     pub name: String,
-    /// Where it is: from the root.
-    #[serde(with = "super::any_path")]
-    pub place: PathBuf,
 }

@@ -308,7 +308,10 @@ fn on_store(request: Request, talk: Talk) -> Result<Exit> {
         match find_doer(command, &ground, &settings, &terminal)? {
             Ok(doer) => match doer.run(request, talk, &terminal)? {
                 Ran::Done(exit) => return Ok(exit),
-                Ran::NotBegun(again) => request = *again,
+                Ran::NotBegun(again) => {
+                    request = *again;
+                    waiting.pause()?;
+                }
             },
             Err(error) if waiting.outlasts(&error) => {}
             Err(error) if error.holder().is_some() => {

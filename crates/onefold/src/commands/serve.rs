@@ -17,7 +17,7 @@ use crate::settings::{FileMount, Iscsi, Nbd, Reclamation, Settings, parse_portal
 use crate::store::{SERVE, SETTINGS_FILE, Store, cannot_open, ground, read_settings};
 use crate::talk::Talk;
 use crate::units::{counted, printable, size};
-use crate::waiting::{InUse, Waiting};
+use crate::waiting::{InUse, PATIENCE, Waiting};
 use onefold_engine::{Engine, EngineError, Mode};
 use onefold_fs::Filesystems;
 use onefold_ground::Permissions;
@@ -43,16 +43,15 @@ pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
     let interrupt = Interrupt::default();
     let mut waiting = Waiting::until(options.store.wait, &interrupt, talk.quiet);
     let mode = mode(&settings);
-    let store = Store::open_with(ground(&options.store.directory)?, settings, mode, SERVE, &mut waiting)?;
+    // Commands wait for a daemon that will take them.
+    let name = if mode == Mode::ReadOnly { "serve --read-only" } else { SERVE };
+    let store = Store::open_with(ground(&options.store.directory)?, settings, mode, name, &mut waiting)?;
     serve(options, store, network, talk, None)
 }
 
 fn mode(settings: &Settings) -> Mode {
     if settings.nbd.read_only { Mode::ReadOnly } else { Mode::ReadWrite }
 }
-
-/// How long a mount waits for the process of another one, which may be starting or ending.
-const WHILE_BUSY: cli::Span = cli::Span(10);
 
 /// Serves one mount and commands until the mount is gone, or until a signal. `mounted` is called when it is there.
 /// While another process has the store, `ask` may have that one do it instead: then it returns how that ended.
@@ -71,7 +70,7 @@ pub(super) fn for_a_mount(
     settings.filesystems = vec![mount];
     let network = Network::of(&settings)?;
     let (ground, interrupt) = (ground(directory)?, Interrupt::default());
-    let mut waiting = Waiting::until(Some(cli::Wait::AtMost(WHILE_BUSY)), &interrupt, talk.quiet);
+    let mut waiting = Waiting::until(Some(cli::Wait::AtMost(PATIENCE)), &interrupt, talk.quiet);
     let engine = loop {
         match Engine::open(ground.clone(), settings.engine.clone(), mode(&settings), SERVE) {
             Ok(engine) => break engine,
@@ -146,10 +145,11 @@ fn serve(options: &Serve, store: Store, network: Network, talk: Talk, mounted: O
     let places = store.settings.filesystems.iter().map(|mount| mounts.mount(mount)).collect::<Result<Vec<_>>>();
     let host = Host::new(store.clone(), Daemon::new(Arc::clone(&exports), iscsi.clone(), Arc::clone(&mounts)));
     // Beside a read-only daemon, reading commands open the store themselves.
-    let control = if read_only { None } else { listen_for_commands(directory, &host) };
+    // A process that ends at once, because something is not mounted, takes no commands.
+    let control = if read_only || places.is_err() { None } else { listen_for_commands(directory, &host) };
     let backups = match &unfinished {
-        Some(unfinished) => BackupServer::start(directory, &host, &store.settings.backup, unfinished).map(Some),
-        None => Ok(None),
+        Some(unfinished) if places.is_ok() => BackupServer::start(directory, &host, &store.settings.backup, unfinished).map(Some),
+        _ => Ok(None),
     };
     drop(unfinished);
     let notifier = Notifier::of_environment();
@@ -191,6 +191,9 @@ fn serve(options: &Serve, store: Store, network: Network, talk: Talk, mounted: O
         Ok::<_, Failure>(metrics.map(|metrics| metrics.snapshot()).unwrap_or_default())
     });
     // Commands end before the store closes. Backups of clients that are not done are dropped.
+    if let Some(control) = &control {
+        control.refuse_new();
+    }
     host.stop();
     drop(control);
     drop(backups);

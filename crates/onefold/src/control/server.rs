@@ -20,7 +20,7 @@ const SESSIONS: usize = 64;
 /// The memory for their windows.
 const BUDGET_BYTES: u64 = 96 << 20;
 
-/// Serves the clients of the daemon on this machine. [`ControlServer::stop`] accepts no more and ends the sessions.
+/// Serves the clients of the daemon on this machine. Dropping it ends the sessions.
 pub struct ControlServer {
     directory: PathBuf,
     server: Server,
@@ -50,6 +50,11 @@ impl ControlServer {
             }
         })?;
         Ok(ControlServer { directory: directory.to_owned(), server, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Lets in no clients from now on.
+    pub fn refuse_new(&self) {
+        self.server.refuse_new();
     }
 
     /// Lets in no clients from now on if there are none. Returns whether it does.

@@ -257,6 +257,12 @@ impl Server {
         true
     }
 
+    /// Refuses new sessions from now on. Those that there are go on.
+    pub fn refuse_new(&self) {
+        let _sessions = self.0.sessions.lock();
+        self.0.stops.store(true, Ordering::Relaxed);
+    }
+
     /// Refuses new sessions from now on if there are none. Returns whether it does.
     pub fn stop_if_idle(&self) -> bool {
         let sessions = self.0.sessions.lock();

@@ -77,9 +77,10 @@ fn mounted_by(daemon: &control::Client, wanted: &MountFs, talk: Talk) -> Result<
         }
         return Ok(Some(Exit::Done));
     }
-    let undo = UnmountFs { directory: directory.clone(), name: name.clone(), place: place.clone() };
+    let undo = UnmountFs { directory: directory.clone(), name: name.clone() };
     let undone = match daemon.run(Request::UnmountFs(undo), talk, &terminal) {
-        Ok(_) => "it is unmounted again".to_owned(),
+        Ok(Ran::Done(Exit::Done) | Ran::NotBegun(_)) => "it is unmounted again".to_owned(),
+        Ok(Ran::Done(_)) => "it is mounted there still".to_owned(),
         Err(failure) => format!("it is mounted there still: {}", failure.message),
     };
     let why = format!("the daemon mounted it at {} in a mount namespace of its own, where this process does not see it", place.display());
@@ -144,7 +145,7 @@ impl StoreCommand for MountFs {
 
 impl StoreCommand for UnmountFs {
     fn name(&self) -> &'static str {
-        "mount"
+        "mount (undo)"
     }
 
     fn directory(&self) -> &Path {
@@ -161,6 +162,6 @@ impl StoreCommand for UnmountFs {
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         let daemon = session.daemon().ok_or_else(|| Failure::failed("only a daemon unmounts filesystems"))?;
-        daemon.mounts.unmount(&self.name, &self.place).map(|()| Exit::Done)
+        daemon.mounts.unmount(&self.name).map(|()| Exit::Done)
     }
 }
