@@ -26,10 +26,14 @@ SERVERS_CLIENTS ?= 64
 # Bytes of a generation, all clients together, of `bench-papers` (128GiB: that of the papers), and repetitions.
 PAPERS_SIZE ?= 1GiB
 PAPERS_RUNS ?= 3
-# The papers' experiments, by number.
-PAPERS = $(shell ls bench/papers/*.toml | sort -V)
+# The papers' experiments, by number. Those of mounted filesystems (E1) are of `bench-files`.
+PAPERS = $(shell ls bench/papers/e[03]-*.toml | sort -V)
+# Bytes that `bench-files` writes into each filesystem, repetitions, and where they are: on the disk to compare with.
+FILES_SIZE ?= 4GiB
+FILES_RUNS ?= 3
+FILES_DIR ?= /var/tmp
 
-.PHONY: help run demo test simulate lint bench bench-quick bench-papers bench-peers bench-servers fuzz mutations docs
+.PHONY: help run demo test simulate lint bench bench-quick bench-papers bench-files bench-peers bench-servers fuzz mutations docs
 
 help: ## Lists what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -93,6 +97,12 @@ bench-servers: ## Backups over a connection, other servers beside ours, then man
 	bench/peers/install "$${CARGO_TARGET_DIR:-target}"/peers servers
 	"$${CARGO_TARGET_DIR:-target}"/release/onefold-bench servers --size $(BENCH_BYTES) --runs $(SERVERS_RUNS) --delay $(SERVERS_DELAY) --programs "$${CARGO_TARGET_DIR:-target}"/peers/bin --out "$${CARGO_TARGET_DIR:-target}"/servers
 	"$${CARGO_TARGET_DIR:-target}"/release/onefold-bench servers --many $(SERVERS_CLIENTS) --out "$${CARGO_TARGET_DIR:-target}"/many
+
+bench-files: ## A mounted filesystem beside the disk's own and a passthrough (bindfs), as root: E1.1 to E1.4, trees of many files
+	$(CARGO) build --release --bin onefold --bin onefold-bench
+	"$${CARGO_TARGET_DIR:-target}"/release/onefold bench run bench/papers/e1-*.toml --size $(FILES_SIZE) --repetitions $(FILES_RUNS) --directory $(FILES_DIR) --out "$${CARGO_TARGET_DIR:-target}"/bench-files.json
+	"$${CARGO_TARGET_DIR:-target}"/release/onefold bench report "$${CARGO_TARGET_DIR:-target}"/bench-files.json --quiet --out "$${CARGO_TARGET_DIR:-target}"/bench-files.html
+	"$${CARGO_TARGET_DIR:-target}"/release/onefold-bench run --parts files --runs $(FILES_RUNS) --disk $(FILES_DIR)
 
 fuzz: ## Each fuzz target for a minute (nightly Rust, C++ compiler, cargo-fuzz)
 	tools/fuzz $(SECONDS_EACH) $(TARGET)
