@@ -387,7 +387,7 @@ fn a_login_that_is_decided_while_the_server_stops_gets_no_session() {
     assert!(wait_for(|| UnixStream::connect(&path).is_err()));
     answer.send(()).unwrap();
     let refused = connecting.join().unwrap();
-    assert!(matches!(refused, Err(TransportError::Refused { code: codes::BUSY, .. })), "{refused:?}");
+    assert!(matches!(refused, Err(TransportError::Refused { code: codes::SHUTDOWN, .. })), "{refused:?}");
     runtime.block_on(running).unwrap().unwrap();
     assert!(server.sessions().is_empty());
 }
