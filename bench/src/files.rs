@@ -210,7 +210,10 @@ pub fn measure(options: &Options, report: &mut Report) -> Result<()> {
             _ if text.starts_with('`') => Some(Aim::Below(1.5 * passthrough)),
             _ => None,
         };
-        report.add(format!("{text}: the disk's own"), native, unit);
+        // The kernel's own has no process.
+        if native.is_finite() {
+            report.add(format!("{text}: the disk's own"), native, unit);
+        }
         let floor = passthrough.is_finite().then_some(("passthrough", passthrough));
         report.add_beside(text.to_owned(), ours, unit, aim, floor);
     }
