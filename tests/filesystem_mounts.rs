@@ -22,6 +22,13 @@ fn create(scene: &Scene, name: &str, options: &[&str]) {
     scene.run([&["fs", "create", name], options].concat()).succeeds();
 }
 
+/// A store with the filesystem `files`. `None`: nothing can be mounted here.
+fn scene_with_files() -> Option<Scene> {
+    let scene = has_fuse().then(|| Scene::new(&[], ""))?;
+    create(&scene, "files", &[]);
+    Some(scene)
+}
+
 /// Unmounts it, and waits until its process has ended.
 #[track_caller]
 fn unmount(mut mounted: Served, place: &Path) {
@@ -256,11 +263,7 @@ fn what_was_synced_survives_a_killed_daemon_and_programs_get_errors_meanwhile() 
 
 #[test]
 fn a_dead_mount_is_taken_away_although_the_kernel_still_knows_its_root() {
-    if !has_fuse() {
-        return;
-    }
-    let scene = Scene::new(&[], "");
-    create(&scene, "files", &[]);
+    let Some(scene) = scene_with_files() else { return };
     let root = scene.path("files");
     fs::create_dir(&root).unwrap();
     let _place = MountPlace::new(&root);
@@ -449,11 +452,7 @@ assert os.pread(unlinked, 20, 0) == b"still there" and os.fstat(unlinked).st_nli
 
 #[test]
 fn a_signal_right_after_the_mount_leaves_no_dead_mount() {
-    if !has_fuse() {
-        return;
-    }
-    let scene = Scene::new(&[], "");
-    create(&scene, "files", &[]);
+    let Some(scene) = scene_with_files() else { return };
     let root = scene.path("files");
     fs::create_dir(&root).unwrap();
     let daemon = [&["serve"][..], &QUIET, &["--fs", "files=files"]].concat();

@@ -474,7 +474,7 @@ impl Filesystem for FileTree {
     fn readdirplus(&self, _: &Request, number: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         self.was_read(number);
         let time = if number.0 == DIRECTORY { SNAPSHOT_TIME } else { ALWAYS };
-        let mut failed = None;
+        let (mut failed, mut has_entries) = (None, false);
         let listed = self.list(handle, offset, &mut |file, next, kind, name| match self.listed(number, INodeNo(file), name, next) {
             Ok(attributes) => {
                 // The kernel counts all but these.
@@ -483,6 +483,7 @@ impl Filesystem for FileTree {
                 if is_full && is_counted {
                     self.forgotten(attributes.ino, 1);
                 }
+                has_entries |= !is_full;
                 !is_full
             }
             // It was removed meanwhile.
@@ -499,6 +500,8 @@ impl Filesystem for FileTree {
             }
         });
         match failed.map_or(listed, Err) {
+            // The kernel has to learn of what is counted. It asks for the rest, and gets the error then.
+            Err(_) if has_entries => reply.ok(),
             Ok(()) => reply.ok(),
             Err(error) => reply.error(error),
         }

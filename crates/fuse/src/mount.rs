@@ -78,8 +78,7 @@ pub enum MountError {
 
 /// What can be mounted.
 pub trait Tree: Filesystem {
-    /// Returns the slot for the kernel notifier before the first request. `None`: the tree does
-    /// not use it.
+    /// Returns the slot for the kernel notifier, which is filled before the first request. `None`: the tree needs none.
     fn notices(&self) -> Option<Arc<OnceLock<Notifier>>> {
         None
     }

@@ -1,7 +1,7 @@
 //! Checks before a run whether there is space for the stores of an experiment. They exist one at a time.
 
 use super::{Plan, Program, Result, RunError, Size, measure};
-use crate::spec::{Scaled, Spec, VariantSpec};
+use crate::spec::{Face, Scaled, Spec, VariantSpec};
 use onefold_traffic::Set;
 use std::path::{Path, PathBuf};
 
@@ -71,11 +71,13 @@ fn needed_bytes(variant: &VariantSpec, scaled: &Scaled) -> u64 {
             let stream = variant.stream_of(client, generation, scaled.size_bytes);
             let length = stream.length_bytes();
             written = written.saturating_add(length);
-            let is_copy = generation > 1 && (stream.set.copies() || variant.workload.repeat);
+            // The disk's own keeps each copy.
+            let keeps_copies = matches!(variant.run.face, Face::Disk | Face::Passthrough);
+            let is_copy = generation > 1 && (stream.set.copies() || variant.workload.repeat) && !keeps_copies;
             // About 2 % of a later generation is new, and more is stored again at the ends of its runs. Small
             // generations differ a lot from that.
             data = data.saturating_add(match stream.set {
-                Set::DuplicateBlocks => length / 64,
+                Set::DuplicateBlocks if !keeps_copies => length / 64,
                 _ if is_copy => length / 4,
                 _ => length,
             });

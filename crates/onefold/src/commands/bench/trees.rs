@@ -41,7 +41,7 @@ impl FilesystemService {
         let place = place(store)?;
         let options = Store { engine: store.engine.clone(), settings: settings.clone() }.filesystem_options();
         let filesystems = Filesystems::of(store.volumes.spaces().clone(), options);
-        if filesystems.open(NAME).is_err() {
+        if !filesystems.list().iter().any(|info| info.name == NAME) {
             filesystems.create(NAME, None, (0, 0)).map_err(|error| error.to_string())?;
         }
         let mounts = Mounts::new(filesystems, &store.directory.join("store"));
