@@ -364,6 +364,16 @@ struct Seen {
     held: u64,
 }
 
+impl Seen {
+    /// Returns whether everything was tried that the trial is there for.
+    fn is_much(&self) -> bool {
+        let is_much = self.comparisons > 100 && self.groups > 3 && self.unneeded > 100 && self.hanging > 10 && self.moved > 0;
+        let is_cut = self.ends > 20 && self.failed > 20 && self.rebuilt > 3 && self.quarantined > 20;
+        let is_marked = self.marked > 100 && self.reused > 100 && self.unmarked > 100 && self.interrupted > 10;
+        is_much && is_cut && is_marked && self.held > 0 && self.wanted_again > 3
+    }
+}
+
 /// Returns all chunks that are stored.
 fn stored(engine: &Engine) -> Result<Vec<Candidate>, Fault> {
     let (index, mut stored) = (engine.index().ok_or("the trial needs a chunk index")?, Vec::new());
@@ -624,54 +634,61 @@ fn run(world: &mut World, model: &mut Model, random: &mut Random, sets: &Mutex<S
 /// Runs random steps with crashes, failures and repairs among them, and compares after every step.
 pub fn agree_with_sets(profile: &'static Profile, usual_seeds: u64) {
     let mut seen = Seen::default();
-    let seeds = profile.each_case(usual_seeds, |case| {
-        let seed = case.seed;
-        let (mut random, sets) = (Random(seed ^ 0x11fe), Arc::<Mutex<Sets>>::default());
-        let mut model = Model::new("m");
-        let mut ground = case.create();
-        for round in 0..ROUNDS {
-            let must = |result: Result<(), Fault>, what: &str| must(result.map_err(|error| error.to_string()), case, what);
-            let mut world = open(case, &ground, &sets).unwrap();
-            must(settle(&world, &sets), "when opened");
-            run(&mut world, &mut model, &mut random, &sets, &mut seen);
-            assert_eq!(sets.lock().unwrap().wrong, None, "{case}, round {round}");
-            world.die();
-            ground = ground.restart(policy(seed + round));
-            let world = open(case, &ground, &sets).unwrap();
-            must(settle(&world, &sets), "after a crash");
-            must(compare(&world, &sets, &mut seen), "after a crash");
-            must(compare_marks(&world.engine, &sets, &mut seen, None), "after a crash");
-            must(refer_to_what_is_unneeded(&world, &sets, &mut seen), "when something unneeded is wanted again");
-            must(model.verify(&world, false).map_err(Fault::from), "after a crash");
-            must(check_clean(&world).map_err(Fault::from), "after a crash");
-            let storage = world.engine.storage();
-            let containers: Vec<ContainerId> = storage.containers().unwrap().iter().filter(|id| storage.is_sealed(*id)).collect();
-            drop(world);
-            ground = ground.restart(policy(seed + round + 1));
-            if round % 3 == 1 {
-                must(mark_with_damage(case, &ground, &sets, &containers, &mut random, &mut seen), "beside damage");
-                ground = ground.restart(CrashPolicy::KeepAll);
-            }
-            if round % 3 == 2 {
-                must(repair(case, &ground, &containers, &mut random, &mut seen), "in a repair");
-                // Repairs open the store with counts alone, which do not tell marks that chunks are somewhere else now.
-                must(lose_marks(&ground), "in a repair");
-                let world = open(case, &ground, &sets).unwrap();
-                must(settle_repaired(&world, &sets), "after a repair");
-                must(compare(&world, &sets, &mut seen), "after a repair");
-                must(compare_marks(&world.engine, &sets, &mut seen, None), "after a repair");
-                must(model.verify(&world, false).map_err(Fault::from), "after a repair");
-                must(check_clean(&world).map_err(Fault::from), "after a repair");
-                drop(world);
-                ground = ground.restart(CrashPolicy::KeepAll);
-            }
+    let seeds = profile.each_case(usual_seeds, |case| agree_in(case, &mut seen));
+    if !seeds.are_enough() {
+        return println!("{seen:?}");
+    }
+    // What happens depends on how threads take turns: what the seeds did not meet, a few more do.
+    seeds.further(6).each(|seed| {
+        if !seen.is_much() {
+            agree_in(Case { profile, seed }, &mut seen);
         }
-        seen.moved += sets.lock().unwrap().moved;
     });
     println!("{seen:?}");
-    let is_much = seen.comparisons > 100 && seen.groups > 3 && seen.unneeded > 100 && seen.hanging > 10 && seen.moved > 0;
-    let is_cut = seen.ends > 20 && seen.failed > 20 && seen.rebuilt > 3 && seen.quarantined > 20;
-    let is_marked =
-        seen.marked > 100 && seen.reused > 100 && seen.unmarked > 100 && seen.interrupted > 10 && seen.held > 0 && seen.wanted_again > 3;
-    assert!(is_much && is_cut && is_marked || !seeds.are_enough(), "little was tried: {seen:?}");
+    assert!(seen.is_much(), "little was tried: {seen:?}");
+}
+
+fn agree_in(case: Case, seen: &mut Seen) {
+    let seed = case.seed;
+    let (mut random, sets) = (Random(seed ^ 0x11fe), Arc::<Mutex<Sets>>::default());
+    let mut model = Model::new("m");
+    let mut ground = case.create();
+    for round in 0..ROUNDS {
+        let must = |result: Result<(), Fault>, what: &str| must(result.map_err(|error| error.to_string()), case, what);
+        let mut world = open(case, &ground, &sets).unwrap();
+        must(settle(&world, &sets), "when opened");
+        run(&mut world, &mut model, &mut random, &sets, seen);
+        assert_eq!(sets.lock().unwrap().wrong, None, "{case}, round {round}");
+        world.die();
+        ground = ground.restart(policy(seed + round));
+        let world = open(case, &ground, &sets).unwrap();
+        must(settle(&world, &sets), "after a crash");
+        must(compare(&world, &sets, seen), "after a crash");
+        must(compare_marks(&world.engine, &sets, seen, None), "after a crash");
+        must(refer_to_what_is_unneeded(&world, &sets, seen), "when something unneeded is wanted again");
+        must(model.verify(&world, false).map_err(Fault::from), "after a crash");
+        must(check_clean(&world).map_err(Fault::from), "after a crash");
+        let storage = world.engine.storage();
+        let containers: Vec<ContainerId> = storage.containers().unwrap().iter().filter(|id| storage.is_sealed(*id)).collect();
+        drop(world);
+        ground = ground.restart(policy(seed + round + 1));
+        if round % 3 == 1 {
+            must(mark_with_damage(case, &ground, &sets, &containers, &mut random, seen), "beside damage");
+            ground = ground.restart(CrashPolicy::KeepAll);
+        }
+        if round % 3 == 2 {
+            must(repair(case, &ground, &containers, &mut random, seen), "in a repair");
+            // Repairs open the store with counts alone, which do not tell marks that chunks are somewhere else now.
+            must(lose_marks(&ground), "in a repair");
+            let world = open(case, &ground, &sets).unwrap();
+            must(settle_repaired(&world, &sets), "after a repair");
+            must(compare(&world, &sets, seen), "after a repair");
+            must(compare_marks(&world.engine, &sets, seen, None), "after a repair");
+            must(model.verify(&world, false).map_err(Fault::from), "after a repair");
+            must(check_clean(&world).map_err(Fault::from), "after a repair");
+            drop(world);
+            ground = ground.restart(CrashPolicy::KeepAll);
+        }
+    }
+    seen.moved += sets.lock().unwrap().moved;
 }

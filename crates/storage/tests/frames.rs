@@ -91,9 +91,12 @@ fn m3_1_containers_of_frames_that_came_compressed_stay_within_their_size() {
     }
     scene.frames();
     let sealed = scene.store.statistics().sealed_containers;
+    // What raw chunks on the way will take is estimated, from a quarter on. So a container can be too long by what is
+    // on the way and one frame.
+    let most = u64::from(options().container_bytes) + options().in_flight_bytes as u64 + 9000;
     for container in scene.store.containers().unwrap().iter() {
         let file = scene.ground.open(&merges::path(container), Access::Read).unwrap();
-        assert!(file.len().unwrap() <= 40 << 10, "{}", file.len().unwrap());
+        assert!(file.len().unwrap() <= most, "{} bytes, and {most} are allowed", file.len().unwrap());
     }
     let stored = scene.store.statistics().stored_bytes;
     assert!(sealed <= stored / (32 << 10) * 3 / 2 + 2, "{sealed} containers for {stored} bytes");
