@@ -1,0 +1,199 @@
+//! Says who owns a partition of containers, and which containers in it are its own (`docs/format.md` section 5.11).
+//!
+//! Recovery takes a file that the owner's log does not name for a leftover of a crash, and removes it. That is right
+//! only for containers that the owner itself made. What an earlier owner sealed is in another log, or no longer in any.
+//! So the file says from which number on containers are the owner's, and recovery removes none before it.
+//!
+//! An adopter must do this, in this order:
+//! 1. Ensure that the earlier owner writes no more (a lock, a fence).
+//! 2. Bring that owner's containers to the end of its log, as its own opening would: only that log tells what is a
+//!    leftover there.
+//! 3. [Adopt](crate::ContainerStore::adopt) the partition, with a greater epoch.
+//! 4. Open it with its own log.
+//!
+//! A missing or damaged file is rebuilt at the end of an opening for writing. Until then it is unknown whose the
+//! containers are: none of them is removed, and all of them must fit the log. From then on they count as another
+//! owner's. A leftover among them stays, and `check` takes it for a damaged container, which `check --repair` gives up.
+
+use crate::containers::file;
+use crate::{ContainerId, Result, StorageError};
+use onefold_ground::{Ground, GroundError, checksum, parent, read_file, replace_file};
+use onefold_oplog::{Owned, Ownership};
+
+/// Bytes of the file.
+const OWNER_BYTES: usize = 24;
+
+/// The content of a partition's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Owner {
+    /// The greatest epoch that has opened the partition for writing.
+    epoch: u64,
+    /// Containers from this number on were made by this owner.
+    first: u32,
+}
+
+/// Returns the directory of these files. It lies beside that of the containers, which has containers only.
+fn owners(directory: &str) -> String {
+    match parent(directory) {
+        "" => "owners".to_owned(),
+        above => format!("{above}/owners"),
+    }
+}
+
+fn path(directory: &str, partition: u16) -> String {
+    format!("{}/{partition:04x}", owners(directory))
+}
+
+impl Owner {
+    fn write(self, ground: &dyn Ground, directory: &str, partition: u16) -> Result<()> {
+        let mut bytes = self.epoch.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&u64::from(self.first).to_le_bytes());
+        bytes.extend_from_slice(&checksum(&bytes).to_le_bytes());
+        Ok(replace_file(ground, &path(directory, partition), &bytes)?)
+    }
+
+    /// `Err` inside: why the file cannot be read.
+    fn read(ground: &dyn Ground, directory: &str, partition: u16) -> Result<std::result::Result<Owner, String>> {
+        let bytes = match read_file(ground, &path(directory, partition), OWNER_BYTES as u64) {
+            Ok(bytes) => bytes,
+            Err(error @ GroundError::TooLong { .. }) => return Ok(Err(error.to_string())),
+            Err(error) if error.is_not_found() => return Ok(Err(error.to_string())),
+            // It may be a loose cable: no reason to give up the content of the file.
+            Err(error) => return Err(error.into()),
+        };
+        let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        let parse = || {
+            let (epoch, first, sum) = (word(0)?, u32::try_from(word(8)?).ok()?, word(16)?);
+            (sum == checksum(&bytes[..16])).then_some(Owner { epoch, first })
+        };
+        Ok(parse().ok_or_else(|| format!("{}: its checksum or its length is wrong", ground.describe(&path(directory, partition)))))
+    }
+}
+
+/// Reads the file without ever changing it. If the device refuses the read, the content is unknown too.
+fn look(ground: &dyn Ground, directory: &str, partition: u16) -> Result<std::result::Result<Owner, String>> {
+    match Owner::read(ground, directory, partition) {
+        Err(StorageError::Ground(error)) if error.is_lasting() => Ok(Err(error.to_string())),
+        read => read,
+    }
+}
+
+/// Writes that nobody has opened a new partition yet.
+pub(crate) fn create(ground: &dyn Ground, directory: &str, partition: u16) -> Result<()> {
+    ground.create_directory(&owners(directory))?;
+    Owner { epoch: 0, first: 0 }.write(ground, directory, partition)
+}
+
+/// Makes a partition of another owner the partition of `owned`, whose containers have `first` and greater numbers.
+pub(crate) fn adopt(ground: &dyn Ground, directory: &str, owned: Owned, first: impl FnOnce() -> Result<u32>) -> Result<()> {
+    let partition = owned.number as u16;
+    if let Ok(stored) = Owner::read(ground, directory, partition)?
+        && stored.epoch >= owned.epoch
+    {
+        return Err(fenced(ground, directory, owned, stored.epoch));
+    }
+    let first = first()?;
+    ground.create_directory(&owners(directory))?;
+    Owner { epoch: owned.epoch, first }.write(ground, directory, partition)
+}
+
+/// The opened partitions, and what in them is their owner's.
+#[derive(Debug)]
+pub(crate) struct Owners {
+    /// Which partitions are opened, and how many there are.
+    ownership: Ownership,
+    /// By opened partition: containers from this number on were made by its owner. `None`: the file does not say.
+    firsts: Vec<Option<u32>>,
+}
+
+impl Owners {
+    /// Reads who owns the partitions. With `takes` they are opened for writing. A partition that was opened with a
+    /// greater epoch is refused; the others have this epoch from here on, durably. Files that say nothing are left for
+    /// [`rebuild`].
+    pub(crate) fn open(ground: &dyn Ground, directory: &str, ownership: &Ownership, takes: bool) -> Result<Owners> {
+        let mut firsts = Vec::with_capacity(ownership.owned().len());
+        for owned in ownership.owned() {
+            let partition = owned.number as u16;
+            let read = if takes { Owner::read } else { look }(ground, directory, partition)?;
+            match read {
+                Ok(stored) if takes && stored.epoch > owned.epoch => return Err(fenced(ground, directory, *owned, stored.epoch)),
+                Ok(stored) => {
+                    if takes && stored.epoch != owned.epoch {
+                        Owner { epoch: owned.epoch, ..stored }.write(ground, directory, partition)?;
+                    }
+                    firsts.push(Some(stored.first));
+                }
+                Err(why) => {
+                    if takes {
+                        tracing::warn!(why, "leftover containers of a partition are kept: its owner file cannot be read");
+                    }
+                    firsts.push(None);
+                }
+            }
+        }
+        Ok(Owners { ownership: ownership.clone(), firsts })
+    }
+
+    /// Returns the numbers of the opened partitions, ascending.
+    pub(crate) fn partitions(&self) -> impl Iterator<Item = u16> {
+        self.ownership.numbers().map(|number| number as u16)
+    }
+
+    /// Returns how many partitions the store has, opened or not.
+    pub(crate) fn total(&self) -> u32 {
+        self.ownership.total()
+    }
+
+    /// Returns the epoch of the owner of a container's partition. Returns 0 if the partition is not opened: nothing is
+    /// written there.
+    pub(crate) fn epoch_of(&self, container: ContainerId) -> u64 {
+        self.ownership.place(u32::from(container.partition())).map_or(0, |place| self.ownership.owned()[place].epoch)
+    }
+
+    /// Returns whether the owner of an opened partition made this container, or will: no earlier owner did. `None`:
+    /// unknown.
+    pub(crate) fn is_own(&self, container: ContainerId) -> Option<bool> {
+        let Some(place) = self.ownership.place(u32::from(container.partition())) else { return Some(false) };
+        self.firsts[place].map(|first| container.number() >= first)
+    }
+
+    /// Returns the opened partitions whose files do not say what is their owner's.
+    fn unknown(&self) -> impl Iterator<Item = &Owned> {
+        self.ownership.owned().iter().zip(&self.firsts).filter(|(_, first)| first.is_none()).map(|(owned, _)| owned)
+    }
+
+    /// Returns what is wrong with the files of the opened partitions.
+    pub(crate) fn damaged(&self, ground: &dyn Ground, directory: &str) -> Result<Vec<String>> {
+        let mut damaged = Vec::new();
+        for partition in self.partitions() {
+            damaged.extend(look(ground, directory, partition)?.err());
+        }
+        Ok(damaged)
+    }
+
+    /// Returns the greatest epoch that has opened a partition for writing, as far as readable.
+    pub(crate) fn greatest_epoch(&self, ground: &dyn Ground, directory: &str) -> Result<u64> {
+        let mut greatest = 0;
+        for partition in self.partitions() {
+            greatest = look(ground, directory, partition)?.map_or(greatest, |owner| greatest.max(owner.epoch));
+        }
+        Ok(greatest)
+    }
+
+    /// Rebuilds the files that say nothing: containers made from here on are the owner's. `next_number` knows their
+    /// numbers by partition. Call only when recovery has found nothing that contradicts the log. Otherwise the
+    /// containers that it checks then would count as another owner's at the next opening.
+    pub(crate) fn rebuild(&self, ground: &dyn Ground, directory: &str, next_number: impl Fn(u16) -> u32) -> Result<()> {
+        for owned in self.unknown() {
+            let partition = owned.number as u16;
+            ground.create_directory(&owners(directory))?;
+            Owner { epoch: owned.epoch, first: next_number(partition) }.write(ground, directory, partition)?;
+        }
+        Ok(())
+    }
+}
+
+fn fenced(ground: &dyn Ground, directory: &str, owned: Owned, stored_epoch: u64) -> StorageError {
+    let path = ground.describe(&file::partition_directory(directory, owned.number as u16));
+    StorageError::Fenced { path, stored_epoch, epoch: owned.epoch }
+}
