@@ -5,17 +5,23 @@
 //! This crate must never know who refers to a chunk, or how often.
 
 mod address;
+mod chunk;
+mod chunk_store;
 pub mod components;
 pub mod containers;
 mod error;
+mod prepared;
 
 pub use address::{Address, ContainerId, Origin};
+pub use chunk::{ChunkKind, MAX_CHUNK_BYTES, NewChunk, Slice};
+pub use chunk_store::{ChunkStore, ChunkWriter};
 pub use containers::{
-    Answering, CONTAINER_CHECKPOINT, CONTAINER_SEALED, CONTAINERS_MERGED, CachePolicy, Catalog, ChunkKind, ChunkRead, ChunkVisitor, Closed,
-    Codec, CommittedSlots, CompressedFrame, Compression, Compressor, ContainerRecord, ContainerReport, ContainerSet, ContainerStore,
-    FOOTER_BYTES, FORWARD_BYTES, FRAME_COMMITTED, FRAME_DATA, FileFigures, Footer, Forward, Frame, FrameError, FrameVisitor, GroupId,
-    HEADER_BYTES, Header, Homes, KnownChunks, MAX_CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAMES, MAX_GROUP_MEMBERS, MAX_SLOTS, Merge,
-    MergeStatistics, NewChunk, OpenChunks, ParityStatistics, Prepared, Repair, RepairedAndLost, Scope, ScrubThreads, Scrubbed,
-    ScrubbedParity, Slice, Slot, Statistics, StorageOptions, UnknownCompression, Unreadable, Writer, decompress_frame, stored_chunks,
+    Answering, CONTAINER_CHECKPOINT, CONTAINER_SEALED, CONTAINERS_MERGED, CachePolicy, Catalog, ChunkRead, ChunkVisitor, Closed, Codec,
+    CommittedSlots, CompressedFrame, Compression, Compressor, ContainerRecord, ContainerReport, ContainerSet, ContainerStore, FOOTER_BYTES,
+    FORWARD_BYTES, FRAME_COMMITTED, FRAME_DATA, FileFigures, Footer, Forward, Frame, FrameError, FrameVisitor, GroupId, HEADER_BYTES,
+    Header, Homes, KnownChunks, MAX_FRAME_BYTES, MAX_FRAMES, MAX_GROUP_MEMBERS, MAX_SLOTS, Merge, MergeStatistics, OpenChunks,
+    ParityStatistics, Repair, RepairedAndLost, ScrubThreads, Scrubbed, ScrubbedParity, Slot, Statistics, StorageOptions,
+    UnknownCompression, Unreadable, Writer, decompress_frame, stored_chunks,
 };
 pub use error::{Result, StorageError};
+pub use prepared::{Prepared, Scope};

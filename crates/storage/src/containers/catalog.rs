@@ -8,12 +8,10 @@
 
 use crate::address::decode_container;
 use crate::containers::file::HEADER_BYTES;
-use crate::{Address, Codec, ContainerId, Homes, Origin};
+use crate::{Address, ChunkKind, Codec, ContainerId, Homes, MAX_CHUNK_BYTES, Origin};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::{Reader, WireError, put_varint};
 
-/// Highest length of a chunk.
-pub const MAX_CHUNK_BYTES: usize = 16 << 20;
 /// Highest number of raw bytes in a frame: a frame that is one byte short of the largest `frame_bytes` takes one more
 /// chunk.
 pub const MAX_FRAME_BYTES: usize = 32 << 20;
@@ -21,30 +19,6 @@ pub const MAX_FRAME_BYTES: usize = 32 << 20;
 pub const MAX_SLOTS: usize = 65_535;
 /// Highest number of frames in a container.
 pub const MAX_FRAMES: usize = 65_535;
-
-/// What a chunk holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum ChunkKind {
-    /// User data.
-    Data = 0,
-    /// Pieces of a recipe.
-    Recipe = 1,
-    /// Entries of a directory.
-    Directory = 2,
-}
-
-impl ChunkKind {
-    /// Returns the kind with this number.
-    pub fn from_number(number: u8) -> Option<ChunkKind> {
-        Some(match number {
-            0 => ChunkKind::Data,
-            1 => ChunkKind::Recipe,
-            2 => ChunkKind::Directory,
-            _ => return None,
-        })
-    }
-}
 
 /// One chunk of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,9 @@
 //!
 //! A checkpoint only repeats what the log has of a container. It makes no chunk durable, and syncs nothing.
 
+use crate::Prepared;
 use crate::containers::open::{Cursor, OpenContainer, State};
-use crate::containers::prepare::{Change, Prepared};
+use crate::containers::prepare::Change;
 use crate::containers::records::{ContainerRecord, OpenChunks};
 use crate::containers::store::{ContainerStore, Shared};
 use crate::{Catalog, Result, StorageError};

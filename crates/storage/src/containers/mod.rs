@@ -92,7 +92,7 @@ mod workers;
 mod writer;
 
 pub use answering::Answering;
-pub use catalog::{Catalog, ChunkKind, Frame, MAX_CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAMES, MAX_SLOTS, Slot};
+pub use catalog::{Catalog, Frame, MAX_FRAME_BYTES, MAX_FRAMES, MAX_SLOTS, Slot};
 pub use compressed_frame::{CompressedFrame, FrameError, decompress_frame};
 pub use compression::{Codec, Compression, Compressor, UnknownCompression};
 pub use container_salvage::{Closed, Unreadable};
@@ -107,8 +107,7 @@ pub use known::KnownChunks;
 pub use merge::{Merge, MergeStatistics};
 pub use parity::MAX_MEMBERS as MAX_GROUP_MEMBERS;
 pub use placement::CommittedSlots;
-pub use prepare::{Prepared, Scope};
-pub use reader::Slice;
+pub(crate) use prepare::Change;
 pub use records::{
     CONTAINER_CHECKPOINT, CONTAINER_SEALED, CONTAINERS_MERGED, ContainerRecord, FRAME_COMMITTED, FRAME_DATA, OpenChunks, stored_chunks,
 };
@@ -117,4 +116,4 @@ pub use scrub::{ScrubThreads, Scrubbed};
 pub use statistics::{FileFigures, Statistics};
 pub use store::{ContainerStore, StorageOptions};
 pub use verify::{ChunkRead, ChunkVisitor, ContainerReport, FrameVisitor};
-pub use writer::{NewChunk, Writer};
+pub use writer::Writer;

@@ -7,49 +7,14 @@ use crate::components::STORAGE_WRITE;
 use crate::containers::job::Job;
 use crate::containers::open::{Cursor, OpenContainer, Seal, State};
 use crate::containers::records::{ContainerRecord, frame_committed, frame_data};
-use crate::containers::statistics::FileFigures;
 use crate::containers::store::{ContainerStore, Shared};
-use crate::{Address, ChunkKind, ContainerId, Result, Slot, StorageError};
+use crate::{Address, ChunkKind, ContainerId, Prepared, Result, Scope, Slot, StorageError};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{File, parent};
 use onefold_oplog::{Position, Record};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// What to make durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// All chunks. Those of open frames go into the log with their bytes. For a flush.
-    Everything,
-    /// Full frames only. For the background, to bound the unsynced data.
-    FullFrames,
-}
-
-/// Records for one log batch, and the chunks that they make durable. It is either
-/// [committed](ContainerStore::committed) or [abandoned](ContainerStore::abandoned). Dropping it abandons it.
-#[derive(Debug, Default)]
-#[must_use]
-pub struct Prepared {
-    /// For the log: all in one batch, in this order.
-    pub records: Vec<Record>,
-    /// The chunks that the log did not have before.
-    pub chunks: Vec<(Fingerprint, Address, ChunkKind)>,
-    /// Bytes of the full frames that the log did not have before, before compression.
-    pub raw_bytes: u64,
-    /// Bytes of these frames after compression.
-    pub stored_bytes: u64,
-    /// The files of the containers that it seals.
-    pub sealed: FileFigures,
-    pub(crate) changes: Vec<Change>,
-}
-
-impl Prepared {
-    /// Returns whether there is nothing to log.
-    pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
-    }
-}
 
 /// What the log will have of one container.
 #[derive(Debug)]

@@ -13,48 +13,12 @@ use crate::containers::file;
 use crate::containers::frame_cache::{Needed, Share};
 use crate::containers::open::{Found, OpenContainer};
 use crate::containers::store::{ContainerStore, Shared};
-use crate::{Address, Catalog, Codec, ContainerId, Frame, Origin, Result, Slot, StorageError};
+use crate::{Address, Catalog, Codec, ContainerId, Frame, Origin, Result, Slice, Slot, StorageError};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, File, GroundError, checksum};
 use std::borrow::Cow;
-use std::fmt;
 use std::io;
-use std::ops::{Deref, Range};
 use std::sync::Arc;
-
-/// The bytes of a chunk: a part of a decompressed frame that others may share.
-#[derive(Clone)]
-pub struct Slice {
-    frame: Arc<Vec<u8>>,
-    range: Range<usize>,
-}
-
-impl Slice {
-    /// Call only when `range` lies within `frame`.
-    pub(crate) fn new(frame: Arc<Vec<u8>>, range: Range<usize>) -> Slice {
-        debug_assert!(range.start <= range.end && range.end <= frame.len());
-        Slice { frame, range }
-    }
-
-    pub(crate) fn from_vec(bytes: Vec<u8>) -> Slice {
-        let range = 0..bytes.len();
-        Slice { frame: Arc::new(bytes), range }
-    }
-}
-
-impl Deref for Slice {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.frame[self.range.clone()]
-    }
-}
-
-impl fmt::Debug for Slice {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} bytes", self.len())
-    }
-}
 
 /// Neighbouring frames are read together up to this many bytes,
 const RUN_BYTES: u64 = 4 << 20;

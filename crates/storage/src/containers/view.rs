@@ -1,15 +1,45 @@
-//! The containers as a [`View`] of the log.
-//!
-//! They are the only view that the log's records are made from. [`prepare`](ContainerStore::prepare) writes chunks
-//! first and says what the log must hold, and [`committed`](ContainerStore::committed) hears of it. So a live batch
-//! brings nothing new here; only a replay does.
+//! The containers as a [`ChunkStore`].
 
-use crate::StorageError;
 use crate::containers::store::ContainerStore;
-use onefold_oplog::{Effects, PartitionClass, Position, Pressure, View};
+use crate::containers::writer::Writer;
+use crate::{
+    Address, ChunkStore, ChunkWriter, CommittedSlots, CompressedFrame, ContainerId, ContainerSet, NewChunk, Origin, Prepared, Result,
+    Scope, Slice, Slot,
+};
+use onefold_fingerprint::Fingerprint;
+use onefold_oplog::{Effects, PartitionClass, Position, Pressure};
+use std::sync::Arc;
 
-impl<E: From<StorageError>> View<E> for ContainerStore {
-    fn apply(&self, _end: Position, effects: &Effects<'_>) -> Result<(), E> {
+impl ChunkStore for ContainerStore {
+    fn new_writer(self: Arc<Self>) -> Box<dyn ChunkWriter> {
+        Box::new(ContainerStore::writer(&self))
+    }
+
+    fn load(&self, wanted: &[(Address, Fingerprint)], out: &mut Vec<Slice>) -> Result<()> {
+        ContainerStore::load(self, wanted, out)
+    }
+
+    fn load_short(&self, wanted: &[(Address, Fingerprint)], out: &mut Vec<Slice>) -> Result<()> {
+        ContainerStore::load_short(self, wanted, out)
+    }
+
+    fn prepare(&self, scope: Scope) -> Result<Prepared> {
+        ContainerStore::prepare(self, scope)
+    }
+
+    fn committed(&self, prepared: Prepared, start: Position, end: Position) {
+        ContainerStore::committed(self, prepared, start, end);
+    }
+
+    fn abandoned(&self, prepared: Prepared) {
+        ContainerStore::abandoned(self, prepared);
+    }
+
+    fn unsynced_bytes(&self) -> u64 {
+        ContainerStore::unsynced_bytes(self)
+    }
+
+    fn apply(&self, _end: Position, effects: &Effects<'_>) -> Result<()> {
         let own = effects.replayed.iter().filter(|record| record.partition.class == PartitionClass::Container);
         for record in own {
             self.replay(effects.start, record)?;
@@ -17,10 +47,13 @@ impl<E: From<StorageError>> View<E> for ContainerStore {
         Ok(())
     }
 
-    /// Returns the start of the oldest batch that is needed here. [`ContainerStore::trim_point`] has the last word, as
-    /// a merge may begin meanwhile.
+    fn recovered(&self, log_start: Position, log_end: Position) -> Result<()> {
+        ContainerStore::recovered(self, log_start, log_end)
+    }
+
+    /// [`ContainerStore::trim_point`] has the last word, as a merge may begin meanwhile.
     fn position(&self) -> Position {
-        self.oldest_needed().unwrap_or_else(|| View::<E>::required_end(self))
+        self.oldest_needed().unwrap_or_else(|| self.required_end())
     }
 
     fn required_end(&self) -> Position {
@@ -33,14 +66,58 @@ impl<E: From<StorageError>> View<E> for ContainerStore {
 
     /// Replaces the files of merged containers. If that fails (a full disk), only the log waits for it, and a later
     /// step retries it.
-    fn step(&self) -> Result<bool, E> {
+    fn step(&self) -> Result<bool> {
         self.shared.finish_or_warn();
         Ok(false)
     }
 
-    /// Does nothing: steps do everything that can be done here. Open containers advance through the log, by
-    /// [`ContainerStore::checkpoint_before`].
-    fn catch_up(&self, _: &dyn Fn() -> bool) -> Result<(), E> {
-        Ok(())
+    fn checkpoint_before(&self, position: Position) -> Result<Prepared> {
+        ContainerStore::checkpoint_before(self, position)
+    }
+
+    fn trim_point(&self, target: Position) -> Position {
+        ContainerStore::trim_point(self, target)
+    }
+
+    fn release_room(&self) {
+        ContainerStore::release_room(self);
+    }
+
+    fn units(&self) -> Result<ContainerSet> {
+        self.containers()
+    }
+
+    fn unit_of(&self, origin: Origin) -> Result<ContainerId> {
+        self.container_of(origin)
+    }
+
+    fn has_chunks_of(&self, origin: Origin) -> Result<bool> {
+        self.has_file(origin)
+    }
+
+    fn chunks_beside(&self, origin: Origin) -> Result<(ContainerId, Vec<(Address, Slot)>)> {
+        self.slots_beside(origin)
+    }
+
+    fn committed_slots(&self) -> CommittedSlots {
+        ContainerStore::committed_slots(self)
+    }
+
+    fn as_containers(self: Arc<Self>) -> Option<Arc<ContainerStore>> {
+        Some(self)
+    }
+}
+
+impl ChunkWriter for Writer {
+    fn be_sequential(&mut self) {
+        self.is_sequential = true;
+    }
+
+    fn append(&mut self, chunks: &[NewChunk<'_>]) -> Result<Vec<Address>> {
+        Writer::append(self, chunks)
+    }
+
+    fn append_frame(&mut self, chunks: &[NewChunk<'_>], frame: &CompressedFrame<'_>) -> Result<Vec<Address>> {
+        Writer::append_frame(self, chunks, frame)
     }
 }

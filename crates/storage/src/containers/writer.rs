@@ -5,29 +5,17 @@ use crate::containers::job::Job;
 use crate::containers::open::{Fit, Limits, OpenContainer, Stopped};
 use crate::containers::placement::Next;
 use crate::containers::store::{ContainerStore, Shared};
-use crate::{Address, ChunkKind, Codec, CompressedFrame, ContainerId, HEADER_BYTES, Header, MAX_CHUNK_BYTES, Result, StorageError};
-use onefold_fingerprint::Fingerprint;
+use crate::{Address, Codec, CompressedFrame, ContainerId, HEADER_BYTES, Header, MAX_CHUNK_BYTES, NewChunk, Result, StorageError};
 use onefold_ground::{Access, File};
 use onefold_oplog::Position;
 use std::sync::Arc;
-
-/// A chunk to store.
-#[derive(Clone, Copy, Debug)]
-pub struct NewChunk<'a> {
-    /// Its name.
-    pub fingerprint: Fingerprint,
-    /// What it holds.
-    pub kind: ChunkKind,
-    /// Its bytes, at most [`MAX_CHUNK_BYTES`].
-    pub data: &'a [u8],
-}
 
 /// A writing stream. Dropping it leaves its container to the next stream.
 #[derive(Debug)]
 pub struct Writer {
     store: Arc<ContainerStore>,
     container: Option<Arc<OpenContainer>>,
-    is_sequential: bool,
+    pub(crate) is_sequential: bool,
 }
 
 impl ContainerStore {

@@ -1,0 +1,40 @@
+//! What a chunk store makes durable in one batch of the log.
+
+use crate::{Address, ChunkKind, FileFigures, containers};
+use onefold_fingerprint::Fingerprint;
+use onefold_oplog::Record;
+
+/// What to make durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All chunks. Those of open frames go into the log with their bytes. For a flush.
+    Everything,
+    /// Full frames only. For the background, to bound the unsynced data.
+    FullFrames,
+}
+
+/// Records for one log batch, and the chunks that they make durable. It is either
+/// [committed](crate::ChunkStore::committed) or [abandoned](crate::ChunkStore::abandoned). Dropping it abandons it.
+#[derive(Debug, Default)]
+#[must_use]
+pub struct Prepared {
+    /// For the log: all in one batch, in this order.
+    pub records: Vec<Record>,
+    /// The chunks that the log did not have before.
+    pub chunks: Vec<(Fingerprint, Address, ChunkKind)>,
+    /// Bytes of the full frames that the log did not have before, before compression.
+    pub raw_bytes: u64,
+    /// Bytes of these frames after compression.
+    pub stored_bytes: u64,
+    /// The files of the containers that it seals.
+    pub sealed: FileFigures,
+    /// What the log will have of containers.
+    pub(crate) changes: Vec<containers::Change>,
+}
+
+impl Prepared {
+    /// Returns whether there is nothing to log.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+}
