@@ -318,8 +318,8 @@ fn repair(case: Case, disk: &SimulatedGround, containers: &[ContainerId], random
 fn stored_metadata(world: &World) -> Result<BTreeSet<Fingerprint>, Fault> {
     let storage = world.engine.storage();
     let mut found = BTreeSet::new();
-    for container in storage.containers()?.iter() {
-        let metadata = storage.slots(container)?.into_iter().filter(|(_, slot)| slot.kind != onefold_storage::ChunkKind::Data);
+    for container in storage.units()?.iter() {
+        let metadata = storage.chunks_of(container)?.into_iter().filter(|(_, slot)| slot.kind != onefold_storage::ChunkKind::Data);
         for (address, slot) in metadata {
             if world.engine.locate(&slot.fingerprint)? == Some(address) {
                 found.insert(slot.fingerprint);
@@ -668,7 +668,7 @@ fn agree_in(case: Case, seen: &mut Seen) {
         must(refer_to_what_is_unneeded(&world, &sets, seen), "when something unneeded is wanted again");
         must(model.verify(&world, false).map_err(Fault::from), "after a crash");
         must(check_clean(&world).map_err(Fault::from), "after a crash");
-        let storage = world.engine.storage();
+        let storage = world.engine.containers().unwrap();
         let containers: Vec<ContainerId> = storage.containers().unwrap().iter().filter(|id| storage.is_sealed(*id)).collect();
         drop(world);
         ground = ground.restart(policy(seed + round + 1));

@@ -142,9 +142,10 @@ fn prune(world: &mut World, _: &mut Model, random: &mut Random, _: usize) -> Res
     nothing_is_damaged(world, &report.problems)?;
     if is_alone && report.is_complete && max_unused == 0.0 {
         let mut left = 0;
-        world
-            .engine
-            .for_each_dead(&mut |container, dead| left += if world.engine.storage().is_sealed(container) { dead.bytes } else { 0 })?;
+        world.engine.for_each_dead(&mut |container, dead| {
+            let is_sealed = world.engine.containers().is_some_and(|containers| containers.is_sealed(container));
+            left += if is_sealed { dead.bytes } else { 0 };
+        })?;
         assert_eq!(left, 0, "dead chunks were left in sealed containers");
     }
     // Beside others, a second container of the same group may be lost at the same time, or a merge may give up its
@@ -155,7 +156,7 @@ fn prune(world: &mut World, _: &mut Model, random: &mut Random, _: usize) -> Res
 /// Makes parity, then takes the file of one container away: it comes back, from parity.
 fn lose_a_container(world: &World, random: &mut Random) -> Result<(), Fault> {
     world.engine.make_parity(true, &|| true)?;
-    let storage = world.engine.storage();
+    let Some(storage) = world.engine.containers() else { return Ok(()) };
     let containers = storage.containers()?;
     let lost = containers.iter().nth(random.below(containers.len().max(1) as u64) as usize);
     let Some(lost) = lost.filter(|lost| storage.is_sealed(*lost)) else { return Ok(()) };

@@ -34,7 +34,7 @@ impl Witness {
 
     /// Looks at a store that was just opened.
     pub fn begin(&mut self, world: &World) {
-        self.open_before = world.engine.storage().statistics().open_containers;
+        self.open_before = world.engine.containers().map_or(0, |containers| containers.statistics().open_containers);
         let count = &mut |_: &[u8], value: &[u8]| {
             let layer = Layer::decode(u32::MAX, value).expect("it was read when the volumes were opened");
             self.meet(Sight::LayerUnderWay, u64::from(layer.is_dropped || layer.merging.is_some()));
@@ -59,7 +59,7 @@ impl Witness {
         let index = world.engine.index().map(|index| index.statistics()).unwrap_or_default();
         self.meet(Sight::Sweep, index.sweeps);
         self.meet(Sight::Growth, index.growths);
-        let storage = world.engine.storage().statistics();
+        let storage = world.engine.containers().map(|containers| containers.statistics()).unwrap_or_default();
         self.meet(Sight::Seal, storage.sealed_containers);
         self.meet(Sight::Supplied, storage.came_frames);
         let _ = world.engine.for_each_dead(&mut |_, _| self.meet(Sight::Dead, 1));
@@ -123,9 +123,9 @@ pub fn nothing_twice(world: &World) -> Result<(), String> {
     }
     let storage = world.engine.storage();
     let mut seen = HashSet::new();
-    for container in storage.containers().map_err(|error| error.to_string())?.iter() {
+    for container in storage.units().map_err(|error| error.to_string())?.iter() {
         let dead = world.engine.dead_slots(container).map_err(|error| error.to_string())?;
-        let slots = storage.slots(container).map_err(|error| error.to_string())?;
+        let slots = storage.chunks_of(container).map_err(|error| error.to_string())?;
         for (_, (_, slot)) in slots.into_iter().enumerate().filter(|(number, _)| !dead.contains(*number)) {
             if !seen.insert((slot.fingerprint, slot.kind != ChunkKind::Data)) {
                 return Err(format!("chunk {} is stored twice", slot.fingerprint));

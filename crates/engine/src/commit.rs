@@ -209,7 +209,11 @@ impl Engine {
                 result => return result,
             }
         }
-        commit(if self.storage.has_pending_merges() { Log::commit } else { Log::commit_beyond_limit })
+        commit(if self.containers.as_ref().is_some_and(|containers| containers.has_pending_merges()) {
+            Log::commit
+        } else {
+            Log::commit_beyond_limit
+        })
     }
 
     /// Returns whether transactions wait for a flush.
@@ -408,7 +412,7 @@ impl Engine {
 
     /// Returns all views.
     pub(crate) fn views(&self) -> impl Iterator<Item = (&'static Component, &dyn View<EngineError>)> {
-        let containers: (&'static Component, &dyn View<EngineError>) = (&STORAGE_WRITE, &*self.storage);
+        let containers: (&'static Component, &dyn View<EngineError>) = (&STORAGE_WRITE, &self.storage_view);
         std::iter::once(containers).chain(self.indexes())
     }
 

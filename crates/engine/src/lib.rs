@@ -75,7 +75,7 @@ use onefold_ground::{Ground, Holder, LockGuard, Reserve};
 use onefold_index::ChunkIndex;
 use onefold_index::ObjectIndex;
 use onefold_oplog::{Log, Position};
-use onefold_storage::ContainerStore;
+use onefold_storage::{ChunkStore, ChunkView, ContainerStore};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -95,7 +95,11 @@ pub struct Engine {
     /// What this opening holds if it reads beside a writer.
     reading: read::snapshot::Reading,
     chunker: Arc<dyn Chunker>,
-    storage: Arc<ContainerStore>,
+    storage: Arc<dyn ChunkStore>,
+    /// The same as a view.
+    storage_view: ChunkView,
+    /// The same, if it is a store of containers.
+    containers: Option<Arc<ContainerStore>>,
     lookup: lookup::Lookup,
     objects: Arc<ObjectIndex>,
     log: Log,
@@ -201,9 +205,23 @@ impl Engine {
         &self.objects
     }
 
-    /// Returns the containers, for check and statistics.
-    pub fn storage(&self) -> &Arc<ContainerStore> {
+    /// Returns the chunk store, for check and statistics.
+    pub fn storage(&self) -> &Arc<dyn ChunkStore> {
         &self.storage
+    }
+
+    /// Returns the containers, if the chunk store keeps chunks in containers: for what only containers have.
+    pub fn containers(&self) -> Option<&Arc<ContainerStore>> {
+        self.containers.as_ref()
+    }
+
+    /// Returns the containers. Errors: the store has none, and so nothing that is made of containers.
+    pub(crate) fn need_containers(&self) -> Result<&Arc<ContainerStore>> {
+        let none = || EngineError::Invalid {
+            what: "containers".into(),
+            why: format!("a store of profile `{}` has none", self.descriptor.profile),
+        };
+        self.containers.as_ref().ok_or_else(none)
     }
 
     /// Returns the ground: the files below the store.

@@ -201,7 +201,7 @@ impl Engine {
         sorted.sort_unstable_by_key(|chunk| chunk.address);
         for run in sorted.chunk_by(|one, next| one.address.origin() == next.address.origin()) {
             // Another file may have them. A file that cannot be read has no slots.
-            let Ok((container, slots)) = self.storage.slots_beside(run[0].address) else { continue };
+            let Ok((container, slots)) = self.storage.chunks_beside(run[0].address.origin()) else { continue };
             let of_bytes = bytes_of(&slots);
             let wanted: HashSet<(Address, Fingerprint)> = run.iter().map(|chunk| (chunk.address, chunk.fingerprint)).collect();
             for (number, (address, slot)) in slots.iter().enumerate() {
@@ -219,7 +219,7 @@ impl Engine {
     pub fn give_up_container(&self, container: ContainerId) -> Result<()> {
         let _one = self.reclaiming.alone();
         if !self.is_rehearsal() {
-            self.storage.keep_number(container)?;
+            self.need_containers()?.keep_number(container)?;
         }
         self.commit_settled(&mut || {
             let dead = DeadSlots::read(&self.objects, container)?;
@@ -238,13 +238,13 @@ impl Engine {
         if !before.is_given_up() {
             return Ok(false);
         }
-        let Ok(catalog) = self.storage.catalog(container) else { return Ok(false) };
+        let Ok(catalog) = self.need_containers()?.catalog(container) else { return Ok(false) };
         let is_exact = self.descriptor.profile.is_exact();
         let mut dead = DeadSlots::default();
         let mut has_alive = false;
         // If another file has the chunks of this id, there is nothing to note.
         if catalog.container == container {
-            let slots = self.storage.slots(container)?;
+            let slots = self.storage.chunks_of(container)?;
             dead.of_bytes = bytes_of(&slots);
             for (number, (address, slot)) in slots.iter().enumerate() {
                 if is_exact || self.quarantine.get(&slot.fingerprint, *address)?.is_some() {
@@ -276,10 +276,10 @@ impl Engine {
         self.flush_before_repair()?;
         let _one = self.reclaiming.alone();
         if self.descriptor.profile.is_exact() {
-            return self.commit_settled(&mut || Ok(Settled { files: Some(Some(self.storage.count_files()?)), ..Settled::default() }));
+            return self.commit_settled(&mut || Ok(Settled { files: Some(self.count_files()?), ..Settled::default() }));
         }
         let mut count = 0;
-        for container in self.storage.containers()?.iter() {
+        for container in self.storage.units()?.iter() {
             match self.contents(container) {
                 Ok(Some(Contents { container: file, slots, dead })) if file == container => {
                     count += (0..slots.len()).filter(|slot| !dead.contains(*slot)).count() as i64;
@@ -290,7 +290,7 @@ impl Engine {
             }
         }
         self.commit_settled(&mut || {
-            let (chunks, files) = (count - self.totals.lock().chunks as i64, Some(Some(self.storage.count_files()?)));
+            let (chunks, files) = (count - self.totals.lock().chunks as i64, Some(self.count_files()?));
             Ok(Settled { chunks, files, ..Settled::default() })
         })
     }
@@ -318,7 +318,7 @@ impl Engine {
         let mut places: HashMap<(Address, Fingerprint), (ContainerId, u64, usize, u32)> = HashMap::new();
         let origins: HashSet<Origin> = chunks.iter().map(|chunk| chunk.address.origin()).collect();
         for origin in origins {
-            let (container, slots) = self.storage.slots_beside(origin)?;
+            let (container, slots) = self.storage.chunks_beside(origin)?;
             let of_bytes = bytes_of(&slots);
             let numbered = slots.iter().enumerate().filter(|(_, (address, _))| address.origin() == origin);
             places.extend(

@@ -84,14 +84,14 @@ const CANDIDATE_RUNS: usize = 64;
 impl Engine {
     /// Returns the bytes of all stored chunks before compression, as of the last flush, plus those of open frames.
     pub fn unique_bytes(&self) -> u64 {
-        let open = self.storage.statistics().open_frame_bytes;
+        let open = self.storage.open_bytes();
         self.totals.lock().raw_bytes + open
     }
 
     /// Returns the bytes of all stored chunks after compression, as of the last flush, plus the raw bytes of open
     /// frames.
     pub fn stored_bytes(&self) -> u64 {
-        let open = self.storage.statistics().open_frame_bytes;
+        let open = self.storage.open_bytes();
         self.totals.lock().stored_bytes + open
     }
 
@@ -153,16 +153,15 @@ impl Engine {
 
     /// Returns the current figures.
     pub fn statistics(&self) -> Result<Statistics> {
-        let storage = self.storage.statistics();
+        let open_bytes = self.storage.open_bytes();
         // Without counts, only a survey tells.
         let counts = self.descriptor.profile.counts();
         let index = self.lookup.index();
         let unused = index.filter(|_| counts).map_or(Ok((0, false)), |index| index.count_unused(CANDIDATE_RUNS));
         let (candidates, candidates_are_all) = unused?;
-        let parity = self.storage.parity_statistics()?;
+        let parity = self.containers.as_ref().map_or(Ok(Default::default()), |containers| containers.parity_statistics())?;
         let totals = *self.totals.lock();
-        let files = totals.files.map_or_else(|| self.storage.count_files(), Ok)?;
-        let (unsealed_containers, unsealed_bytes) = self.storage.unsealed_files()?;
+        let usage = self.storage.usage(totals.files)?;
         let index = index.map(|index| index.statistics()).unwrap_or_default();
         let is_sampled = self.lookup.sampled().is_some();
         let Figures { hooks, tally } = self.hook_figures()?;
@@ -172,9 +171,9 @@ impl Engine {
             quarantined_chunks,
             quarantined_bytes,
             chunks: totals.chunks,
-            containers: files.containers + unsealed_containers,
-            unique_bytes: totals.raw_bytes + storage.open_frame_bytes,
-            stored_bytes: totals.stored_bytes + storage.open_frame_bytes,
+            containers: usage.units,
+            unique_bytes: totals.raw_bytes + open_bytes,
+            stored_bytes: totals.stored_bytes + open_bytes,
             dead_bytes: totals.dead_bytes,
             candidates,
             candidates_are_all,
@@ -183,10 +182,7 @@ impl Engine {
             repaired_containers: self.repaired_containers(),
             reserve_bytes,
             reserve_in_use: (self.mode == Mode::ReadWrite).then(|| self.is_reserve_in_use()),
-            disk_bytes: files.bytes()
-                + unsealed_bytes
-                + self.storage.parity_bytes()?
-                + other_bytes(&*self.ground)?.saturating_sub(reserve_bytes),
+            disk_bytes: usage.disk_bytes + other_bytes(&*self.ground)?.saturating_sub(reserve_bytes),
             log_bytes: self.log.used_bytes(),
             index_memory_bytes: index.auxiliary_bytes + index.filter_bytes,
             index_filter_bytes: index.filter_bytes,
@@ -310,10 +306,15 @@ impl Engine {
             self.totals.lock().files
         };
         let before = counted();
-        let found = self.storage.count_files()?;
+        let Some(found) = self.count_files()? else { return Ok(None) };
         Ok(before
             .filter(|before| *before != found && counted() == Some(*before))
             .map(|before| format!("{before:?} counted, {found:?} there")))
+    }
+
+    /// Counts the files of containers, if there are containers.
+    pub(crate) fn count_files(&self) -> Result<Option<FileFigures>> {
+        Ok(self.containers.as_ref().map(|containers| containers.count_files()).transpose()?)
     }
 }
 

@@ -70,7 +70,7 @@ fn chunks_that_lie_together_are_read_together() {
     let pieces = write(&mut engine.stream(), &data, 256 << 10);
     engine.flush().unwrap();
     // All frames are full and in the file, except the last one.
-    let frames = engine.storage().statistics().frames;
+    let frames = engine.containers().unwrap().statistics().frames;
     assert!(frames > 100 && ground.exists("containers/0000/00000").unwrap());
     let before = ground.reads();
     assert!(read(&engine, &pieces).unwrap() == data);

@@ -127,7 +127,7 @@ fn memory_stays_within_its_bounds() {
     for round in 0..60u64 {
         all.push(write(&mut stream, &bytes(round, 50_000), SLICE));
         engine.flush().unwrap();
-        let containers = engine.storage().statistics();
+        let containers = engine.containers().unwrap().statistics();
         assert!(containers.in_flight_bytes <= (64 << 10) + (8 << 10), "{} bytes in flight", containers.in_flight_bytes);
         let index = engine.index().unwrap().statistics();
         assert!(index.auxiliary_bytes <= 2 * (64 << 10) + (16 << 10), "{} bytes of auxiliary index", index.auxiliary_bytes);
@@ -135,7 +135,7 @@ fn memory_stays_within_its_bounds() {
     engine.maintain(true).unwrap();
     for (round, pieces) in all.iter().enumerate() {
         assert!(read(&engine, pieces).unwrap() == bytes(round as u64, 50_000));
-        let containers = engine.storage().statistics();
+        let containers = engine.containers().unwrap().statistics();
         assert!(containers.frame_cache_bytes <= 32 << 10, "{} bytes of frames", containers.frame_cache_bytes);
         assert!(containers.catalog_cache_bytes <= 16 << 10, "{} bytes of catalogs", containers.catalog_cache_bytes);
     }

@@ -73,10 +73,12 @@ fn write_pairs(engine: &Arc<Engine>, seed: u64) {
 /// Counts references of stored metadata chunks to chunks that are not stored.
 fn dangling(engine: &Engine) -> usize {
     let mut found = 0;
-    for container in engine.storage().containers().unwrap().iter() {
-        for (address, slot) in engine.storage().slots(container).unwrap().into_iter().filter(|(_, slot)| slot.kind != ChunkKind::Data) {
+    for container in engine.containers().unwrap().containers().unwrap().iter() {
+        for (address, slot) in
+            engine.containers().unwrap().slots(container).unwrap().into_iter().filter(|(_, slot)| slot.kind != ChunkKind::Data)
+        {
             let mut content = Vec::new();
-            engine.storage().load(&[(address, slot.fingerprint)], &mut content).unwrap();
+            engine.containers().unwrap().load(&[(address, slot.fingerprint)], &mut content).unwrap();
             let pieces = decode_pieces(&mut Reader::new(&content[0]), engine.digest_bytes()).unwrap();
             found += pieces.iter().filter_map(|piece| piece.fingerprint()).filter(|name| engine.locate(name).unwrap().is_none()).count();
         }

@@ -224,7 +224,7 @@ fn verify(engine: &Arc<Engine>, model: &mut Model, seed: u64) {
 
 /// Checks that every count is the number of references, and that every entry names a place where the chunk is.
 fn verify_counts(engine: &Arc<Engine>, mut references: HashMap<Fingerprint, u32>, seed: u64) {
-    let storage = engine.storage();
+    let storage = engine.containers().unwrap();
     let mut places = HashMap::new();
     for container in storage.containers().unwrap().iter() {
         for (address, slot) in storage.slots(container).unwrap() {

@@ -131,7 +131,7 @@ fn what_nothing_refers_to_is_counted_and_goes_with_its_container() {
     engine.for_each_dead(&mut |container, _| dead.push(container)).unwrap();
     let (mut gone, mut refused) = (0, 0);
     // The last container still takes chunks.
-    for container in dead.into_iter().filter(|container| engine.storage().is_sealed(*container)) {
+    for container in dead.into_iter().filter(|container| engine.containers().unwrap().is_sealed(*container)) {
         match engine.merge_containers(&[container], &|_| 0) {
             Ok(Some(_)) => gone += 1,
             Err(EngineError::Storage(StorageError::Merge { why })) => {

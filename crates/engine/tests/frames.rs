@@ -38,7 +38,7 @@ fn supply(engine: &Engine, stream: &mut WriteStream, data: &[u8]) -> Vec<Piece> 
 /// Returns the stored bytes of all frames.
 fn stored_bytes(engine: &Engine) -> u64 {
     engine.flush().unwrap();
-    engine.storage().statistics().stored_bytes
+    engine.containers().unwrap().statistics().stored_bytes
 }
 
 fn compressed_bytes(data: &[u8]) -> u64 {

@@ -32,7 +32,7 @@ fn remove(engine: &Engine) -> u64 {
 fn victims(engine: &Engine) -> Vec<ContainerId> {
     let mut found = Vec::new();
     engine.for_each_dead(&mut |container, _| found.push(container)).unwrap();
-    found.retain(|container| engine.storage().is_sealed(*container));
+    found.retain(|container| engine.containers().unwrap().is_sealed(*container));
     found
 }
 
@@ -73,9 +73,9 @@ fn opened_again(engine: Arc<Engine>, ground: &SimulatedGround) -> Arc<Engine> {
 
 /// Panics if a slot counts as stored that the index does not name: writers would refer to it.
 fn assert_slots_are_named(engine: &Engine, what: &str) {
-    for container in engine.storage().containers().unwrap().iter() {
+    for container in engine.containers().unwrap().containers().unwrap().iter() {
         let dead = engine.dead_slots(container).unwrap();
-        for (number, (address, slot)) in engine.storage().slots(container).unwrap().iter().enumerate() {
+        for (number, (address, slot)) in engine.containers().unwrap().slots(container).unwrap().iter().enumerate() {
             let is_named = engine.locate(&slot.fingerprint).unwrap() == Some(*address);
             assert!(dead.contains(number) || is_named, "{what}: {address} is nowhere");
         }
@@ -268,7 +268,7 @@ fn m0_20_copies_that_the_index_does_not_name_any_more_are_taken_along() {
     let engine = open(&ground, settings("chunk-index,byte-compare"));
     // As byte-compare would do for other bytes with the same fingerprints.
     let (mut new, mut at) = (Vec::new(), 0);
-    let mut writer = engine.storage().writer();
+    let mut writer = engine.containers().unwrap().writer();
     for piece in &old {
         let Piece::Chunk { fingerprint, length, .. } = *piece else { panic!("the data has no zeros") };
         let chunk = NewChunk { fingerprint, kind: ChunkKind::Data, data: &data[at..][..length as usize] };
@@ -282,14 +282,17 @@ fn m0_20_copies_that_the_index_does_not_name_any_more_are_taken_along() {
     refer(&engine, 2, &new, 1);
     assert!(remove(&engine) > 0);
     let victims = victims(&engine);
-    assert!(victims.contains(&engine.storage().container_of(address(&old[0])).unwrap()), "the first copies are in none of {victims:?}");
+    assert!(
+        victims.contains(&engine.containers().unwrap().container_of(address(&old[0])).unwrap()),
+        "the first copies are in none of {victims:?}"
+    );
     assert!(merge(&engine).unwrap());
     for pieces in [&old, &new] {
         assert_eq!(read(&engine, pieces).unwrap(), data);
         // By their own addresses, not through the index.
         for piece in pieces {
             let mut slices = Vec::new();
-            engine.storage().load(&[(address(piece), piece.fingerprint().unwrap())], &mut slices).unwrap();
+            engine.containers().unwrap().load(&[(address(piece), piece.fingerprint().unwrap())], &mut slices).unwrap();
         }
     }
 }
@@ -334,8 +337,8 @@ fn m0_20_a_copy_that_died_while_its_container_was_copied_is_left_behind_and_coun
     assert!(engine.merge_containers(&victims, &rank).unwrap().is_some());
     assert_eq!(engine.statistics().unwrap().dead_bytes, dead_bytes(&engine), "the sum of dead bytes is that of the containers");
     let mut stored = HashSet::new();
-    for container in engine.storage().containers().unwrap().iter() {
-        for (address, slot) in engine.storage().slots(container).unwrap() {
+    for container in engine.containers().unwrap().containers().unwrap().iter() {
+        for (address, slot) in engine.containers().unwrap().slots(container).unwrap() {
             assert!(stored.insert(slot.fingerprint), "a second copy of {} was kept at {address}", slot.fingerprint);
         }
     }

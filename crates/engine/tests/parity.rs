@@ -51,7 +51,7 @@ fn a_short_read_of_a_damaged_chunk_repairs_it_and_damage_beside_it_does_not_dist
     let start = pieces[..at].iter().map(Piece::length).sum::<u64>() as usize;
     let Piece::Chunk { address, .. } = pieces[at] else { panic!("these are no zeros") };
     let engine = open(&ground, with_parity());
-    let catalog = engine.storage().catalog(container(&pieces, at)).unwrap();
+    let catalog = engine.containers().unwrap().catalog(container(&pieces, at)).unwrap();
     let slot = catalog.slots[usize::from(address.bits() as u16)];
     let frame = &catalog.frames[usize::from(slot.frame)];
     let offset = u64::from(frame.offset_bytes + slot.offset_bytes);
@@ -92,7 +92,7 @@ fn who_only_reads_has_what_is_damaged_or_lost_through_parity_and_changes_nothing
         ground.corrupt(&path(rotten), offset, 0x40).unwrap();
     }
     let engine = try_open(&ground, with_parity(), Mode::ReadOnly).unwrap();
-    assert!(engine.storage().is_repairable(rotten).unwrap());
+    assert!(engine.containers().unwrap().is_repairable(rotten).unwrap());
     assert!(read(&engine, &pieces).unwrap() == data);
     drop(engine);
     ground.remove(&path(lost)).unwrap();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 fn lost(engine: &Engine, pieces: &[Piece]) -> Vec<LostChunk> {
     let lost = pieces.iter().filter_map(|piece| {
         let Piece::Chunk { fingerprint, address, .. } = *piece else { return None };
-        let slots = engine.storage().slots_beside(address).unwrap().1;
+        let slots = engine.containers().unwrap().slots_beside(address).unwrap().1;
         let (_, slot) = slots.into_iter().find(|(at, _)| *at == address).unwrap();
         Some(LostChunk { fingerprint, address, slot: Some((slot.kind, slot.length_bytes)), is_needed: false })
     });
@@ -260,7 +260,7 @@ fn m0_8_a_copy_that_byte_compare_found_damaged_is_dead_with_the_batch_that_has_t
         let chunks = engine.statistics().unwrap().chunks;
         // Damage the container with most of them, bypassing the caches.
         let chunk = pieces.iter().find_map(|piece| if let Piece::Chunk { address, .. } = piece { Some(*address) } else { None });
-        let rotten = engine.storage().container_of(chunk.unwrap()).unwrap();
+        let rotten = engine.containers().unwrap().container_of(chunk.unwrap()).unwrap();
         drop(engine);
         let path = format!("containers/{:04x}/{:05x}/{:08x}", rotten.partition(), 0, rotten.number());
         for at in (100..30_000).step_by(5_000) {
@@ -316,7 +316,7 @@ fn what_a_rehearsal_quarantines_and_restores_is_seen_by_its_opening_only() {
         .collect();
     assert_eq!(reader.restore_chunks(&readable).unwrap(), readable.len() as u64);
     assert_eq!(quarantined(&reader), 1);
-    let container = reader.storage().container_of(all[0].address).unwrap();
+    let container = reader.containers().unwrap().container_of(all[0].address).unwrap();
     assert!(reader.give_up_container(container).is_ok());
     assert!(reader.dead_slots(container).unwrap().is_given_up());
     reader.close().unwrap();
@@ -345,7 +345,8 @@ fn the_number_of_a_container_that_was_given_up_is_not_given_out_again() {
     let pieces = write(&mut engine.stream(), &bytes(2, 9_000_000), 16 << 10);
     refer(&engine, 2, &pieces, 1);
     engine.flush().unwrap();
-    let numbers: Vec<_> = engine.storage().containers().unwrap().iter().filter(|id| id.partition() == 0).map(ContainerId::number).collect();
+    let numbers: Vec<_> =
+        engine.containers().unwrap().containers().unwrap().iter().filter(|id| id.partition() == 0).map(ContainerId::number).collect();
     assert!(numbers.len() > 1 && numbers.iter().all(|number| *number > lost.number()), "{numbers:?}");
 }
 
@@ -356,7 +357,7 @@ fn figures_found_by_making_the_index_anew_hold_wherever_the_next_opening_is_cut_
     write(&mut engine.stream(), &bytes(7, 200_000), 16 << 10);
     engine.flush().unwrap();
     let before = (engine.unique_bytes(), engine.stored_bytes());
-    let lost = engine.storage().containers().unwrap().iter().next().unwrap();
+    let lost = engine.containers().unwrap().containers().unwrap().iter().next().unwrap();
     drop(engine);
     let (partition, number) = (lost.partition(), lost.number());
     ground.remove(&format!("containers/{partition:04x}/{:05x}/{number:08x}", number >> 12)).unwrap();

@@ -68,7 +68,7 @@ fn a_salvage_of_a_sound_store_reads_each_container_and_the_log_once() {
         let engine = open(&ground, settings(DEFAULT_CHAIN));
         write(&mut engine.stream(), &bytes(megabytes, (megabytes as usize) << 20), 64 << 10);
         engine.close().unwrap();
-        let containers = engine.storage().containers().unwrap().len() as u64;
+        let containers = engine.containers().unwrap().containers().unwrap().len() as u64;
         drop(engine);
         let before = ground.reads();
         assert_eq!(repair(&ground, false).unwrap(), [] as [String; 0]);

@@ -47,7 +47,7 @@ fn m3_6_every_policy_finds_what_comes_back_in_every_profile_and_stays_within_its
                     let again = write(&mut engine.stream(), &data, 16 << 10);
                     assert!(profile == StoreProfile::Sampled || again == pieces);
                     assert!(read(&engine, &again).unwrap() == data);
-                    let used_bytes = engine.storage().statistics().catalog_cache_bytes;
+                    let used_bytes = engine.containers().unwrap().statistics().catalog_cache_bytes;
                     assert!(
                         used_bytes <= catalog_cache_bytes as u64,
                         "{used_bytes} of {catalog_cache_bytes} bytes, {catalog_cache_policy}"

@@ -4,11 +4,16 @@
 //! unit are near each other. Above this crate an address is opaque.
 
 use crate::containers::ContainerStore;
-use crate::{Address, CommittedSlots, CompressedFrame, ContainerId, ContainerSet, NewChunk, Origin, Prepared, Result, Scope, Slice, Slot};
+use crate::{
+    Address, Answering, CommittedSlots, CompressedFrame, ContainerId, ContainerReport, ContainerSet, FileFigures, FrameVisitor, NewChunk,
+    Origin, Prepared, Result, Scope, ScrubThreads, Scrubbed, Slice, Slot,
+};
 use onefold_fingerprint::Fingerprint;
+use onefold_ground::ReadBuffer;
 use onefold_oplog::{Effects, Position, Pressure, View};
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Where the bytes of chunks are.
 ///
@@ -45,6 +50,15 @@ pub trait ChunkStore: Debug + Send + Sync {
     /// for one.
     fn unsynced_bytes(&self) -> u64;
 
+    /// Returns the bytes of chunks that no [`Prepared::raw_bytes`] has counted yet, because more go with them.
+    fn open_bytes(&self) -> u64;
+
+    /// Returns what the store takes. `counted` is what earlier batches counted of sealed containers, if they did.
+    fn usage(&self, counted: Option<FileFigures>) -> Result<Usage>;
+
+    /// Returns what is wrong with the notes of who owns the partitions, a sentence each.
+    fn damaged_owners(&self) -> Result<Vec<String>>;
+
     /// Takes the store's own records of a batch in a replay, and what else of it concerns the store.
     fn apply(&self, end: Position, effects: &Effects<'_>) -> Result<()>;
 
@@ -75,6 +89,33 @@ pub trait ChunkStore: Debug + Send + Sync {
     /// Returns all units. Reads the names of all files, so call it only for work that looks at all of them anyway.
     fn units(&self) -> Result<ContainerSet>;
 
+    /// Returns the origins whose chunks are in other units now.
+    fn forwards(&self) -> Result<ContainerSet> {
+        Ok(ContainerSet::default())
+    }
+
+    /// Finds out which of these [`units`](ChunkStore::units) count for a chunk that several have; `forwards` are the
+    /// [`forwards`](ChunkStore::forwards) read after them.
+    fn answering<'a>(&'a self, units: &'a ContainerSet, forwards: &ContainerSet) -> Result<Answering<'a>>;
+
+    /// Checks a unit. With `read_data` it reads all of its chunks past all caches, into `buffer` if that suffices, and
+    /// passes them to `visit`, so that the caller can compare names.
+    ///
+    /// Damage is in the report; an error is what prevented the check. Chunks may be passed on twice.
+    fn verify(&self, unit: ContainerId, read_data: bool, buffer: &mut ReadBuffer, visit: &mut FrameVisitor<'_>) -> Result<ContainerReport>;
+
+    /// Reads all of these units from the device and passes on the findings, in order. A unit that is gone meanwhile has
+    /// no findings. When `stop` is set, no other one is begun. Meanwhile it calls `waiting` several times a second.
+    /// Returns how many units were scrubbed.
+    fn scrub(
+        &self,
+        units: &[ContainerId],
+        threads: &ScrubThreads,
+        stop: &AtomicBool,
+        found: &mut dyn FnMut(ContainerId, Scrubbed),
+        waiting: &mut dyn FnMut(),
+    ) -> usize;
+
     /// Returns the unit that has the chunks of an origin now.
     fn unit_of(&self, origin: Origin) -> Result<ContainerId>;
 
@@ -85,6 +126,11 @@ pub trait ChunkStore: Debug + Send + Sync {
     /// Returns the unit that has the chunks of an origin, and all chunks that it has. For check and removal.
     fn chunks_beside(&self, origin: Origin) -> Result<(ContainerId, Vec<(Address, Slot)>)>;
 
+    /// Returns all chunks of a unit, with their addresses.
+    fn chunks_of(&self, unit: ContainerId) -> Result<Vec<(Address, Slot)>> {
+        Ok(self.chunks_beside(unit.into())?.1)
+    }
+
     /// Returns which chunks are durable now. They are of one moment if no batch is committed during the call.
     fn committed_slots(&self) -> CommittedSlots;
 
@@ -92,8 +138,17 @@ pub trait ChunkStore: Debug + Send + Sync {
     fn as_containers(self: Arc<Self>) -> Option<Arc<ContainerStore>>;
 }
 
+/// What a chunk store takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Units that have chunks.
+    pub units: u64,
+    /// Disk space, bytes.
+    pub disk_bytes: u64,
+}
+
 /// A writing stream. Dropping it leaves its place to the next stream.
-pub trait ChunkWriter: Debug + Send {
+pub trait ChunkWriter: Debug + Send + Sync {
     /// Declares that the data will be read from beginning to end.
     fn be_sequential(&mut self);
 
@@ -107,28 +162,31 @@ pub trait ChunkWriter: Debug + Send {
     fn append_frame(&mut self, chunks: &[NewChunk<'_>], frame: &CompressedFrame<'_>) -> Result<Vec<Address>>;
 }
 
-/// A chunk store is the view that the log's records are made from. [`prepare`](ChunkStore::prepare) writes chunks first
-/// and says what the log must hold, and [`committed`](ChunkStore::committed) hears of it. So a live batch brings nothing
-/// new here; only a replay does.
-impl<E: From<crate::StorageError>> View<E> for dyn ChunkStore {
+/// A chunk store as a [`View`]: the one that the log's records are made from. [`prepare`](ChunkStore::prepare) writes
+/// chunks first and says what the log must hold, and [`committed`](ChunkStore::committed) hears of it. So a live batch
+/// brings nothing new here; only a replay does.
+#[derive(Clone, Debug)]
+pub struct ChunkView(pub Arc<dyn ChunkStore>);
+
+impl<E: From<crate::StorageError>> View<E> for ChunkView {
     fn apply(&self, end: Position, effects: &Effects<'_>) -> std::result::Result<(), E> {
-        Ok(ChunkStore::apply(self, end, effects)?)
+        Ok(self.0.apply(end, effects)?)
     }
 
     fn position(&self) -> Position {
-        ChunkStore::position(self)
+        self.0.position()
     }
 
     fn required_end(&self) -> Position {
-        ChunkStore::required_end(self)
+        self.0.required_end()
     }
 
     fn pressure(&self) -> Pressure {
-        ChunkStore::pressure(self)
+        self.0.pressure()
     }
 
     fn step(&self) -> std::result::Result<bool, E> {
-        Ok(ChunkStore::step(self)?)
+        Ok(self.0.step()?)
     }
 
     /// Does nothing: steps do everything that can be done here. What the log alone has moves on by

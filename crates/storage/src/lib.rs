@@ -14,7 +14,7 @@ mod prepared;
 
 pub use address::{Address, ContainerId, Origin};
 pub use chunk::{ChunkKind, MAX_CHUNK_BYTES, NewChunk, Slice};
-pub use chunk_store::{ChunkStore, ChunkWriter};
+pub use chunk_store::{ChunkStore, ChunkView, ChunkWriter, Usage};
 pub use containers::{
     Answering, CONTAINER_CHECKPOINT, CONTAINER_SEALED, CONTAINERS_MERGED, CachePolicy, Catalog, ChunkRead, ChunkVisitor, Closed, Codec,
     CommittedSlots, CompressedFrame, Compression, Compressor, ContainerRecord, ContainerReport, ContainerSet, ContainerStore, FOOTER_BYTES,

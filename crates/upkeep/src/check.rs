@@ -129,7 +129,10 @@ impl<'a> Check<'a> {
             self.report.add(ProblemKind::Object, format!("the list of chunks in quarantine cannot be read: {error}"));
         }
         self.indexes()?;
-        let containers = self.all_containers()?;
+        let containers = match self.engine.containers() {
+            Some(containers) => self.all_containers(containers)?,
+            None => self.all_units()?,
+        };
         self.objects()?;
         self.keeping();
         counts::compare(&mut self, containers)?;

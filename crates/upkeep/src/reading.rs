@@ -51,7 +51,7 @@ pub(crate) fn look_into(engine: &Engine, container: ContainerId, read_data: bool
             }
         }
     };
-    let found = engine.storage().verify_frames(container, read_data, buffer, Some(&mut visit));
+    let found = engine.storage().verify(container, read_data, buffer, &mut visit);
     Looked { container, found, wrong, read_bytes }
 }
 

@@ -242,14 +242,25 @@ impl Scrub<'_> {
 
     fn announce(&self, phase: Phase, monitor: &dyn Monitor) {
         let (what, total) = match phase {
-            Phase::Containers => ("containers", self.engine.storage().statistics().containers),
+            Phase::Containers => ("containers", self.count_units()),
             Phase::Forwards => ("forwards", 0),
-            Phase::Parity => ("parity", self.engine.storage().parity_statistics().map_or(0, |parity| parity.groups)),
+            Phase::Parity => (
+                "parity",
+                self.engine.containers().map_or(0, |containers| containers.parity_statistics().map_or(0, |parity| parity.groups)),
+            ),
             Phase::ChunkIndex => ("chunk index", self.engine.index_partitions()),
             Phase::ObjectIndex => ("object index", u64::from(self.engine.object_partitions())),
             Phase::End => return,
         };
         monitor.step(what, total);
+    }
+
+    /// Returns about how many units there are.
+    fn count_units(&self) -> u64 {
+        match self.engine.containers() {
+            Some(containers) => containers.statistics().containers,
+            None => self.engine.storage().units().map_or(0, |units| units.len() as u64),
+        }
     }
 
     fn write(&self, state: &State) -> Result<()> {
@@ -280,7 +291,10 @@ impl Scrub<'_> {
                 match from.phase {
                     _ if ids.is_empty() => Ok(behind),
                     Phase::Containers => Ok(self.containers(&ids, step, pace, go_on)),
-                    _ => self.forwards(&ids, step, pace, go_on),
+                    _ => match self.engine.containers() {
+                        Some(containers) => self.forwards(containers, &ids, step, pace, go_on),
+                        None => Ok(behind),
+                    },
                 }
             }
             Phase::Parity => {
@@ -288,8 +302,9 @@ impl Scrub<'_> {
                 if self.next_files(pass, listing, go_on)?.is_none() {
                     return Ok(step);
                 }
-                let groups = self.engine.storage().parity_groups_from(GroupId::from_bits(from.unit), self.units_of_a_step())?;
-                if groups.is_empty() { Ok(behind) } else { self.parity(&groups, step, pace, go_on) }
+                let Some(containers) = self.engine.containers() else { return Ok(behind) };
+                let groups = containers.parity_groups_from(GroupId::from_bits(from.unit), self.units_of_a_step())?;
+                if groups.is_empty() { Ok(behind) } else { self.parity(containers, &groups, step, pace, go_on) }
             }
             Phase::ChunkIndex => {
                 pass.sample(self.clock.wall_ns());
@@ -326,7 +341,7 @@ impl Scrub<'_> {
             let storage = self.engine.storage();
             let made = Instant::now();
             let ids = match phase {
-                Phase::Containers => storage.containers()?,
+                Phase::Containers => storage.units()?,
                 Phase::Forwards => storage.forwards()?,
                 _ => ContainerSet::default(),
             };

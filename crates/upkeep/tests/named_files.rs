@@ -143,9 +143,9 @@ fn contents(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 fn data_chunks(catalog: &Catalog) -> usize {
     let engine = catalog.engine();
     let mut count = 0;
-    for container in engine.storage().containers().unwrap().iter() {
+    for container in engine.containers().unwrap().containers().unwrap().iter() {
         let dead = engine.dead_slots(container).unwrap();
-        let slots = engine.storage().slots(container).unwrap();
+        let slots = engine.containers().unwrap().slots(container).unwrap();
         count += slots.iter().enumerate().filter(|(number, (_, slot))| slot.kind == ChunkKind::Data && !dead.contains(*number)).count();
     }
     count
@@ -310,9 +310,9 @@ fn m3_3_a_file_with_a_lost_chunk_is_stored_again() {
         place.backup(catalog);
         let engine = catalog.engine();
         let has_only_data = |container: &onefold_engine::ContainerId| {
-            engine.storage().slots(*container).unwrap().iter().all(|(_, slot)| slot.kind == ChunkKind::Data)
+            engine.containers().unwrap().slots(*container).unwrap().iter().all(|(_, slot)| slot.kind == ChunkKind::Data)
         };
-        engine.storage().containers().unwrap().iter().filter(has_only_data).nth(3).unwrap()
+        engine.containers().unwrap().containers().unwrap().iter().filter(has_only_data).nth(3).unwrap()
     });
     place.ground.remove(&format!("containers/{:04x}/{:05x}/{:08x}", lost.partition(), lost.number() >> 12, lost.number())).unwrap();
     let options = RepairOptions { dry_run: false, may_lose: true, memory_bytes: 16 << 20 };

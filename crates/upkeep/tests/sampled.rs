@@ -115,7 +115,7 @@ fn m3_8_a_check_takes_one_pass_and_little_memory_and_finds_what_is_missing() {
     let (files, references) = with(&ground, roomy(), |engine, _| {
         let report = check(engine, little, &NoMonitor).unwrap();
         assert!(report.is_clean() && report.passes == 1 && report.references >= report.chunks, "{report:?}");
-        let storage = engine.storage();
+        let storage = engine.containers().unwrap();
         let sealed: Vec<_> = storage.containers().unwrap().iter().filter(|container| storage.is_sealed(*container)).collect();
         (sealed, report.references)
     });
@@ -135,7 +135,7 @@ fn m3_8_a_check_divides_its_pass_when_more_is_missing_than_it_has_memory_for() {
     let data = noise(1, VOLUME_BYTES as usize);
     with(&ground, roomy(), |_, volumes| write(volumes, "one", &data));
     let sealed = with(&ground, roomy(), |engine, _| {
-        let storage = engine.storage();
+        let storage = engine.containers().unwrap();
         storage.containers().unwrap().iter().filter(|container| storage.is_sealed(*container)).collect::<Vec<_>>()
     });
     sealed.iter().for_each(|container| ground.remove(&file(*container)).unwrap());
@@ -192,9 +192,9 @@ fn m3_7_copies_that_are_joined_while_groups_are_marked_end_that_survey() {
 /// The live copies of each chunk: where they are.
 fn copies(engine: &Engine) -> BTreeMap<Vec<u8>, BTreeSet<ContainerId>> {
     let mut found: BTreeMap<Vec<u8>, BTreeSet<ContainerId>> = BTreeMap::new();
-    for container in engine.storage().containers().unwrap().iter() {
+    for container in engine.containers().unwrap().containers().unwrap().iter() {
         let dead = engine.dead_slots(container).unwrap();
-        for (number, (_, slot)) in engine.storage().slots(container).unwrap().iter().enumerate() {
+        for (number, (_, slot)) in engine.containers().unwrap().slots(container).unwrap().iter().enumerate() {
             if !dead.contains(number) {
                 found.entry(slot.fingerprint.as_bytes().to_vec()).or_default().insert(container);
             }
@@ -351,7 +351,7 @@ fn m3_7_copies_that_are_lost_one_after_the_other_lead_to_the_last() {
     with(&ground, roomy(), |_, volumes| write(volumes, "one", &data));
     for name in ["two", "three", "four"] {
         // All of it is lost, and written again.
-        let files = with(&ground, roomy(), |engine, _| engine.storage().containers().unwrap());
+        let files = with(&ground, roomy(), |engine, _| engine.containers().unwrap().containers().unwrap());
         for container in files.iter().filter(|container| ground.exists(&file(*container)).unwrap()) {
             ground.remove(&file(container)).unwrap();
         }
@@ -387,7 +387,14 @@ fn m0_20_a_copy_that_a_write_found_damaged_is_left_behind_and_its_readers_find_t
     let compare = || Settings { chain: ["chunk-index", "byte-compare"].map(String::from).to_vec(), ..roomy() };
     with(&ground, compare(), |_, volumes| write(volumes, "one", &data));
     let damaged = with(&ground, compare(), |engine, _| {
-        engine.storage().containers().unwrap().iter().find(|container| engine.storage().is_sealed(*container)).unwrap()
+        engine
+            .containers()
+            .unwrap()
+            .containers()
+            .unwrap()
+            .iter()
+            .find(|container| engine.containers().unwrap().is_sealed(*container))
+            .unwrap()
     });
     ground.corrupt(&file(damaged), 40_000, 1).unwrap();
     with(&ground, compare(), |engine, volumes| {

@@ -115,7 +115,7 @@ impl Engine {
 
     fn mark_dead(&self, chunk: &Fingerprint, address: Address, dead: &mut DeadChanges) {
         // If the catalog of a file cannot be read, there is nothing to mark.
-        let Ok((file, slots)) = self.storage.slots_beside(address) else { return };
+        let Ok((file, slots)) = self.storage.chunks_beside(address.origin()) else { return };
         let of_bytes = slots.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum();
         if let Some(number) = slots.iter().position(|(at, slot)| *at == address && slot.fingerprint == *chunk) {
             dead.set(file, of_bytes, number, slots[number].1.length_bytes, true);

@@ -38,7 +38,7 @@ use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, Holder, LockGuard};
 use onefold_index::{ChunkIndex, ChunkIndexOptions, ObjectIndex, ObjectIndexOptions};
 use onefold_oplog::{Effects, Log, LogError, Opening, Ownership, Pressure, View};
-use onefold_storage::ContainerStore;
+use onefold_storage::{ChunkStore, ChunkView, ContainerStore};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -102,7 +102,7 @@ impl Engine {
         }
         let profile = Arc::new(Profile::default());
         let digest_bytes = descriptor.fingerprint.digest_bytes();
-        let storage = ContainerStore::open(
+        let containers = ContainerStore::open(
             ground.clone(),
             CONTAINERS,
             &Ownership::all(u32::from(descriptor.container_partitions), epoch),
@@ -111,8 +111,10 @@ impl Engine {
             profile.clone(),
         )?;
         if mode == Mode::Snapshot {
-            storage.follow_writers();
+            containers.follow_writers();
         }
+        let storage: Arc<dyn ChunkStore> = containers.clone();
+        let storage_view = ChunkView(storage.clone());
         let object_options =
             ObjectIndexOptions { cache_bytes: settings.object_index_cache_bytes, pending_bytes: settings.object_index_pending_bytes };
         let objects = ObjectIndex::open(
@@ -142,8 +144,8 @@ impl Engine {
         };
         let index = if mode == Mode::Rebuild {
             // Everything that goes into the new index is read first: if that fails, the store keeps its old index.
-            recover(&storage, &[&*objects], &log, mode, digest_bytes)?;
-            storage.allow_repairs();
+            recover(&storage_view, &[&*objects], &log, mode, digest_bytes)?;
+            containers.allow_repairs();
             match descriptor.profile.is_exact() {
                 true => empty_index(&ground, INDEX, descriptor.index_partitions, digest_bytes)?,
                 false => mark_index(&ground, INDEX)?,
@@ -155,19 +157,19 @@ impl Engine {
             let index = open_index()?;
             let chunks = index.iter().map(|index| &**index as &dyn View<EngineError>);
             let views: Vec<_> = chunks.chain([&*objects as &dyn View<EngineError>]).collect();
-            recover(&storage, &views, &log, mode, digest_bytes)?;
+            recover(&storage_view, &views, &log, mode, digest_bytes)?;
             index
         };
 
         let mut totals = objects.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or(Ok(Totals::default()), |value| Totals::decode(&value))?;
         if mode == Mode::ReadWrite {
             // Earlier versions did not count them. If they cannot be counted now, the next opening tries again.
-            totals.files = totals.files.or_else(|| storage.count_files().ok());
+            totals.files = totals.files.or_else(|| containers.count_files().ok());
             check_memory(&descriptor, &settings, totals.stored_bytes)?;
         }
         let quarantine = Arc::new(Quarantine::open(objects.clone(), digest_bytes, ground.exists(RECOUNTED)?, descriptor.profile)?);
         let redirects = Redirects::open(objects.clone(), mode == Mode::Snapshot)?;
-        let catalogs = Arc::new(ContainerCacheFilter::new(storage.clone(), objects.clone()));
+        let catalogs = Arc::new(ContainerCacheFilter::new(containers.clone(), objects.clone()));
         let filters = Filters::new(&storage, &catalogs, &quarantine, &settings, &profile)?;
         let lookup = match index {
             Some(index) => Lookup::Exact(index),
@@ -182,7 +184,7 @@ impl Engine {
                 let figures = Figures::read(objects.get(figures::PARTITION, figures::KEY)?);
                 Lookup::Sampled(Arc::new(Sampled::new(
                     ground.clone(),
-                    storage.clone(),
+                    containers.clone(),
                     objects.clone(),
                     catalogs,
                     memory_bytes,
@@ -192,7 +194,7 @@ impl Engine {
             }
         };
         let claims = Arc::new(LocalClaims::new(lookup.clone(), filters.bloom().cloned()));
-        let marks = || Marked::new(ground.clone(), objects.clone(), &storage);
+        let marks = || Marked::new(ground.clone(), objects.clone(), &*storage);
         let liveness: Box<dyn Liveness> = match lookup.index().filter(|_| descriptor.profile.counts()) {
             Some(index) => Box::new(Counted::new(index.clone(), digest_bytes)),
             None => Box::new(marks()),
@@ -217,6 +219,8 @@ impl Engine {
             reserve,
             chunker,
             storage,
+            storage_view,
+            containers: Some(containers),
             lookup,
             objects,
             log,
@@ -306,7 +310,7 @@ fn open_log(ground: &Arc<dyn Ground>, descriptor: &Descriptor, settings: &Settin
 
 /// Brings the containers and `indexes` to the end of the log. The state of open containers is in the log alone, so they
 /// read all of it.
-fn recover(storage: &Arc<ContainerStore>, indexes: &[&dyn View<EngineError>], log: &Log, mode: Mode, digest_bytes: usize) -> Result<()> {
+fn recover(storage: &ChunkView, indexes: &[&dyn View<EngineError>], log: &Log, mode: Mode, digest_bytes: usize) -> Result<()> {
     let applied = indexes.iter().map(|view| view.position()).min().unwrap_or_default();
     let ahead = indexes.iter().map(|view| view.required_end()).max().unwrap_or_default();
     if ahead > log.end() {
@@ -331,7 +335,7 @@ fn recover(storage: &Arc<ContainerStore>, indexes: &[&dyn View<EngineError>], lo
     let mut failed = None;
     log.replay(log.start(), &mut |start, end, records| {
         let replay = || -> Result<()> {
-            let containers: &dyn View<EngineError> = &**storage;
+            let containers: &dyn View<EngineError> = storage;
             if end <= applied {
                 return containers.apply(end, &Effects { start, replayed: records, ..Effects::default() });
             }
@@ -356,6 +360,6 @@ fn recover(storage: &Arc<ContainerStore>, indexes: &[&dyn View<EngineError>], lo
     })?;
     match failed {
         Some(error) => Err(error),
-        None => Ok(storage.recovered(log.start(), log.end())?),
+        None => Ok(storage.0.recovered(log.start(), log.end())?),
     }
 }

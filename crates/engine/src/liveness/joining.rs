@@ -87,9 +87,9 @@ impl Engine {
     /// Does the same for an origin. If nothing may move meanwhile, the caller holds `reclaiming`.
     pub(crate) fn contents(&self, origin: impl Into<Origin>) -> Result<Option<Contents>> {
         let origin = origin.into();
-        let (container, slots) = match self.storage.slots_beside(origin) {
+        let (container, slots) = match self.storage.chunks_beside(origin) {
             Ok(found) => found,
-            Err(_) if !self.storage.has_file(origin)? => return Ok(None),
+            Err(_) if !self.storage.has_chunks_of(origin)? => return Ok(None),
             Err(error) => return Err(error.into()),
         };
         let dead = DeadSlots::read(&self.objects, container)?;
@@ -125,7 +125,7 @@ impl Engine {
         let mut places = HashMap::new();
         for (origin, copies) in origins {
             // Damage is left to `check`.
-            let Ok((container, slots)) = self.storage.slots_beside(origin) else { continue };
+            let Ok((container, slots)) = self.storage.chunks_beside(origin) else { continue };
             let copies: HashSet<Candidate> = copies.into_iter().collect();
             for (slot, (address, of)) in slots.iter().enumerate() {
                 let copy = Candidate { address: *address, fingerprint: of.fingerprint };

@@ -58,7 +58,7 @@ impl Engine {
 
     /// Settles what earlier merges left: they hold their containers until then.
     fn settle_merges(&self) -> Result<()> {
-        if self.storage.has_doubtful_merges() {
+        if self.need_containers()?.has_doubtful_merges() {
             // Any batch decides that the log does not have their records.
             self.make_room_in_log();
             self.with_room_in_the_log(|write| {
@@ -75,7 +75,9 @@ impl Engine {
     }
 
     fn finish_merges(&self) {
-        if let Err(error) = self.storage.finish_merges() {
+        if let Some(containers) = &self.containers
+            && let Err(error) = containers.finish_merges()
+        {
             tracing::warn!(%error, "files of merged containers could not be replaced; will retry");
         }
     }
@@ -101,7 +103,7 @@ impl Engine {
         if own.is_empty() {
             return Ok(Attempt::NothingToDo);
         }
-        let merge = self.storage.merge(&own, &live)?;
+        let merge = self.need_containers()?.merge(&own, &live)?;
         let statistics = merge.statistics;
         live.iter().for_each(|(address, _)| {
             origins.remove(&address.origin());
@@ -111,7 +113,7 @@ impl Engine {
     }
 
     fn sort_slots(&self, container: ContainerId) -> Result<Sorted> {
-        let slots = self.storage.slots(container)?;
+        let slots = self.storage.chunks_of(container)?;
         let dead = self.dead_slots(container)?;
         let names: Vec<Fingerprint> = slots.iter().map(|(_, slot)| slot.fingerprint).collect();
         let places = self.places(&names)?.unwrap_or_else(|| vec![None; names.len()]);
@@ -130,6 +132,7 @@ impl Engine {
     /// left all chunks behind. Returns false, and merges nothing, if
     /// there are more by now.
     fn commit_merge(&self, merge: Merge, dead: &[(ContainerId, DeadSlots)], emptied: &[Origin]) -> Result<bool> {
+        let containers = self.need_containers()?;
         self.make_room_in_log();
         let record = merge.record();
         let of = merge.statistics;
@@ -166,14 +169,14 @@ impl Engine {
         match committed {
             Ok(Some(((start, end), guard))) => {
                 // The next committer finds chunks where the log says that they are.
-                self.storage.merge_logged(merge, start, end);
+                containers.merge_logged(merge, start, end);
                 drop(merging);
                 drop(guard);
                 self.finish_merges();
                 Ok(true)
             }
             Ok(None) => {
-                self.storage.abandon_merge(merge);
+                containers.abandon_merge(merge);
                 Ok(false)
             }
             Err(error) => {
@@ -184,8 +187,8 @@ impl Engine {
                 let is_unknown = is_log && !error.is_full();
                 match self.commits.why_stopped() {
                     Some(_) => {}
-                    None if is_unknown => self.storage.doubt_merge(merge),
-                    None => self.storage.abandon_merge(merge),
+                    None if is_unknown => containers.doubt_merge(merge),
+                    None => containers.abandon_merge(merge),
                 }
                 Err(error)
             }

@@ -261,7 +261,7 @@ impl Engine {
         // containers.
         let mut by_file: BTreeMap<ContainerId, Vec<Candidate>> = BTreeMap::new();
         for run in chunks.chunk_by(|one, next| one.address.origin() == next.address.origin()) {
-            match self.storage.container_of(run[0].address) {
+            match self.storage.unit_of(run[0].address.origin()) {
                 Ok(file) => by_file.entry(file).or_default().extend(run),
                 Err(error) => removed.damaged.push(error.to_string()),
             }
@@ -283,7 +283,7 @@ impl Engine {
         references: ReferencesOf<'_>,
         removed: &mut Removed,
     ) -> Result<Doomed> {
-        let slots = self.storage.slots(container)?;
+        let slots = self.storage.chunks_of(container)?;
         let mut dead = DeadSlots::read(&self.objects, container)?;
         dead.of_bytes = slots.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum();
         let mut places: Vec<(Address, usize)> = slots.iter().enumerate().map(|(number, (address, _))| (*address, number)).collect();

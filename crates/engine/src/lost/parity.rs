@@ -21,10 +21,11 @@ impl Engine {
         if size == 0 {
             return Ok(groups);
         }
+        let Some(containers) = &self.containers else { return Ok(groups) };
         self.writable()?;
         while go_on() {
             self.check_room_beside_reserve(2 * u64::from(self.descriptor.container_bytes))?;
-            match self.storage.make_parity(size, all)? {
+            match containers.make_parity(size, all)? {
                 None => break,
                 // One of them was merged meanwhile and is not among the next ones, or more folders are to be looked at.
                 Some(0) => {}
@@ -58,16 +59,17 @@ impl Engine {
         if matches!(self.mode, Mode::ReadOnly | Mode::Snapshot) && !self.is_rehearsal() {
             return Ok(Repair::Impossible);
         }
-        Ok(self.storage.repair(container)?)
+        Ok(self.containers.as_ref().map_or(Ok(Repair::Impossible), |containers| containers.repair(container))?)
     }
 
     /// Rebuilds the container after a failed read of the chunk at `address`. If nothing may be written, reads go
     /// through parity. Returns whether to retry.
     pub(crate) fn repair_after(&self, error: &EngineError, address: Address) -> bool {
+        let Some(containers) = &self.containers else { return false };
         let container = match error {
             EngineError::Storage(StorageError::Damaged { container, .. }) => *container,
             // A bad sector, for example: the device's error names no container.
-            EngineError::Storage(StorageError::Ground(_)) => match self.storage.container_of(address) {
+            EngineError::Storage(StorageError::Ground(_)) => match containers.container_of(address) {
                 Ok(container) => container,
                 Err(_) => return false,
             },
@@ -75,9 +77,7 @@ impl Engine {
             _ => return false,
         };
         let repaired = match self.mode {
-            Mode::ReadOnly | Mode::Snapshot if !self.is_rehearsal() => {
-                self.storage.read_through_parity(container).map_err(EngineError::from)
-            }
+            Mode::ReadOnly | Mode::Snapshot if !self.is_rehearsal() => containers.read_through_parity(container).map_err(EngineError::from),
             Mode::ReadOnly | Mode::Snapshot | Mode::ReadWrite | Mode::Rebuild => {
                 self.repair_container(container).map(|repaired| repaired != Repair::Impossible)
             }

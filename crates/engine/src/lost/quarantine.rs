@@ -447,13 +447,14 @@ impl Engine {
     /// Returns the container files that have chunks in quarantine. They are not merged, so that nothing is destroyed
     /// that may become readable again.
     pub fn quarantined_containers(&self) -> Result<HashSet<ContainerId>> {
+        let Some(containers) = &self.containers else { return Ok(HashSet::new()) };
         let mut origins = HashSet::new();
         self.for_each_quarantined(&mut |chunk| {
             if chunk.address.bits() != 0 {
                 origins.insert(chunk.address.origin());
             }
         })?;
-        Ok(origins.into_iter().flat_map(|origin| self.storage.possible_containers(origin)).collect())
+        Ok(origins.into_iter().flat_map(|origin| containers.possible_containers(origin)).collect())
     }
 
     /// Releases chunks in quarantine that are stored again or that nobody needs. For metadata chunks whose references

@@ -13,7 +13,7 @@ use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Ground, parent, replace_file};
 use onefold_index::{ChunkBatch, ChunkIndex};
 use onefold_oplog::Position;
-use onefold_storage::{Address, ContainerId, Repair, Slot};
+use onefold_storage::{Address, ContainerId, ContainerStore, Repair, Slot};
 use std::sync::Arc;
 
 /// This file is in the directory of the chunk index while the index is incomplete.
@@ -23,6 +23,7 @@ pub(crate) const MARKER: &str = "index/rebuilding";
 #[derive(Debug)]
 pub struct Rebuild {
     engine: Arc<Engine>,
+    containers: Arc<ContainerStore>,
     /// Counts up. To the index each step looks like a batch of the log, before all real ones that it does not have.
     step: u64,
     /// What the containers hold.
@@ -36,10 +37,11 @@ impl Rebuild {
         let engine = Engine::open(ground, settings, Mode::Rebuild, command)?;
         // Of several copies of a chunk, the new index may name another one.
         forget_marks(&*engine.ground)?;
-        let mut rebuild = Rebuild { engine, step: 0, found: Recounted::default() };
+        let containers = engine.need_containers()?.clone();
+        let mut rebuild = Rebuild { engine, containers, step: 0, found: Recounted::default() };
         // First rebuild from parity: chunks in missing containers would not be in the index, and their references would
         // not be counted.
-        match rebuild.engine.storage.repair_lost(&|| true) {
+        match rebuild.containers.repair_lost(&|| true) {
             Ok((_, lost)) => {
                 for (container, _) in lost {
                     // Nobody needs anything from a container that is given up.
@@ -50,7 +52,7 @@ impl Rebuild {
             }
             Err(error) => damaged(format!("missing containers could not be rebuilt from parity: {error}")),
         }
-        let storage = rebuild.engine.storage.clone();
+        let storage = rebuild.containers.clone();
         let containers = storage.containers()?;
         let answering = storage.answering(&containers, &storage.forwards()?)?;
         for container in containers.iter() {
@@ -120,7 +122,7 @@ impl Rebuild {
 
     /// Returns the slots of a container, rebuilding it from parity if necessary.
     fn slots(&self, container: ContainerId) -> onefold_storage::Result<Vec<(Address, Slot)>> {
-        let storage = &self.engine.storage;
+        let storage = &self.containers;
         match storage.slots(container) {
             Err(error) if error.is_damage() => match storage.repair(container) {
                 Ok(Repair::Repaired | Repair::Whole) => storage.slots(container),

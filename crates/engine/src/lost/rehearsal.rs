@@ -16,7 +16,7 @@ impl Engine {
     pub fn rehearse(&self) {
         if self.mode == Mode::ReadOnly {
             self.rehearsal.0.fetch_max(1, Ordering::SeqCst);
-            self.storage.rehearse();
+            self.containers.iter().for_each(|containers| containers.rehearse());
         }
     }
 

@@ -68,7 +68,10 @@ impl Engine {
             }
             // No merge is under way whose file the log does not know.
             if let Some(_no_merge) = self.reclaiming.alone_within(INTERVAL) {
-                break self.storage.between_placements(clock);
+                break match &self.containers {
+                    Some(containers) => containers.between_placements(clock),
+                    None => clock(),
+                };
             }
         };
         // Frames written before go into the log, if some are not in it. No commit is under way while they are counted.

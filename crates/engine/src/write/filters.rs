@@ -7,7 +7,7 @@ use crate::write::chain::{
 use crate::{EngineError, Result, Settings};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Profile;
-use onefold_storage::{Address, ContainerStore};
+use onefold_storage::{Address, ChunkStore};
 use std::sync::Arc;
 
 /// Every filter of a store, and the chains for data and metadata.
@@ -23,7 +23,7 @@ pub(crate) struct Filters {
 impl Filters {
     /// Returns the filters, with the chain for data that the settings name.
     pub(crate) fn new(
-        storage: &Arc<ContainerStore>,
+        storage: &Arc<dyn ChunkStore>,
         catalogs: &Arc<ContainerCacheFilter>,
         quarantine: &Arc<Quarantine>,
         settings: &Settings,
@@ -94,7 +94,7 @@ impl Drop for Merging<'_> {
 
 /// Returns all filters of a store, each once.
 fn all_filters(
-    storage: &Arc<ContainerStore>,
+    storage: &Arc<dyn ChunkStore>,
     catalogs: &Arc<ContainerCacheFilter>,
     quarantine: &Arc<Quarantine>,
     bloom: &Option<Arc<BloomFilter>>,

@@ -66,7 +66,7 @@ impl Prediction {
     }
 
     /// Notes that a chunk was found or put at `address`. `None`: it was zeros, which have no place among other chunks.
-    pub(crate) fn learn(&mut self, address: Option<Address>, storage: &ContainerStore) {
+    pub(crate) fn learn(&mut self, address: Option<Address>, containers: Option<&ContainerStore>) {
         let Some(address) = address else { return };
         if self.expected.as_ref().is_some_and(|(catalog, expected)| catalog.position(address).is_some_and(|slot| slot + 1 == *expected)) {
             return;
@@ -74,7 +74,8 @@ impl Prediction {
         self.expected = None;
         // A container that is still being filled has nothing after its last chunk, and its catalog must not be held. A
         // damaged container does not help either.
-        if let Ok(Some(catalog)) = storage.sealed_catalog_of(address)
+        if let Some(containers) = containers
+            && let Ok(Some(catalog)) = containers.sealed_catalog_of(address)
             && let Some(slot) = catalog.position(address)
         {
             self.expected = Some((catalog, slot + 1));

@@ -7,7 +7,7 @@ use crate::write::prediction::Prediction;
 use crate::write::reservation::FingerprintMap;
 use crate::{Engine, EngineError, InFlight, Piece, Result};
 use onefold_fingerprint::Fingerprint;
-use onefold_storage::{Address, ChunkKind, CompressedFrame, NewChunk, Writer};
+use onefold_storage::{Address, ChunkKind, ChunkWriter, CompressedFrame, NewChunk};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,7 +55,7 @@ impl Engine {
 #[derive(Debug)]
 pub struct WriteStream {
     pub(super) engine: Arc<Engine>,
-    writer: Writer,
+    writer: Box<dyn ChunkWriter>,
     prediction: Prediction,
     /// How much is cut before it is placed: little behind a prediction, growing up to [`STEP_BYTES`].
     step_bytes: usize,
@@ -135,7 +135,7 @@ enum Place {
 
 impl WriteStream {
     pub(crate) fn new(engine: Arc<Engine>) -> WriteStream {
-        let writer = engine.storage.writer();
+        let writer = engine.storage.clone().new_writer();
         let in_flight = Some(engine.in_flight());
         WriteStream {
             engine,
@@ -152,8 +152,9 @@ impl WriteStream {
 
     /// What it writes will be read from its beginning to its end, as backups are: it goes into large frames, which
     /// compress better ([`Descriptor::sequential_frame_bytes`](crate::Descriptor::sequential_frame_bytes)).
-    pub fn sequential(self) -> WriteStream {
-        WriteStream { writer: self.writer.sequential(), ..self }
+    pub fn sequential(mut self) -> WriteStream {
+        self.writer.be_sequential();
+        self
     }
 
     /// Bytes of the chunks that this stream has stored because they were new.
@@ -430,7 +431,7 @@ impl WriteStream {
             }
             if Prediction::suits(chain) {
                 let last = places.last().and_then(|place| if let Place::At(address) = place { Some(*address) } else { None });
-                self.prediction.learn(last, &engine.storage);
+                self.prediction.learn(last, engine.containers.as_deref());
             }
         }
         if engine.lookup.index().is_some() {

@@ -3,12 +3,14 @@
 use crate::containers::store::ContainerStore;
 use crate::containers::writer::Writer;
 use crate::{
-    Address, ChunkStore, ChunkWriter, CommittedSlots, CompressedFrame, ContainerId, ContainerSet, NewChunk, Origin, Prepared, Result,
-    Scope, Slice, Slot,
+    Address, Answering, ChunkStore, ChunkWriter, CommittedSlots, CompressedFrame, ContainerId, ContainerReport, ContainerSet, FileFigures,
+    FrameVisitor, NewChunk, Origin, Prepared, Result, Scope, ScrubThreads, Scrubbed, Slice, Slot, Usage,
 };
 use onefold_fingerprint::Fingerprint;
+use onefold_ground::ReadBuffer;
 use onefold_oplog::{Effects, PartitionClass, Position, Pressure};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 impl ChunkStore for ContainerStore {
     fn new_writer(self: Arc<Self>) -> Box<dyn ChunkWriter> {
@@ -37,6 +39,20 @@ impl ChunkStore for ContainerStore {
 
     fn unsynced_bytes(&self) -> u64 {
         ContainerStore::unsynced_bytes(self)
+    }
+
+    fn open_bytes(&self) -> u64 {
+        self.statistics().open_frame_bytes
+    }
+
+    fn usage(&self, counted: Option<FileFigures>) -> Result<Usage> {
+        let files = counted.map_or_else(|| self.count_files(), Ok)?;
+        let (unsealed, unsealed_bytes) = self.unsealed_files()?;
+        Ok(Usage { units: files.containers + unsealed, disk_bytes: files.bytes() + unsealed_bytes + self.parity_bytes()? })
+    }
+
+    fn damaged_owners(&self) -> Result<Vec<String>> {
+        ContainerStore::damaged_owners(self)
     }
 
     fn apply(&self, _end: Position, effects: &Effects<'_>) -> Result<()> {
@@ -85,6 +101,29 @@ impl ChunkStore for ContainerStore {
 
     fn units(&self) -> Result<ContainerSet> {
         self.containers()
+    }
+
+    fn forwards(&self) -> Result<ContainerSet> {
+        ContainerStore::forwards(self)
+    }
+
+    fn answering<'a>(&'a self, units: &'a ContainerSet, forwards: &ContainerSet) -> Result<Answering<'a>> {
+        ContainerStore::answering(self, units, forwards)
+    }
+
+    fn verify(&self, unit: ContainerId, read_data: bool, buffer: &mut ReadBuffer, visit: &mut FrameVisitor<'_>) -> Result<ContainerReport> {
+        self.verify_frames(unit, read_data, buffer, Some(visit))
+    }
+
+    fn scrub(
+        &self,
+        units: &[ContainerId],
+        threads: &ScrubThreads,
+        stop: &AtomicBool,
+        found: &mut dyn FnMut(ContainerId, Scrubbed),
+        waiting: &mut dyn FnMut(),
+    ) -> usize {
+        ContainerStore::scrub(self, units, threads, stop, found, waiting)
     }
 
     fn unit_of(&self, origin: Origin) -> Result<ContainerId> {

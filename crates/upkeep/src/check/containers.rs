@@ -7,22 +7,22 @@ use crate::Result;
 use crate::reading::{Looked, look_into, look_into_all};
 use onefold_engine::{DeadSlots, Repair};
 use onefold_ground::ReadBuffer;
-use onefold_storage::{Catalog, ContainerId, ContainerSet, Origin, StorageError};
+use onefold_storage::{Catalog, ContainerId, ContainerSet, ContainerStore, Origin, StorageError};
 
 impl Check<'_> {
     /// Runs step 2: all containers, then those added meanwhile, because merging may have moved chunks into them that
     /// were not read in their old place. Later containers are only checked by their writers. Returns the number of
     /// containers.
-    pub(super) fn all_containers(&mut self) -> Result<usize> {
+    pub(super) fn all_containers(&mut self, storage: &ContainerStore) -> Result<usize> {
         if self.engine.is_writable() {
-            self.report.repaired += self.engine.storage().repair_lost(&|| !self.monitor.is_cancelled())?.0.len() as u64;
+            self.report.repaired += storage.repair_lost(&|| !self.monitor.is_cancelled())?.0.len() as u64;
         }
-        self.forwards()?;
-        let before = self.engine.storage().containers()?;
+        self.forwards(storage)?;
+        let before = storage.containers()?;
         let mut suspects = Vec::new();
-        self.see_present(&before)?;
+        self.see_present(storage, &before)?;
         self.containers(&before, &mut suspects);
-        let all = self.engine.storage().containers()?;
+        let all = storage.containers()?;
         let mut newer = all.clone();
         newer.retain(|container| !before.contains(container));
         if !newer.is_empty() {
@@ -30,17 +30,38 @@ impl Check<'_> {
         }
         // A container that is gone was merged while it was read. Its chunks are in another one.
         if !suspects.is_empty() {
-            let now = self.engine.storage().containers()?;
-            self.see_present(&now)?;
+            let now = storage.containers()?;
+            self.see_present(storage, &now)?;
             suspects.retain(|container| now.contains(*container));
             // Damage that a store open for writing can repair from parity is not a finding.
             suspects.retain(|container| !self.is_repaired(*container));
-            suspects.into_iter().try_for_each(|container| self.report_container(container))?;
+            suspects.into_iter().try_for_each(|container| self.report_container(storage, container))?;
         }
         if !self.dead_ends.is_empty() {
-            all.iter().for_each(|container| self.lose_dead_ends(container));
+            all.iter().for_each(|container| self.lose_dead_ends(storage, container));
         }
         Ok(all.len())
+    }
+
+    /// Does the same in a store without containers. Returns the number of units.
+    pub(super) fn all_units(&mut self) -> Result<usize> {
+        let units = self.engine.storage().units()?;
+        let mut suspects = Vec::new();
+        self.present = units.clone();
+        self.containers(&units, &mut suspects);
+        for unit in suspects {
+            let Looked { found, wrong, .. } = look_into(self.engine, unit, self.options.read_data, &mut ReadBuffer::default());
+            // The error says nothing about the stored data. Damage is in the report.
+            let found = found?;
+            let damage = found.damage.iter().map(StorageError::to_string);
+            damage.for_each(|damage| self.report.add(ProblemKind::Container, damage));
+            for (address, fingerprint) in wrong {
+                self.report
+                    .add(ProblemKind::Container, format!("the bytes of chunk {fingerprint} at {address} do not match its fingerprint"));
+                self.lost.insert(Needed::stored(self.engine, &fingerprint, address));
+            }
+        }
+        Ok(units.len())
     }
 
     fn is_repaired(&mut self, container: ContainerId) -> bool {
@@ -57,14 +78,13 @@ impl Check<'_> {
 
     /// Notes the existing containers and forwards. Forwards are listed after `containers`, so a container merged in
     /// between is not missed.
-    fn see_present(&mut self, containers: &ContainerSet) -> Result<()> {
-        self.present = self.engine.storage().forwards()?;
+    fn see_present(&mut self, storage: &ContainerStore, containers: &ContainerSet) -> Result<()> {
+        self.present = storage.forwards()?;
         self.present.extend(containers.iter());
         Ok(())
     }
 
-    fn forwards(&mut self) -> Result<()> {
-        let storage = self.engine.storage();
+    fn forwards(&mut self, storage: &ContainerStore) -> Result<()> {
         let forwards = storage.forwards()?;
         self.monitor.step("forwards", forwards.len() as u64);
         let mut suspects = Vec::new();
@@ -118,10 +138,10 @@ impl Check<'_> {
         suspects.sort_unstable();
     }
 
-    fn report_container(&mut self, container: ContainerId) -> Result<()> {
+    fn report_container(&mut self, storage: &ContainerStore, container: ContainerId) -> Result<()> {
         let Looked { found, wrong, .. } = look_into(self.engine, container, self.options.read_data, &mut ReadBuffer::default());
         let dead = self.dead_slots(container)?.unwrap_or_default();
-        let catalog = self.engine.storage().catalog(container).ok();
+        let catalog = storage.catalog(container).ok();
         for (address, fingerprint) in wrong {
             let is_dead = catalog.as_ref().and_then(|catalog| catalog.position(address)).is_some_and(|slot| dead.contains(slot));
             if !is_dead {
@@ -132,7 +152,7 @@ impl Check<'_> {
         }
         let is_damaged = found.as_ref().map_or_else(StorageError::is_damage, |found| !found.damage.is_empty());
         // Readers can read it through parity, so nothing is lost.
-        if is_damaged && !self.engine.is_writable() && self.engine.storage().is_repairable(container).unwrap_or(false) {
+        if is_damaged && !self.engine.is_writable() && storage.is_repairable(container).unwrap_or(false) {
             found.iter().for_each(|found| self.homes(container, &found.homes));
             let why = found.map_or_else(Some, |found| found.damage.into_iter().next()).map_or_else(String::new, |error| error.to_string());
             let what = format!("{why}; a scrub can rebuild the container from parity");
@@ -160,8 +180,8 @@ impl Check<'_> {
     }
 
     /// Marks the chunks of a merged container as lost if their addresses no longer lead to it.
-    fn lose_dead_ends(&mut self, container: ContainerId) {
-        let slots = self.engine.storage().slots(container).unwrap_or_default();
+    fn lose_dead_ends(&mut self, storage: &ContainerStore, container: ContainerId) {
+        let slots = storage.slots(container).unwrap_or_default();
         let lost = slots.iter().filter(|(address, _)| self.dead_ends.contains(&address.origin()));
         lost.for_each(|(address, slot)| self.lost.insert(Needed::stored(self.engine, &slot.fingerprint, *address)));
     }

@@ -143,7 +143,7 @@ fn one_pass(check: &mut Check<'_>, turn: Turn, missing: &mut BTreeSet<Origin>) -
         wrong.into_iter().for_each(|what| check.report.add(ProblemKind::Marks, what));
     }
     // Listed after the moment, so it has all containers of that moment.
-    let containers = engine.storage().containers()?;
+    let containers = engine.storage().units()?;
     let forwards = engine.storage().forwards()?;
     let answering = engine.storage().answering(&containers, &forwards)?;
     check.report.index_entries += table.known.values().filter(|chunk| chunk.is_indexed).count() as u64;
@@ -162,7 +162,7 @@ fn one_pass(check: &mut Check<'_>, turn: Turn, missing: &mut BTreeSet<Origin>) -
         let dead = check.dead_slots(container)?;
         knows_all &= dead.is_some();
         let dead = dead.unwrap_or_default();
-        let slots = match engine.storage().slots(container) {
+        let slots = match engine.storage().chunks_of(container) {
             Ok(slots) => slots,
             Err(error) => {
                 knows_all &= dead.is_given_up();
@@ -273,7 +273,7 @@ impl<'a> Table<'a> {
         for address in indexed.chain(needed).filter(|address| address.bits() != 0) {
             let origin = address.origin();
             if !is_present(origin) && missing.insert(origin) {
-                let found = check.engine.storage().slots_beside(origin);
+                let found = check.engine.storage().chunks_beside(origin);
                 let why = found.map_or_else(|error| error.to_string(), |_| "its file is missing".into());
                 check.report.add(ProblemKind::Container, format!("container {origin} is missing: {why}"));
             }
@@ -406,7 +406,7 @@ fn missing(check: &mut Check<'_>, needed: Needed, chunk: &Known) {
 /// Checks a reference to another container than the index names. That is correct if this container has the chunk too.
 fn other_place(check: &mut Check<'_>, fingerprint: &Fingerprint, address: Address) -> Result<()> {
     let storage = check.engine.storage();
-    let slots = match storage.slots_beside(address) {
+    let slots = match storage.chunks_beside(address.origin()) {
         Ok((container, mut slots)) => {
             // A slot in quarantine cannot be read.
             let dead = check.dead_slots(container)?.unwrap_or_default();

@@ -72,7 +72,7 @@ impl<'a> Places<'a> {
     }
 
     fn load(&self, origin: Origin) -> Result<Vec<Alive>> {
-        let (container, slots) = match self.engine.storage().slots_beside(origin) {
+        let (container, slots) = match self.engine.storage().chunks_beside(origin) {
             Ok(found) => found,
             // It was reported with the containers.
             Err(error) if error.is_damage() => return Ok(Vec::new()),

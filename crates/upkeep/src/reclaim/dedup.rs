@@ -116,7 +116,7 @@ impl Search<'_> {
         // A dry run writes nothing: it reads the catalogs once for each part.
         let at_once = if self.options.dry_run { 1 } else { FILES.min(self.memory_bytes / 2 / BUFFER_BYTES).max(1) };
         let passes = parts.div_ceil(at_once);
-        let containers = self.engine.storage().containers()?;
+        let containers = self.engine.storage().units()?;
         self.monitor.step("containers", (containers.len() * passes) as u64);
         for pass in 0..passes {
             let first = pass * at_once;

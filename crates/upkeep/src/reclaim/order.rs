@@ -45,9 +45,9 @@ impl ReadingOrder {
         let mut chunks = 0;
         for container in containers {
             // The order is only a help, so containers that cannot be read are skipped.
-            if let Ok(catalog) = engine.storage().catalog(container) {
-                origins.extend(catalog.origins());
-                chunks += catalog.slots.len() as u64;
+            if let Ok(found) = engine.storage().chunks_of(container) {
+                origins.extend(found.iter().map(|(address, _)| address.origin()));
+                chunks += found.len() as u64;
             }
         }
         order.left = (chunks * PIECES_FOR_A_CHUNK).max(LEAST_PIECES);

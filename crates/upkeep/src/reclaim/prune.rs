@@ -188,7 +188,11 @@ impl<'a> Found<'a> {
         self.unused_bytes += dead.bytes;
         let victim = Victim { container, dead_bytes: dead.bytes, live_bytes: dead.of_bytes.saturating_sub(dead.bytes) };
         let is_empty_enough = victim.live_bytes == 0 || victim.fill() <= self.max_fill;
-        if is_empty_enough && !dead.is_given_up() && !self.quarantined.contains(&container) && self.engine.storage().is_sealed(container) {
+        if is_empty_enough
+            && !dead.is_given_up()
+            && !self.quarantined.contains(&container)
+            && self.engine.containers().is_some_and(|containers| containers.is_sealed(container))
+        {
             self.victims.push(victim);
         }
     }
@@ -226,7 +230,7 @@ fn groups(engine: &Engine, mut wanted: Vec<Victim>, compression: f64) -> Vec<Vec
     let (mut live, mut slots) = (0, 0);
     for candidate in wanted {
         // Containers that cannot be read are left to the merge, which reports them.
-        let own = engine.storage().slots(candidate.container).map_or(0, |slots| slots.len());
+        let own = engine.storage().chunks_of(candidate.container).map_or(0, |slots| slots.len());
         let fits = |group: &Vec<Victim>| {
             let first = &group[0];
             let is_alike =

@@ -6,7 +6,7 @@ use crate::Result;
 use crate::check::Check;
 use crate::reading::look_into_all;
 use onefold_engine::{Address, ContainerId, Engine, LostChunk, Repair as Repaired};
-use onefold_storage::Origin;
+use onefold_storage::{ContainerStore, Origin};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -23,7 +23,8 @@ impl Repair<'_> {
     /// Rebuilds containers without a file from parity, and headers that can be recomputed. This comes before the
     /// forwards, which must lead to readable containers. A failed rebuild (the disk is full) does not stop the others.
     pub(super) fn lost_containers(&mut self, engine: &Arc<Engine>) -> Result<()> {
-        match engine.storage().repair_lost(&|| self.go_on()) {
+        let Some(storage) = engine.containers() else { return Ok(()) };
+        match storage.repair_lost(&|| self.go_on()) {
             Ok((repaired, lost)) => {
                 repaired.into_iter().for_each(|container| self.made_anew(container));
                 lost.into_iter().filter_map(|(container, why)| Some((container, why?))).for_each(|(container, why)| {
@@ -32,13 +33,13 @@ impl Repair<'_> {
             }
             Err(error) => self.did(format!("lost containers could not be rebuilt from parity: {error}")),
         }
-        let containers = engine.storage().containers()?;
+        let containers = storage.containers()?;
         self.monitor.step("catalogs of containers", containers.len() as u64);
         for container in containers.iter() {
             if !self.go_on() {
                 break;
             }
-            if engine.storage().catalog(container).is_err() {
+            if storage.catalog(container).is_err() {
                 self.container_anew(engine, container)?;
             }
             self.monitor.advance(1);
@@ -66,8 +67,9 @@ impl Repair<'_> {
             Ok(_) => {}
             Err(error) => self.did(format!("container {container} could not be rebuilt from parity: {error}")),
         }
+        let Some(storage) = engine.containers() else { return Ok(()) };
         let done = self.done();
-        match engine.storage().repair_header(container) {
+        match storage.repair_header(container) {
             Ok(true) => self.did(format!("the header of container {container} {done} rewritten")),
             Ok(false) => {}
             Err(error) => self.did(format!("the header of container {container} could not be rewritten: {error}")),
@@ -77,7 +79,7 @@ impl Repair<'_> {
 
     /// Runs step 2. A merged container itself says whose chunks it has. Of several such containers, the newest counts.
     pub(super) fn forwards(&mut self, engine: &Arc<Engine>) -> Result<()> {
-        let storage = engine.storage();
+        let Some(storage) = engine.containers() else { return Ok(()) };
         let containers = storage.containers()?;
         let mut answers: BTreeMap<ContainerId, ContainerId> = BTreeMap::new();
         for container in containers.iter() {
@@ -106,7 +108,7 @@ impl Repair<'_> {
 
     /// Runs step 4. Returns the container files whose catalog cannot be read, and why.
     pub(super) fn containers(&mut self, engine: &Arc<Engine>) -> Result<BTreeMap<ContainerId, Arc<str>>> {
-        let containers = engine.storage().containers()?;
+        let containers = engine.storage().units()?;
         self.monitor.step("containers and data", containers.len() as u64);
         let (mut suspect, monitor) = (Vec::new(), self.monitor);
         look_into_all(engine, &containers, true, &|| !monitor.is_cancelled(), &mut |looked| {
@@ -132,13 +134,13 @@ impl Repair<'_> {
     /// Runs step 5: chunks that the index has in files that are missing or whose catalog cannot be read.
     pub(super) fn what_was_in(&mut self, engine: &Arc<Engine>, unreadable: &BTreeMap<ContainerId, Arc<str>>) -> Result<()> {
         let ask = |origin: Origin| -> Result<Option<Arc<str>>> {
-            let file = match suspects::lasting(|| engine.storage().container_of(origin))? {
+            let file = match suspects::lasting(|| engine.storage().unit_of(origin))? {
                 Ok(file) => file,
                 Err(error) => return Ok(Some(error.to_string().into())),
             };
             match unreadable.get(&file) {
                 Some(why) => Ok(Some(why.clone())),
-                None => Ok(suspects::lasting(|| engine.storage().catalog(file))?.err().map(|error| error.to_string().into())),
+                None => Ok(suspects::lasting(|| engine.storage().chunks_of(file))?.err().map(|error| error.to_string().into())),
             }
         };
         let mut asked: HashMap<Origin, Option<Arc<str>>> = HashMap::new();
@@ -167,8 +169,9 @@ impl Repair<'_> {
             self.monitor.advance(1);
         }
         // If a file comes back, only those of its chunks count that are restored.
+        let Some(storage) = engine.containers() else { return Ok(()) };
         let missing = asked.into_iter().filter(|(_, why)| why.is_some()).map(|(origin, _)| origin);
-        let missing = missing.filter_map(|origin| engine.storage().possible_containers(origin).last());
+        let missing = missing.filter_map(|origin| storage.possible_containers(origin).last());
         let given_up: BTreeSet<ContainerId> = unreadable.keys().copied().chain(missing).collect();
         for container in given_up {
             if !self.go_on() {
@@ -176,7 +179,7 @@ impl Repair<'_> {
             }
             engine.give_up_container(container)?;
         }
-        self.give_up_dead_ends(engine)
+        self.give_up_dead_ends(engine, storage)
     }
 
     /// Puts copies in quarantine that are needed and whose container cannot be read. Without a chunk index, only
@@ -244,8 +247,7 @@ impl Repair<'_> {
     }
 
     /// Gives up forwards that lead nowhere. By now their chunks are in quarantine.
-    fn give_up_dead_ends(&mut self, engine: &Arc<Engine>) -> Result<()> {
-        let storage = engine.storage();
+    fn give_up_dead_ends(&mut self, engine: &Arc<Engine>, storage: &ContainerStore) -> Result<()> {
         for id in storage.forwards()?.iter() {
             if !self.go_on() {
                 break;

@@ -21,14 +21,14 @@ pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command:
     let mut rebuild = Rebuild::start(ground, settings, command, &mut |problem| problems.push(problem))?;
     monitor.advance(1);
     let engine = rebuild.engine().clone();
-    let containers = engine.storage().containers()?;
+    let containers = engine.storage().units()?;
     let answering = engine.storage().answering(&containers, &engine.storage().forwards()?)?;
     let moment = engine.moment(None)?;
     monitor.step("references", containers.len() as u64 + 1);
     let mut counts = Counts::default();
     let counted = engine.descriptor().profile.counts().then_some(&containers);
     for container in counted.into_iter().flat_map(|containers| containers.iter()) {
-        let slots = match engine.storage().slots(container) {
+        let slots = match engine.storage().chunks_of(container) {
             Ok(slots) => slots,
             // It was reported with the places.
             Err(error) if error.is_damage() => Vec::new(),

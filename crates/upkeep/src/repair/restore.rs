@@ -56,7 +56,8 @@ impl Repair<'_> {
     fn restore_some(&mut self, engine: &Arc<Engine>, chunks: &[Quarantined]) -> Result<()> {
         let mut is_found = vec![false; chunks.len()];
         let known = chunks.iter().enumerate().filter(|(_, chunk)| chunk.address.bits() != 0);
-        let places = known.filter_map(|(number, chunk)| Some((engine.storage().container_of(chunk.address).ok()?, chunk.address, number)));
+        let places =
+            known.filter_map(|(number, chunk)| Some((engine.storage().unit_of(chunk.address.origin()).ok()?, chunk.address, number)));
         self.restore_at(engine, chunks, places.collect(), &mut is_found)?;
         if is_found.contains(&false) {
             let others = self.other_places(engine, chunks, &is_found)?;
@@ -72,11 +73,11 @@ impl Repair<'_> {
         let mut by_name: HashMap<Fingerprint, Vec<usize>> = HashMap::new();
         wanted.for_each(|(number, chunk)| by_name.entry(chunk.fingerprint).or_default().push(number));
         let mut places = Vec::new();
-        for container in engine.storage().containers()?.iter() {
+        for container in engine.storage().units()?.iter() {
             if !self.go_on() {
                 break;
             }
-            for (address, slot) in engine.storage().slots(container).unwrap_or_default() {
+            for (address, slot) in engine.storage().chunks_of(container).unwrap_or_default() {
                 let numbers = by_name.get(&slot.fingerprint).into_iter().flatten().filter(|number| chunks[**number].address != address);
                 places.extend(numbers.map(|number| (container, address, *number)));
             }
@@ -91,7 +92,7 @@ impl Repair<'_> {
             if !self.go_on() {
                 break;
             }
-            let Ok(slots) = suspects::lasting(|| engine.storage().slots(of_file[0].0))? else { continue };
+            let Ok(slots) = suspects::lasting(|| engine.storage().chunks_of(of_file[0].0))? else { continue };
             let kinds: HashMap<(Address, Fingerprint), ChunkKind> =
                 slots.into_iter().map(|(address, slot)| ((address, slot.fingerprint), slot.kind)).collect();
             let (mut readable, mut references) = (Vec::new(), 0);

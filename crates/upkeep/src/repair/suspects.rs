@@ -40,7 +40,7 @@ pub(crate) fn of(engine: &Arc<Engine>, container: ContainerId) -> Result<Suspect
         Ok(found) => found.damage.first().map(|damage| damage.to_string()),
         Err(error) => Some(error.to_string()),
     };
-    let slots = match lasting(|| engine.storage().slots(container))? {
+    let slots = match lasting(|| engine.storage().chunks_of(container))? {
         Ok(slots) => slots,
         Err(error) => return Ok(Suspects::All { why: why.unwrap_or_else(|| error.to_string()) }),
     };

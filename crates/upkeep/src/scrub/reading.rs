@@ -6,7 +6,7 @@ use super::{GoOn, STEP_BYTES, Scrub, Step};
 use crate::Result;
 use onefold_engine::{ContainerId, Repair};
 use onefold_index::objects::Verified;
-use onefold_storage::{FORWARD_BYTES, GroupId, Scrubbed, ScrubbedParity, StorageError};
+use onefold_storage::{ContainerStore, FORWARD_BYTES, GroupId, Scrubbed, ScrubbedParity, StorageError};
 use std::sync::atomic::Ordering;
 
 /// A step names this many damaged pages of the chunk index and counts the others.
@@ -60,14 +60,21 @@ impl Scrub<'_> {
         self.engine.storage().scrub(ids, &self.threads, &self.stop, &mut found, &mut || self.look(go_on));
     }
 
-    pub(super) fn forwards(&self, ids: &[ContainerId], mut step: Step, pace: &mut Pace<'_>, go_on: &GoOn<'_>) -> Result<Step> {
+    pub(super) fn forwards(
+        &self,
+        storage: &ContainerStore,
+        ids: &[ContainerId],
+        mut step: Step,
+        pace: &mut Pace<'_>,
+        go_on: &GoOn<'_>,
+    ) -> Result<Step> {
         for id in ids {
             if !pace.wait(&|| go_on.asks()) {
                 break;
             }
             pace.charge(FORWARD_BYTES as u64);
             let position = Position { phase: Phase::Forwards, unit: id.bits() };
-            match self.engine.storage().scrub_forward(*id) {
+            match storage.scrub_forward(*id) {
                 Ok(()) => {}
                 Err(error @ (StorageError::Damaged { .. } | StorageError::Ground(_))) => {
                     step.found.push(Damage { position, what: error.to_string() });
@@ -82,25 +89,32 @@ impl Scrub<'_> {
     }
 
     /// Reads parity files, and rebuilds members that were lost.
-    pub(super) fn parity(&self, groups: &[GroupId], mut step: Step, pace: &mut Pace<'_>, go_on: &GoOn<'_>) -> Result<Step> {
+    pub(super) fn parity(
+        &self,
+        storage: &ContainerStore,
+        groups: &[GroupId],
+        mut step: Step,
+        pace: &mut Pace<'_>,
+        go_on: &GoOn<'_>,
+    ) -> Result<Step> {
         for groups in groups.chunks(pace.files_at_once()) {
             if self.is_stopped() || !pace.wait(&|| go_on.asks()) {
                 break;
             }
             let before = step.read_bytes;
-            self.parity_at_once(groups, &mut step, go_on)?;
+            self.parity_at_once(storage, groups, &mut step, go_on)?;
             pace.charge(step.read_bytes - before);
         }
         Ok(step)
     }
 
-    fn parity_at_once(&self, groups: &[GroupId], step: &mut Step, go_on: &GoOn<'_>) -> Result<()> {
+    fn parity_at_once(&self, storage: &ContainerStore, groups: &[GroupId], step: &mut Step, go_on: &GoOn<'_>) -> Result<()> {
         let mut all = Vec::with_capacity(groups.len());
         let mut found = |group: GroupId, scrubbed: onefold_storage::Result<ScrubbedParity>| {
             all.push((group, scrubbed));
             self.look(go_on);
         };
-        self.engine.storage().scrub_parities(groups, &self.threads, &self.stop, &mut found, &mut || self.look(go_on));
+        storage.scrub_parities(groups, &self.threads, &self.stop, &mut found, &mut || self.look(go_on));
         for (group, scrubbed) in all {
             let position = Position { phase: Phase::Parity, unit: group.bits() };
             let scrubbed = scrubbed.unwrap_or_else(|error| ScrubbedParity {
@@ -114,7 +128,7 @@ impl Scrub<'_> {
             if let Some(what) = scrubbed.damaged_parity {
                 // Its members get new parity. Members that cannot be read still need the old one.
                 let made = self.engine.make_parity(true, &|| go_on.asks());
-                let is_there = self.engine.storage().has_parity_file(group)?;
+                let is_there = storage.has_parity_file(group)?;
                 if is_there && !go_on.asks() {
                     break;
                 }

@@ -229,11 +229,11 @@ fn scrubs_that_are_stopped_read_the_parity_of_every_folder_and_rebuild_what_is_l
     let mut random = Random(1);
     for folder in 1..5u32 {
         write(&engine, &mut random, 900_000);
-        (0..2).for_each(|partition| engine.storage().keep_number(ContainerId::new(partition, (folder << 12) - 1)).unwrap());
+        (0..2).for_each(|partition| engine.containers().unwrap().keep_number(ContainerId::new(partition, (folder << 12) - 1)).unwrap());
     }
     engine.make_parity(true, &|| true).unwrap();
     engine.maintain(true).unwrap();
-    let storage = engine.storage();
+    let storage = engine.containers().unwrap();
     let mut lost: Vec<ContainerId> = storage.containers().unwrap().iter().filter(|id| storage.is_sealed(*id)).collect();
     lost.dedup_by_key(|id| (id.partition(), id.number() >> 12));
     assert!(lost.len() >= 6, "{lost:?}");
@@ -266,7 +266,7 @@ fn a_full_disk_keeps_a_scrub_or_check_from_nothing_but_repair() {
     write(&engine, &mut Random(1), 600_000);
     assert!(engine.make_parity(true, &|| true).unwrap() > 0);
     engine.maintain(true).unwrap();
-    let lost = engine.storage().containers().unwrap().iter().nth(1).unwrap();
+    let lost = engine.containers().unwrap().containers().unwrap().iter().nth(1).unwrap();
     let path = format!("containers/{:04x}/00000/{:08x}", lost.partition(), lost.number());
     witness.ground.remove(&path).unwrap();
     let free = witness.ground.used_bytes();
@@ -346,11 +346,11 @@ fn what_was_written_and_is_seen_by_nobody_yet_is_not_claimed() {
     let data: Vec<u8> = (0..40_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let mut stream = engine.stream();
     stream.write(&data, true, Hints::default(), &mut Vec::new()).unwrap();
-    let before = engine.storage().committed_slots();
+    let before = engine.containers().unwrap().committed_slots();
     scrub_by(&witness, &engine, ScrubOptions::default(), &NoMonitor, &|| true).unwrap();
-    let after = engine.storage().committed_slots();
+    let after = engine.containers().unwrap().committed_slots();
     let slots = |of: &onefold_storage::CommittedSlots| -> usize {
-        engine.storage().containers().unwrap().iter().map(|id| of.of(id)).filter(|slots| *slots != usize::MAX).sum()
+        engine.containers().unwrap().containers().unwrap().iter().map(|id| of.of(id)).filter(|slots| *slots != usize::MAX).sum()
     };
     assert!(slots(&after) != slots(&before), "the scrub had them written into the log before it looked");
     drop(stream);

@@ -78,7 +78,7 @@ fn finds_nothing(profile: &'static Profile, usual_seeds: u64) -> (u64, u64) {
 
 /// A chunk of a sealed container, the file and a byte of its first frame.
 fn sealed(world: &World) -> (Fingerprint, String, u64) {
-    let storage = world.engine.storage();
+    let storage = world.engine.containers().unwrap();
     let container = storage.containers().unwrap().iter().find(|container| storage.is_sealed(*container)).expect("a full container");
     let catalog = storage.catalog(container).unwrap();
     let folder = |number: u32| format!("{:05x}/{number:08x}", number >> 12);

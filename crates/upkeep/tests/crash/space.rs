@@ -191,7 +191,7 @@ fn compare(world: &World, seen: &mut Seen) -> Result<Stored, Fault> {
 }
 
 fn stored(world: &World) -> Result<Stored, Fault> {
-    let storage = world.engine.storage();
+    let storage = world.engine.containers().unwrap();
     let mut stored = Stored::default();
     let digest_bytes = world.engine.digest_bytes();
     let container_bytes = u64::from(world.engine.descriptor().container_bytes);

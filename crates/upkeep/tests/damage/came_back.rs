@@ -72,12 +72,13 @@ fn merged_containers_that_came_back_are_counted_once_and_a_rebuilt_index_is_righ
     assert_clean(&ground, "merged");
     let path = |id: &ContainerId| format!("containers/0000/00000/{:08x}", id.number());
     let is_gone = |id: &ContainerId| !ground.exists(&path(id)).unwrap();
-    let mut gone: Vec<ContainerId> = engine.storage().containers().unwrap().iter().collect();
+    let mut gone: Vec<ContainerId> = engine.containers().unwrap().containers().unwrap().iter().collect();
     gone.retain(is_gone);
     // It was merged from others and into another one, and has no forward: no address is its own.
-    let newest = open(&between, Mode::ReadOnly).unwrap().storage().containers().unwrap().iter().last().unwrap();
+    let newest = open(&between, Mode::ReadOnly).unwrap().containers().unwrap().containers().unwrap().iter().last().unwrap();
     assert!(is_gone(&newest) && !gone.contains(&newest) && !ground.exists(&format!("{}.forward", path(&newest))).unwrap());
-    let has_metadata = |id: &ContainerId| engine.storage().slots(*id).unwrap().iter().any(|(_, slot)| slot.kind != ChunkKind::Data);
+    let has_metadata =
+        |id: &ContainerId| engine.containers().unwrap().slots(*id).unwrap().iter().any(|(_, slot)| slot.kind != ChunkKind::Data);
     assert!(gone.len() >= 3 && gone.iter().any(has_metadata), "{gone:?}");
     // With and without the forwards, of which a power cut may have kept some.
     for keeps_forwards in [true, false] {
@@ -135,11 +136,11 @@ fn a_read_that_fails_once_while_checking_is_an_error_and_no_finding() {
 fn a_forward_that_the_device_cannot_read_is_damage_and_ends_neither_check_nor_rebuild() {
     let scene = Scene::merged();
     let ground = scene.copy();
-    let storage = open(&ground, Mode::ReadOnly).unwrap().storage().clone();
+    let storage = open(&ground, Mode::ReadOnly).unwrap().containers().unwrap().clone();
     let forward = storage.forwards().unwrap().iter().next().unwrap();
     ground.make_unreadable(&format!("containers/0000/00000/{:08x}.forward", forward.number())).unwrap();
     let engine = open(&ground, Mode::ReadOnly).unwrap();
-    assert!(engine.storage().container_of(forward).unwrap_err().is_damage());
+    assert!(engine.containers().unwrap().container_of(forward).unwrap_err().is_damage());
     let report = check(&engine, CheckOptions::default(), &NoMonitor).unwrap();
     assert!(report.problems.iter().any(|problem| problem.kind == ProblemKind::Container), "{:?}", report.problems);
     drop(engine);

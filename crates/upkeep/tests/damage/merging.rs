@@ -19,8 +19,8 @@ pub fn merge(ground: &SimulatedGround, skip: usize) -> Position {
     let mut indexed: HashMap<Fingerprint, u64> = HashMap::new();
     let mut alive: HashSet<Address> = HashSet::new();
     let engine = open(ground, Mode::ReadOnly).unwrap();
-    for container in engine.storage().containers().unwrap().iter() {
-        let (Ok(slots), dead) = (engine.storage().slots(container), engine.dead_slots(container).unwrap()) else { continue };
+    for container in engine.containers().unwrap().containers().unwrap().iter() {
+        let (Ok(slots), dead) = (engine.containers().unwrap().slots(container), engine.dead_slots(container).unwrap()) else { continue };
         alive.extend(slots.iter().enumerate().filter(|(number, _)| !dead.contains(*number)).map(|(_, (address, _))| *address));
     }
     for partition in 0..engine.index_partitions() as u32 {

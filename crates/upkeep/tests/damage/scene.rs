@@ -118,7 +118,7 @@ impl Scene {
         states.push(state.clone());
         // Which stream fills which container differs from run to run; so many must be full to be merged.
         for part in 0.. {
-            let storage = engine.storage();
+            let storage = engine.containers().unwrap();
             if storage.containers().unwrap().iter().filter(|container| storage.is_sealed(*container)).count() >= 6 {
                 break;
             }

@@ -340,9 +340,9 @@ fn what_can_be_read_again_is_restored() {
         let engine = open(&ground, Mode::ReadOnly).unwrap();
         assert!(check(&engine, CheckOptions { read_data: true, ..CheckOptions::default() }, &NoMonitor).unwrap().is_clean());
         // Writers take a slot that is not dead for a stored chunk.
-        for container in engine.storage().containers().unwrap().iter() {
+        for container in engine.containers().unwrap().containers().unwrap().iter() {
             let dead = engine.dead_slots(container).unwrap();
-            for (number, (address, slot)) in engine.storage().slots(container).unwrap().iter().enumerate() {
+            for (number, (address, slot)) in engine.containers().unwrap().slots(container).unwrap().iter().enumerate() {
                 // Hooks are advice, and readers have none.
                 let is_known = !PROFILE.is_exact() || engine.locate(&slot.fingerprint).unwrap().is_some();
                 assert!(dead.contains(number) || is_known, "{path}: {address} is nowhere");

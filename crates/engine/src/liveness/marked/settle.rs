@@ -68,10 +68,10 @@ impl Marked {
         if !open.clone().any(|slot| !is_settled(slot)) {
             return Ok(());
         }
-        let all = match engine.storage().slots_beside(origin) {
+        let all = match engine.storage().chunks_beside(origin) {
             Ok((_, all)) => all,
             // Nothing is there any more. The place that the index names is among what was added, too.
-            Err(error) if error.is_damage() && engine.storage().has_file(origin).is_ok_and(|has_file| !has_file) => return Ok(()),
+            Err(error) if error.is_damage() && engine.storage().has_chunks_of(origin).is_ok_and(|has_file| !has_file) => return Ok(()),
             Err(error) => return Err(error.to_string()),
         };
         let metadata: HashMap<Address, _> = all.into_iter().filter(|(_, slot)| slot.kind != ChunkKind::Data).collect();

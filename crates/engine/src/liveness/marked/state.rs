@@ -9,7 +9,7 @@ use crate::liveness::slots::Slots;
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::Ground;
 use onefold_index::ObjectIndex;
-use onefold_storage::{CommittedSlots, ContainerStore, Origin};
+use onefold_storage::{ChunkStore, CommittedSlots, Origin};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -85,7 +85,7 @@ pub struct Marked {
 
 impl Marked {
     /// Opens the marks of a store that is being opened.
-    pub fn new(ground: Arc<dyn Ground>, objects: Arc<ObjectIndex>, storage: &ContainerStore) -> Marked {
+    pub fn new(ground: Arc<dyn Ground>, objects: Arc<ObjectIndex>, storage: &dyn ChunkStore) -> Marked {
         let opened_at = storage.committed_slots().ends().collect();
         Marked { ground, objects, state: Mutex::default(), running: Mutex::default(), opened_at }
     }

@@ -53,12 +53,12 @@ impl Marked {
             // It was being made at the floor: a later run looks at it.
             return Ok(());
         }
-        let slots = match engine.storage().slots_beside(origin) {
+        let slots = match engine.storage().chunks_beside(origin) {
             Ok((_, slots)) => slots,
             Err(error) if error.is_damage() => {
                 // A file that is missing may come back: then its chunks are looked at. If it is lost and needed,
                 // `check` says so.
-                if engine.storage().has_file(origin)? {
+                if engine.storage().has_chunks_of(origin)? {
                     damaged.push(error.to_string());
                 }
                 return Ok(());
@@ -214,12 +214,12 @@ impl Marked {
 
 /// Returns which slots of an origin are dead. `None`: that cannot be told.
 pub(super) fn dead_beside(engine: &Engine, origin: Origin) -> Option<Slots> {
-    let container = engine.storage().container_of(origin).ok()?;
+    let container = engine.storage().unit_of(origin).ok()?;
     let dead = DeadSlots::read(&engine.objects, container).ok()?;
     if dead.count() == 0 {
         return Some(Slots::default());
     }
-    let (container_now, slots) = engine.storage().slots_beside(origin).ok()?;
+    let (container_now, slots) = engine.storage().chunks_beside(origin).ok()?;
     let dead = if container_now == container { dead } else { DeadSlots::read(&engine.objects, container_now).ok()? };
     let mut found = Slots::default();
     for (number, (address, _)) in slots.iter().enumerate() {

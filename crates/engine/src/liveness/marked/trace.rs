@@ -179,7 +179,7 @@ impl Kinds {
         let origin = step.address.origin();
         // A container that is being filled may have got more since.
         if self.origin != Some(origin) || !self.known.contains_key(&(step.address, step.fingerprint)) {
-            let (_, slots) = engine.storage().slots_beside(origin).map_err(|error| error.to_string())?;
+            let (_, slots) = engine.storage().chunks_beside(origin).map_err(|error| error.to_string())?;
             self.known = slots.into_iter().map(|(address, slot)| ((address, slot.fingerprint), slot.kind)).collect();
             self.origin = Some(origin);
         }

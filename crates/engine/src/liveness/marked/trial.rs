@@ -49,9 +49,9 @@ impl Marked {
         let mut found = Vec::new();
         // So that no file of a merge is half made.
         let _nothing_moves = engine.reclaiming.alone();
-        for container in engine.storage().containers()?.iter() {
+        for container in engine.storage().units()?.iter() {
             let durable = moment.containers().of(container);
-            let slots = match engine.storage().slots(container) {
+            let slots = match engine.storage().chunks_of(container) {
                 Ok(slots) => slots,
                 Err(error) if error.is_damage() => {
                     damaged.push(error.to_string());

@@ -213,7 +213,7 @@ impl Engine {
         let done = repair_parts(&overlay, &settings, meaning, Way::WithoutIndex)?;
         let engine = Engine::open(overlay, settings, Mode::Rebuild, command)?;
         // Containers rebuilt from parity are not written down: they would stay in memory.
-        engine.storage.rehearse();
+        engine.containers.iter().for_each(|containers| containers.rehearse());
         Ok((engine, done))
     }
 }

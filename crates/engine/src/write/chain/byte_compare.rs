@@ -3,7 +3,7 @@
 use super::{Filter, Lookup, Request, Verdict};
 use crate::Result;
 use onefold_ground::profile::Component;
-use onefold_storage::ContainerStore;
+use onefold_storage::ChunkStore;
 use std::sync::Arc;
 
 static COMPONENT: Component = Component::new("filter_byte_compare");
@@ -15,12 +15,12 @@ const BATCH: usize = 64;
 /// NON-EXISTING and is stored again: neither a collision nor damage ever makes a wrong duplicate.
 #[derive(Debug)]
 pub struct ByteCompareFilter {
-    storage: Arc<ContainerStore>,
+    storage: Arc<dyn ChunkStore>,
 }
 
 impl ByteCompareFilter {
     /// Returns a filter that loads from `storage`.
-    pub fn new(storage: Arc<ContainerStore>) -> ByteCompareFilter {
+    pub fn new(storage: Arc<dyn ChunkStore>) -> ByteCompareFilter {
         ByteCompareFilter { storage }
     }
 }
