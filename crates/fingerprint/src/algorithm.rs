@@ -5,12 +5,18 @@ use sha1::Digest;
 use std::fmt;
 use std::str::FromStr;
 
+/// Bytes of the shorter digests.
+const SHORT_BYTES: usize = 20;
+
 /// A cryptographic hash function: one per store, chosen at `init`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// BLAKE3, 32 bytes: the default, and the fastest.
     #[default]
     Blake3,
+    /// The first 20 bytes of BLAKE3: what profile `cacheless` keeps for each block. Two chunks with one name are found by
+    /// chance among 2^80 chunks, and by an attacker with as many attempts.
+    Blake3Short,
     /// SHA-256 (FIPS 180-4), 32 bytes.
     Sha256,
     /// SHA-1 (FIPS 180-4), 20 bytes: the paper's hash. Collisions can be made on purpose, so use it only for data that
@@ -19,10 +25,14 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
+    /// All algorithms, the default first.
+    pub const ALL: [Algorithm; 4] = [Algorithm::Blake3, Algorithm::Blake3Short, Algorithm::Sha256, Algorithm::Sha1];
+
     /// Returns the name in the store's descriptor and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Blake3 => "blake3",
+            Algorithm::Blake3Short => "blake3-160",
             Algorithm::Sha256 => "sha256",
             Algorithm::Sha1 => "sha1",
         }
@@ -32,7 +42,7 @@ impl Algorithm {
     pub fn digest_bytes(self) -> usize {
         match self {
             Algorithm::Blake3 | Algorithm::Sha256 => 32,
-            Algorithm::Sha1 => 20,
+            Algorithm::Blake3Short | Algorithm::Sha1 => SHORT_BYTES,
         }
     }
 
@@ -40,6 +50,7 @@ impl Algorithm {
     pub fn fingerprint(&self, chunk: &[u8]) -> Fingerprint {
         match self {
             Algorithm::Blake3 => Fingerprint::from_digest(blake3::hash(chunk).as_bytes()),
+            Algorithm::Blake3Short => Fingerprint::from_digest(&blake3::hash(chunk).as_bytes()[..SHORT_BYTES]),
             Algorithm::Sha256 => Fingerprint::from_digest(&sha2::Sha256::digest(chunk)),
             Algorithm::Sha1 => Fingerprint::from_digest(&sha1::Sha1::digest(chunk)),
         }
@@ -56,7 +67,11 @@ impl Algorithm {
     pub fn fingerprint_many_with(&self, implementation: Implementation, chunks: &[&[u8]], out: &mut Vec<Fingerprint>) {
         let start = out.len();
         out.resize(start + chunks.len(), Fingerprint::from_digest(&[]));
-        batch::fingerprint(*self, implementation, chunks, &mut out[start..]);
+        let names = &mut out[start..];
+        batch::fingerprint(*self, implementation, chunks, names);
+        if *self == Algorithm::Blake3Short {
+            names.iter_mut().for_each(|name| *name = Fingerprint::from_digest(name.digest(SHORT_BYTES)));
+        }
     }
 
     /// Returns the name of a metadata chunk: the complement of the digest of its bytes, so that no user data can have
@@ -80,7 +95,7 @@ impl FromStr for Algorithm {
     type Err = FingerprintError;
 
     fn from_str(name: &str) -> Result<Algorithm, FingerprintError> {
-        [Algorithm::Blake3, Algorithm::Sha256, Algorithm::Sha1]
+        Algorithm::ALL
             .into_iter()
             .find(|algorithm| algorithm.name() == name)
             .ok_or_else(|| FingerprintError::UnknownAlgorithm { name: name.to_owned() })
@@ -91,8 +106,6 @@ impl FromStr for Algorithm {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    const ALGORITHMS: [Algorithm; 3] = [Algorithm::Blake3, Algorithm::Sha256, Algorithm::Sha1];
 
     fn digest(algorithm: Algorithm, chunk: &[u8]) -> String {
         algorithm.fingerprint(chunk).to_string()[..2 * algorithm.digest_bytes()].to_owned()
@@ -110,23 +123,24 @@ mod tests {
         assert_eq!(digest(Algorithm::Sha256, blocks), "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
         assert_eq!(digest(Algorithm::Blake3, b""), "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262");
         assert_eq!(digest(Algorithm::Blake3, b"abc"), "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85");
+        assert_eq!(digest(Algorithm::Blake3Short, b"abc"), "6437b3ac38465133ffb63b75273a8db548c55846");
         assert_eq!(digest(Algorithm::Blake3, &[0]), "2d3adedff11b61f14c886e35afa036736dcd87a74d27b5c1510225d0f592e213");
     }
 
     #[test]
     fn names_are_read_as_written_and_others_refused() {
-        for algorithm in ALGORITHMS {
+        for algorithm in Algorithm::ALL {
             assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
         }
         let error = "md5".parse::<Algorithm>().unwrap_err();
-        assert_eq!(error.to_string(), "unknown fingerprint \"md5\": it is blake3, sha256 or sha1");
+        assert_eq!(error.to_string(), "unknown fingerprint \"md5\": it is blake3, blake3-160, sha256 or sha1");
     }
 
     proptest! {
         #[test]
         fn many_chunks_get_the_fingerprints_of_each(chunks in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..3000), 0..20)) {
             let chunks: Vec<&[u8]> = chunks.iter().map(Vec::as_slice).collect();
-            for algorithm in ALGORITHMS {
+            for algorithm in Algorithm::ALL {
                 let mut many = vec![Fingerprint::from_digest(b"before")];
                 algorithm.fingerprint_many(&chunks, &mut many);
                 prop_assert_eq!(many.len(), 1 + chunks.len());
@@ -138,7 +152,7 @@ mod tests {
 
         #[test]
         fn metadata_has_all_bits_of_the_digest_flipped_and_none_behind_it(chunk: Vec<u8>) {
-            for algorithm in ALGORITHMS {
+            for algorithm in Algorithm::ALL {
                 let (data, metadata) = (algorithm.fingerprint(&chunk), algorithm.metadata(&chunk));
                 for (index, (byte, flipped)) in data.as_bytes().iter().zip(metadata.as_bytes()).enumerate() {
                     if index < algorithm.digest_bytes() {

@@ -18,7 +18,7 @@ use crate::{Algorithm, Fingerprint, Implementation};
 use {sha1::Sha1, sha256::Sha256};
 
 /// Writes the fingerprints of `chunks` to `out`, which has the same length. Goes chunk by chunk if there are no lanes,
-/// or if lanes would not pay.
+/// or if lanes would not pay. Of the short BLAKE3 it may write the whole digests.
 pub(crate) fn fingerprint(algorithm: Algorithm, implementation: Implementation, chunks: &[&[u8]], out: &mut [Fingerprint]) {
     #[cfg(target_arch = "x86_64")]
     if let Some(lanes) = Avx512::new().filter(|_| implementation == Implementation::Avx512) {
@@ -48,7 +48,7 @@ const MANY: usize = 96;
 #[cfg(target_arch = "x86_64")]
 fn with_avx512(lanes: Avx512, algorithm: Algorithm, chunks: &[&[u8]], out: &mut [Fingerprint]) {
     match algorithm {
-        Algorithm::Blake3 => blake3::fingerprint(Pair(lanes), chunks, out),
+        Algorithm::Blake3 | Algorithm::Blake3Short => blake3::fingerprint(Pair(lanes), chunks, out),
         Algorithm::Sha256 if chunks.len() >= MANY => sha::fingerprint::<Sha256, _>(Pair(lanes), 12, chunks, out),
         Algorithm::Sha256 => sha::fingerprint::<Sha256, _>(lanes, 8, chunks, out),
         Algorithm::Sha1 => sha::fingerprint::<Sha1, _>(lanes, 4, chunks, out),
@@ -58,7 +58,7 @@ fn with_avx512(lanes: Avx512, algorithm: Algorithm, chunks: &[&[u8]], out: &mut 
 #[cfg(target_arch = "x86_64")]
 fn with_avx2(lanes: Avx2, algorithm: Algorithm, chunks: &[&[u8]], out: &mut [Fingerprint]) {
     match algorithm {
-        Algorithm::Blake3 => blake3::fingerprint(lanes, chunks, out),
+        Algorithm::Blake3 | Algorithm::Blake3Short => blake3::fingerprint(lanes, chunks, out),
         // SHA instructions, where available, are a little faster than eight lanes.
         Algorithm::Sha256 if is_x86_feature_detected!("sha") => one_by_one(algorithm, chunks, out),
         Algorithm::Sha256 => sha::fingerprint::<Sha256, _>(lanes, 3, chunks, out),

@@ -23,7 +23,7 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FingerprintError {
     /// No algorithm has this name.
-    #[error("unknown fingerprint {name:?}: it is blake3, sha256 or sha1")]
+    #[error("unknown fingerprint {name:?}: it is blake3, blake3-160, sha256 or sha1")]
     UnknownAlgorithm {
         /// The name asked for.
         name: String,
@@ -42,7 +42,7 @@ pub enum FingerprintError {
     },
 }
 
-/// The name of a chunk: a digest of 20 bytes (SHA-1) or 32 bytes (BLAKE3, SHA-256). It takes 32 bytes; a shorter digest
+/// The name of a chunk: a digest of 20 bytes (SHA-1, the short BLAKE3) or 32 bytes (BLAKE3, SHA-256). It takes 32 bytes; a shorter digest
 /// is padded with zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint([u8; 32]);
@@ -98,7 +98,7 @@ impl fmt::Display for Fingerprint {
 impl FromStr for Fingerprint {
     type Err = FingerprintError;
 
-    /// Reads the hexadecimal digits of a digest, 40 (SHA-1) or 64, in upper or lower case.
+    /// Reads the hexadecimal digits of a digest, 40 or 64, in upper or lower case.
     fn from_str(hex: &str) -> Result<Fingerprint, FingerprintError> {
         if let Some(character) = hex.chars().find(|character| !character.is_ascii_hexdigit()) {
             return Err(FingerprintError::HexDigit { character });

@@ -305,6 +305,9 @@ pub enum ChunkerName {
 pub enum FingerprintName {
     /// BLAKE3, 32 bytes
     Blake3,
+    /// The first 20 bytes of BLAKE3
+    #[value(name = "blake3-160")]
+    Blake3Short,
     /// SHA-256, 32 bytes
     Sha256,
     /// SHA-1, 20 bytes; an attacker can make collisions

@@ -246,6 +246,7 @@ fn descriptor(options: &Init) -> Result<Descriptor> {
 pub(super) fn algorithm(name: FingerprintName) -> Algorithm {
     match name {
         FingerprintName::Blake3 => Algorithm::Blake3,
+        FingerprintName::Blake3Short => Algorithm::Blake3Short,
         FingerprintName::Sha256 => Algorithm::Sha256,
         FingerprintName::Sha1 => Algorithm::Sha1,
     }
