@@ -1,6 +1,6 @@
 //! Directories: sorted entries in metadata chunks that are cut by content (`docs/format.md` section 8.2).
 //!
-//! A cut depends only on names (and on the 32 KiB limit). So changing one entry changes one chunk, and an unchanged
+//! A cut depends only on names (and on the limit: 32 KiB, or a block of the chunk store). So changing one entry changes one chunk, and an unchanged
 //! directory has the same chunks as in the previous backup.
 
 use crate::chunks::{Chunks, Of};
@@ -18,6 +18,8 @@ const CUT_MASK: u64 = 0x03;
 /// ... if the chunk has at least this many entries: 6 on average. A changed file costs one such chunk, mostly of
 /// fingerprints, which do not compress.
 const MIN_ENTRIES: u64 = 3;
+/// Most bytes of the number of entries.
+const COUNT_BYTES: usize = 10;
 /// The smallest encoding of an entry.
 const ENTRY_MIN_BYTES: usize = 11;
 
@@ -112,6 +114,8 @@ impl<C: Chunks + ?Sized> Iterator for DirectoryReader<C> {
 #[derive(Debug)]
 pub struct DirectoryWriter {
     digest_bytes: usize,
+    /// Most bytes of the entries of a chunk.
+    most_bytes: usize,
     recipe: RecipeWriter,
     /// Encoded entries of the current chunk.
     encoded: Vec<u8>,
@@ -121,11 +125,12 @@ pub struct DirectoryWriter {
 }
 
 impl DirectoryWriter {
-    /// Returns a writer of an empty directory. Fingerprints have `digest_bytes` ([`Engine::digest_bytes`]).
-    pub fn new(digest_bytes: usize) -> DirectoryWriter {
+    /// Returns a writer of an empty directory of this store.
+    pub fn new(engine: &Engine) -> DirectoryWriter {
         DirectoryWriter {
-            digest_bytes,
-            recipe: RecipeWriter::new(digest_bytes),
+            digest_bytes: engine.digest_bytes(),
+            most_bytes: engine.most_metadata_bytes() - COUNT_BYTES,
+            recipe: RecipeWriter::new(engine),
             encoded: Vec::new(),
             entries: 0,
             references: Vec::new(),
@@ -134,7 +139,7 @@ impl DirectoryWriter {
     }
 
     /// Appends an entry, whose name must be greater than the previous one. Errors: the entry is longer than
-    /// [`MAX_ENTRY_BYTES`], or out of order. The writer can go on after either error.
+    /// [`MAX_ENTRY_BYTES`] or than a chunk of the store, or out of order. The writer can go on after either error.
     pub fn push(&mut self, stream: &mut WriteStream, entry: &Entry) -> Result<()> {
         if self.last_name.as_ref().is_some_and(|last| *last >= entry.name) {
             return Err(CatalogError::Disordered { name: String::from_utf8_lossy(&entry.name).into_owned() });
@@ -142,18 +147,21 @@ impl DirectoryWriter {
         let before = self.encoded.len();
         entry.encode(self.digest_bytes, &mut self.encoded);
         let length = self.encoded.len() - before;
-        if length > MAX_ENTRY_BYTES {
+        let limit = MAX_ENTRY_BYTES.min(self.most_bytes);
+        if length > limit {
             self.encoded.truncate(before);
-            return Err(CatalogError::TooLong {
-                what: "directory entry",
-                length_bytes: length as u64,
-                limit_bytes: MAX_ENTRY_BYTES as u64,
-            });
+            return Err(CatalogError::TooLong { what: "directory entry", length_bytes: length as u64, limit_bytes: limit as u64 });
+        }
+        if self.encoded.len() > self.most_bytes {
+            let next = self.encoded.split_off(before);
+            self.cut(stream)?;
+            self.encoded = next;
         }
         self.entries += 1;
         self.references.extend(entry.references());
         self.last_name = Some(entry.name.clone());
-        if self.encoded.len() >= CHUNK_BYTES || (self.entries >= MIN_ENTRIES && checksum(&entry.name) & CUT_MASK == 0) {
+        if self.encoded.len() >= CHUNK_BYTES.min(self.most_bytes) || (self.entries >= MIN_ENTRIES && checksum(&entry.name) & CUT_MASK == 0)
+        {
             self.cut(stream)?;
         }
         Ok(())
@@ -168,7 +176,7 @@ impl DirectoryWriter {
     }
 
     fn cut(&mut self, stream: &mut WriteStream) -> Result<()> {
-        let mut content = Vec::with_capacity(self.encoded.len() + 10);
+        let mut content = Vec::with_capacity(self.encoded.len() + COUNT_BYTES);
         put_varint(&mut content, self.entries);
         content.append(&mut self.encoded);
         let piece = stream.write_metadata(MetadataKind::Directory, &content, &self.references)?;

@@ -164,7 +164,7 @@ impl Backups {
             attributes,
             recipe: recipe.clone(),
             reader: DirectoryReader::new(&self.mover.source, recipe),
-            writer: DirectoryWriter::new(self.mover.destination.digest_bytes()),
+            writer: DirectoryWriter::new(&self.mover.destination),
             is_whole: true,
             is_over: false,
         }

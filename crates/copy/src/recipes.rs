@@ -84,7 +84,7 @@ impl Mover {
             monitor.advance(recipe.length);
             return Ok(made);
         }
-        let mut writer = RecipeWriter::new(self.destination.digest_bytes());
+        let mut writer = RecipeWriter::new(&self.destination);
         let mut run = Run::default();
         let limit = if self.is_alike {
             (BATCH_BYTES / self.source.descriptor().chunk_sizes.max.max(1)).clamp(1, BATCH_CHUNKS)

@@ -44,7 +44,7 @@ impl Names {
         if let Some(recipe) = taken {
             return Ok(recipe);
         }
-        let mut recipe = RecipeWriter::new(world.engine.digest_bytes());
+        let mut recipe = RecipeWriter::new(&world.engine);
         let stream = &mut world.streams[random.below(2) as usize];
         pieces.into_iter().try_for_each(|piece| recipe.push(stream, piece))?;
         let recipe = recipe.finish(stream)?;

@@ -10,7 +10,7 @@ use crate::witness::file_of;
 use crate::world::{Fault, Random, Step, World};
 use crate::{files, forget};
 use onefold_catalog::{Attributes, Backup, BackupId, Content, DirectoryWriter, Entry, Statistics};
-use onefold_engine::{Cursor, Recipe, Repair};
+use onefold_engine::{Cursor, Engine, Recipe, Repair};
 use onefold_fs_backup::is_of_filesystem;
 use onefold_ground::Ground;
 use onefold_upkeep::{DedupOptions, NoMonitor, PruneOptions, dedup};
@@ -501,7 +501,7 @@ fn backup_in_flight(world: &mut World, model: &mut Model, random: &mut Random) -
 
 /// Stores a tree through both streams in turn; the root.
 fn store(world: &mut World, tree: &Tree, names: &mut Names, random: &mut Random) -> Result<Recipe, Fault> {
-    let digest_bytes = world.engine.digest_bytes();
+    let engine = world.engine.clone();
     let mut directories: BTreeMap<&str, Vec<Entry>> = BTreeMap::new();
     let mut root = BTreeMap::new();
     for (path, bytes) in tree {
@@ -513,15 +513,15 @@ fn store(world: &mut World, tree: &Tree, names: &mut Names, random: &mut Random)
     }
     let stream = &mut world.streams[random.below(2) as usize];
     for (name, entries) in directories {
-        let recipe = directory(stream, digest_bytes, &entries)?;
+        let recipe = directory(&engine, stream, &entries)?;
         root.insert(name, entry(name, Content::Directory { recipe }));
     }
     let entries: Vec<Entry> = root.into_values().collect();
-    directory(stream, digest_bytes, &entries)
+    directory(&engine, stream, &entries)
 }
 
-fn directory(stream: &mut onefold_engine::WriteStream, digest_bytes: usize, entries: &[Entry]) -> Result<Recipe, Fault> {
-    let mut writer = DirectoryWriter::new(digest_bytes);
+fn directory(engine: &Engine, stream: &mut onefold_engine::WriteStream, entries: &[Entry]) -> Result<Recipe, Fault> {
+    let mut writer = DirectoryWriter::new(engine);
     entries.iter().try_for_each(|entry| writer.push(stream, entry))?;
     Ok(writer.finish(stream)?)
 }

@@ -174,6 +174,11 @@ impl Engine {
         self.descriptor.fingerprint.digest_bytes()
     }
 
+    /// Returns the most bytes that a metadata chunk can have in this store.
+    pub fn most_metadata_bytes(&self) -> usize {
+        self.storage.longest_chunk_bytes()
+    }
+
     /// Returns the bounds of the chunks that this store cuts.
     pub fn chunk_limits(&self) -> onefold_chunking::Limits {
         self.chunker.limits()

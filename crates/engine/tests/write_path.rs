@@ -80,7 +80,7 @@ fn m0_2_m0_3_m0_12_a_store_of_every_chunker_fingerprint_and_codec_keeps_its_data
                 let engine = open(&ground, settings(DEFAULT_CHAIN));
                 let mut stream = engine.stream();
                 let pieces = write(&mut stream, &data, SLICE);
-                let mut writer = RecipeWriter::new(engine.digest_bytes());
+                let mut writer = RecipeWriter::new(&engine);
                 pieces.iter().for_each(|piece| writer.push(&mut stream, *piece).unwrap());
                 let recipe = writer.finish(&mut stream).unwrap();
                 engine.flush().unwrap();

@@ -23,6 +23,9 @@ pub trait ChunkStore: Debug + Send + Sync {
     /// Returns a new writing stream.
     fn new_writer(self: Arc<Self>) -> Box<dyn ChunkWriter>;
 
+    /// Returns the length of the longest chunk that the store takes, bytes.
+    fn longest_chunk_bytes(&self) -> usize;
+
     /// Appends the bytes of the wanted chunks to `out`, in order. On an error nothing is appended.
     ///
     /// [`StorageError::Damaged`](crate::StorageError::Damaged) names what cannot be read; wrong bytes are never

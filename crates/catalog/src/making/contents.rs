@@ -34,7 +34,7 @@ impl Making {
     /// Returns a new writer of contents.
     pub fn contents(self: &Arc<Making>) -> ContentWriter {
         let engine = self.engine();
-        let (data, recipe) = (engine.stream().sequential(), RecipeWriter::new(engine.digest_bytes()));
+        let (data, recipe) = (engine.stream().sequential(), RecipeWriter::new(engine));
         ContentWriter { making: self.clone(), data, recipe, recalled: None, taken: 0, pieces: Vec::new() }
     }
 }
@@ -62,7 +62,7 @@ impl ContentWriter {
             let (recipe, was_taken) = match (taken, pieces) {
                 (Some(recipe), None) => (recipe, true),
                 (_, pieces) => {
-                    let mut recipe = RecipeWriter::new(making.engine().digest_bytes());
+                    let mut recipe = RecipeWriter::new(making.engine());
                     let mut metadata = making.metadata();
                     for piece in pieces.into_iter().flatten() {
                         recipe.push(&mut metadata, piece)?;
@@ -81,7 +81,7 @@ impl ContentWriter {
     /// Begins a file, which comes in parts. `earlier`: what it had in the earlier backup.
     pub fn begin(&mut self, earlier: Option<&Recipe>) {
         let engine = self.making.engine();
-        self.recipe = RecipeWriter::new(engine.digest_bytes());
+        self.recipe = RecipeWriter::new(engine);
         self.recalled = earlier.filter(|_| engine.recalls()).map(|recipe| Recalled::new(engine, recipe));
         self.taken = 0;
     }
@@ -120,7 +120,7 @@ impl ContentWriter {
 
     /// Ends the file. Returns its recipe, which has its length.
     pub fn finish(&mut self) -> Result<Recipe> {
-        let recipe = std::mem::replace(&mut self.recipe, RecipeWriter::new(self.making.engine().digest_bytes()));
+        let recipe = std::mem::replace(&mut self.recipe, RecipeWriter::new(self.making.engine()));
         self.recalled = None;
         Ok(recipe.finish(&mut self.making.metadata())?)
     }

@@ -41,7 +41,7 @@ impl Making {
 impl TreeWriter {
     /// Begins a directory. `earlier`: its entry in the earlier backup.
     pub fn enter(&mut self, name: Vec<u8>, attributes: Attributes, earlier: Option<Entry>) {
-        let (writer, is_same) = (DirectoryWriter::new(self.making.engine().digest_bytes()), earlier.is_some());
+        let (writer, is_same) = (DirectoryWriter::new(self.making.engine()), earlier.is_some());
         self.levels.push(Level { name, attributes, earlier, writer, held: Vec::new(), is_same });
     }
 

@@ -4,7 +4,7 @@
 //! A file of 1 TiB has more than a hundred million pieces. Fingerprints decide where chunks of pieces are cut, so a
 //! change in the middle of a file leaves most of them as they are.
 
-use crate::{EngineError, MAX_LEVEL, MetadataKind, Piece, Recipe, Result, WriteStream, encode_pieces};
+use crate::{Engine, EngineError, MAX_LEVEL, MetadataKind, Piece, Recipe, Result, WriteStream, encode_pieces};
 use onefold_fingerprint::Fingerprint;
 
 /// A recipe of more pieces than this is stored at a higher level.
@@ -12,8 +12,12 @@ const INLINE_PIECES: usize = 3;
 /// Fewest pieces of a recipe chunk that is not the last. [`crate::MAX_LEVEL`] levels of so few still spell a file of 32
 /// TiB in chunks of 8 KiB.
 const MIN_PIECES: usize = 16;
-/// Most pieces of a recipe chunk.
+/// Most pieces of a recipe chunk, if the chunk store takes chunks of that length.
 const MAX_PIECES: usize = 256;
+/// Most bytes of a piece without its fingerprint: tag, address, offset and length, each of these at most 2^24.
+const PIECE_BYTES: usize = 1 + 8 + 4 + 4;
+/// Most bytes of the number of pieces.
+const COUNT_BYTES: usize = 5;
 /// A recipe chunk ends after a piece whose fingerprint's last byte is below this: after 24 pieces on average. An edit
 /// of a large file costs one such chunk on each level, about 1 KiB. The chunks themselves cost one entry of the index
 /// for every 24 pieces.
@@ -23,15 +27,19 @@ const CUT_BELOW: u8 = 32;
 #[derive(Debug)]
 pub struct RecipeWriter {
     digest_bytes: usize,
+    /// Most pieces of a recipe chunk.
+    most_pieces: usize,
     length: u64,
     /// The pieces of each level that are not in a recipe chunk yet.
     levels: Vec<Vec<Piece>>,
 }
 
 impl RecipeWriter {
-    /// Returns an empty recipe. Fingerprints have `digest_bytes` ([`digest_bytes`](crate::Engine::digest_bytes)).
-    pub fn new(digest_bytes: usize) -> RecipeWriter {
-        RecipeWriter { digest_bytes, length: 0, levels: vec![Vec::new()] }
+    /// Returns an empty recipe of this store.
+    pub fn new(engine: &Engine) -> RecipeWriter {
+        let digest_bytes = engine.digest_bytes();
+        let most_pieces = engine.most_metadata_bytes().saturating_sub(COUNT_BYTES) / (PIECE_BYTES + digest_bytes);
+        RecipeWriter { digest_bytes, most_pieces: most_pieces.min(MAX_PIECES), length: 0, levels: vec![Vec::new()] }
     }
 
     /// Returns the bytes spelled so far.
@@ -64,7 +72,7 @@ impl RecipeWriter {
     fn push_at(&mut self, stream: &mut WriteStream, level: usize, piece: Piece) -> Result<()> {
         let pieces = &mut self.levels[level];
         pieces.push(piece);
-        if pieces.len() >= MAX_PIECES || (pieces.len() >= MIN_PIECES && self.is_cut(&piece)) {
+        if pieces.len() >= self.most_pieces || (pieces.len() >= MIN_PIECES && self.is_cut(&piece)) {
             self.store(stream, level)?;
         }
         Ok(())

@@ -76,10 +76,10 @@ impl Naming {
         let digest_bytes = engine.digest_bytes();
         // Metadata has a stream of its own: a frame that has some keeps all of its bytes.
         let (mut data, mut metadata) = (engine.stream(), engine.stream());
-        let mut directory = DirectoryWriter::new(digest_bytes);
+        let mut directory = DirectoryWriter::new(engine);
         let (mut names, mut pieces) = (Vec::new(), Vec::new());
         for (number, file) in parts(&of.chunks, self.chunks_each_file).enumerate() {
-            let mut recipe = RecipeWriter::new(digest_bytes);
+            let mut recipe = RecipeWriter::new(engine);
             for batch in parts(&file, BATCH_CHUNKS) {
                 let count = batch.end - batch.start;
                 names.clear();

@@ -4,7 +4,7 @@ use crate::containers::store::ContainerStore;
 use crate::containers::writer::Writer;
 use crate::{
     Address, Answering, ChunkStore, ChunkWriter, CommittedSlots, CompressedFrame, ContainerId, ContainerReport, ContainerSet, FileFigures,
-    FrameVisitor, NewChunk, Origin, Prepared, Result, Scope, ScrubThreads, Scrubbed, Slice, Slot, Usage,
+    FrameVisitor, MAX_CHUNK_BYTES, NewChunk, Origin, Prepared, Result, Scope, ScrubThreads, Scrubbed, Slice, Slot, Usage,
 };
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::ReadBuffer;
@@ -15,6 +15,10 @@ use std::sync::atomic::AtomicBool;
 impl ChunkStore for ContainerStore {
     fn new_writer(self: Arc<Self>) -> Box<dyn ChunkWriter> {
         Box::new(ContainerStore::writer(&self))
+    }
+
+    fn longest_chunk_bytes(&self) -> usize {
+        MAX_CHUNK_BYTES
     }
 
     fn load(&self, wanted: &[(Address, Fingerprint)], out: &mut Vec<Slice>) -> Result<()> {
