@@ -406,7 +406,7 @@ impl Engine {
     /// Returns the views that learn from the log about containers and transactions, in the order in which a batch is
     /// applied.
     pub(crate) fn indexes(&self) -> impl Iterator<Item = (&'static Component, &dyn View<EngineError>)> {
-        let chunks = self.lookup.index().map(|index| (&CHUNK_INDEX, &**index as &dyn View<EngineError>));
+        let chunks = self.lookup.view().map(|index| (&CHUNK_INDEX, index as &dyn View<EngineError>));
         chunks.into_iter().chain([(&OBJECT_INDEX, &*self.objects as &dyn View<EngineError>)])
     }
 

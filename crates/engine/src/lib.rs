@@ -72,7 +72,7 @@ pub use write::stream::{Hints, MetadataKind, WriteStream};
 use onefold_chunking::Chunker;
 use onefold_ground::profile::Profile;
 use onefold_ground::{Ground, Holder, LockGuard, Reserve};
-use onefold_index::ChunkIndex;
+use onefold_index::CountedIndex;
 use onefold_index::ObjectIndex;
 use onefold_oplog::{Log, Position};
 use onefold_storage::{ChunkStore, ChunkView, ContainerStore};
@@ -196,7 +196,7 @@ impl Engine {
 
     /// Returns the chunk index, for check and statistics. `None`: there is none, and each copy of a chunk counts for
     /// itself.
-    pub fn index(&self) -> Option<&Arc<ChunkIndex>> {
+    pub fn index(&self) -> Option<&Arc<dyn CountedIndex>> {
         self.lookup.index()
     }
 

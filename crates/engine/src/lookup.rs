@@ -11,7 +11,7 @@ pub(crate) mod sampled;
 
 use crate::Result;
 use onefold_fingerprint::Fingerprint;
-use onefold_index::{ChunkIndex, IndexEntry};
+use onefold_index::{CountedIndex, IndexEntry, IndexView};
 use onefold_storage::Address;
 use sampled::Sampled;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub(crate) enum Lookup {
     /// A chunk index.
-    Exact(Arc<ChunkIndex>),
+    Exact(IndexView),
     /// Hooks and the catalogs that they lead to.
     Sampled(Arc<Sampled>),
 }
@@ -31,7 +31,7 @@ impl Lookup {
     pub(crate) fn expect(&self, names: &[Fingerprint]) -> usize {
         match self {
             Lookup::Exact(index) => {
-                index.expect(names);
+                index.0.expect(names);
                 0
             }
             Lookup::Sampled(sampled) => {
@@ -48,7 +48,7 @@ impl Lookup {
         match self {
             Lookup::Exact(index) => {
                 let mut entries = Vec::with_capacity(names.len());
-                let waited = index.lookup(names, &mut entries)?;
+                let waited = index.0.lookup(names, &mut entries)?;
                 // An entry without an address is a count whose chunk is not stored (any more).
                 let place = |entry: IndexEntry| (entry.address != 0).then(|| Address::from_bits(entry.address));
                 out.extend(entries.into_iter().map(|entry| entry.and_then(place)));
@@ -59,7 +59,12 @@ impl Lookup {
     }
 
     /// Returns the chunk index, if there is one.
-    pub(crate) fn index(&self) -> Option<&Arc<ChunkIndex>> {
+    pub(crate) fn index(&self) -> Option<&Arc<dyn CountedIndex>> {
+        self.view().map(|view| &view.0)
+    }
+
+    /// Returns the same as a view.
+    pub(crate) fn view(&self) -> Option<&IndexView> {
         match self {
             Lookup::Exact(index) => Some(index),
             Lookup::Sampled(_) => None,

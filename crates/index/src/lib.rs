@@ -6,6 +6,7 @@
 //! This crate must never know what an object means or what the bytes of a chunk are.
 
 pub mod chunk;
+mod counted;
 mod error;
 pub mod objects;
 pub mod sampled;
@@ -14,5 +15,6 @@ mod view;
 pub use chunk::{
     ChunkBatch, ChunkIndex, ChunkIndexOptions, ChunkIndexStatistics, DamagedPage, Held, IndexEntry, UnusedCursor, VerifiedRun,
 };
+pub use counted::{CountedIndex, HeldEntries, IndexView};
 pub use error::{IndexError, Result};
 pub use objects::{Change, ObjectIndex, ObjectIndexOptions, decode_changes, encode_changes};

@@ -1,41 +1,13 @@
-//! The indexes as [`View`]s of the log.
+//! The object index as a [`View`] of the log.
 
-use crate::{ChunkBatch, ChunkIndex, IndexError, ObjectIndex};
+use crate::{IndexError, ObjectIndex};
 use onefold_oplog::{Effects, Position, Pressure, View};
 
-fn pressure(is_full: bool, wants_step: impl Fn() -> bool) -> Pressure {
+pub(crate) fn pressure(is_full: bool, wants_step: impl Fn() -> bool) -> Pressure {
     match is_full {
         true => Pressure::Full,
         false if wants_step() => Pressure::Behind,
         false => Pressure::Idle,
-    }
-}
-
-impl<E: From<IndexError>> View<E> for ChunkIndex {
-    fn apply(&self, end: Position, effects: &Effects<'_>) -> Result<(), E> {
-        let Effects { removals, places, stored, deltas, .. } = *effects;
-        Ok(self.apply_batch(end, ChunkBatch { removals, places, inserts: stored, deltas })?)
-    }
-
-    fn position(&self) -> Position {
-        ChunkIndex::position(self)
-    }
-
-    fn required_end(&self) -> Position {
-        ChunkIndex::required_end(self)
-    }
-
-    fn pressure(&self) -> Pressure {
-        pressure(self.is_over_limit(), || self.wants_sweep())
-    }
-
-    /// Sweeps some pages of a partition.
-    fn step(&self) -> Result<bool, E> {
-        Ok(ChunkIndex::step(self)?)
-    }
-
-    fn catch_up(&self, go_on: &dyn Fn() -> bool) -> Result<(), E> {
-        Ok(self.sweep_all_while(go_on)?)
     }
 }
 

@@ -36,7 +36,7 @@ use crate::write::local_claims::LocalClaims;
 use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, Holder, LockGuard};
-use onefold_index::{ChunkIndex, ChunkIndexOptions, ObjectIndex, ObjectIndexOptions};
+use onefold_index::{ChunkIndex, ChunkIndexOptions, IndexView, ObjectIndex, ObjectIndexOptions};
 use onefold_oplog::{Effects, Log, LogError, Opening, Ownership, Pressure, View};
 use onefold_storage::{ChunkStore, ChunkView, ContainerStore};
 use parking_lot::{Mutex, RwLock};
@@ -135,12 +135,13 @@ impl Engine {
             reads_in_flight: settings.chunk_index_reads,
         };
         let index_access = if only_reads { Access::Read } else { Access::ReadWrite };
-        let open_index = || -> Result<Option<Arc<ChunkIndex>>> {
+        let open_index = || -> Result<Option<IndexView>> {
             if !descriptor.profile.is_exact() {
                 return Ok(None);
             }
             let ownership = Ownership::all(descriptor.index_partitions, epoch);
-            Ok(Some(Arc::new(ChunkIndex::open(&ground, INDEX, &ownership, digest_bytes, index_options, index_access)?)))
+            let index = ChunkIndex::open(&ground, INDEX, &ownership, digest_bytes, index_options, index_access)?;
+            Ok(Some(IndexView(Arc::new(index))))
         };
         let index = if mode == Mode::Rebuild {
             // Everything that goes into the new index is read first: if that fails, the store keeps its old index.
@@ -155,7 +156,7 @@ impl Engine {
             return Err(EngineError::Inconsistent { why: "the rebuild of its chunk index was interrupted and must run again".into() });
         } else {
             let index = open_index()?;
-            let chunks = index.iter().map(|index| &**index as &dyn View<EngineError>);
+            let chunks = index.iter().map(|index| index as &dyn View<EngineError>);
             let views: Vec<_> = chunks.chain([&*objects as &dyn View<EngineError>]).collect();
             recover(&storage_view, &views, &log, mode, digest_bytes)?;
             index

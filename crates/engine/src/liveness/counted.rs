@@ -11,18 +11,18 @@ use crate::liveness::{Candidate, Cursor, Facts, Liveness, Noted, ReferencesOf, S
 use crate::write::reservation::FingerprintMap;
 use crate::{Address, Engine, EngineError, Moment, Result};
 use onefold_fingerprint::Fingerprint;
-use onefold_index::{ChunkIndex, IndexEntry, IndexError};
+use onefold_index::{CountedIndex, IndexEntry, IndexError};
 use std::sync::Arc;
 
 /// Chunks are needed while their counts are not 0.
 #[derive(Debug)]
 pub(crate) struct Counted {
-    index: Arc<ChunkIndex>,
+    index: Arc<dyn CountedIndex>,
     digest_bytes: usize,
 }
 
 impl Counted {
-    pub(crate) fn new(index: Arc<ChunkIndex>, digest_bytes: usize) -> Counted {
+    pub(crate) fn new(index: Arc<dyn CountedIndex>, digest_bytes: usize) -> Counted {
         Counted { index, digest_bytes }
     }
 

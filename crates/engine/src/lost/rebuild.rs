@@ -12,7 +12,7 @@ use crate::{Engine, EngineError, Mode, Result, Settings};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Ground, parent, replace_file};
 use onefold_index::{ChunkBatch, ChunkIndex};
-use onefold_oplog::Position;
+use onefold_oplog::{Position, Pressure};
 use onefold_storage::{Address, ContainerId, ContainerStore, Repair, Slot};
 use std::sync::Arc;
 
@@ -107,8 +107,8 @@ impl Rebuild {
         }
         match engine.index() {
             Some(index) => {
-                index.apply(engine.log.end(), &[], &[])?;
-                index.sweep_all()?;
+                index.apply_batch(engine.log.end(), ChunkBatch::default())?;
+                index.catch_up(&|| true)?;
                 index.close()?;
             }
             // The next opening makes them from catalogs.
@@ -139,8 +139,8 @@ impl Rebuild {
     fn apply(&mut self, inserts: &[(Fingerprint, u64)], deltas: &[(Fingerprint, i64)]) -> Result<()> {
         let Some(index) = self.engine.index() else { return Ok(()) };
         self.step += 1;
-        index.apply(Position(self.step), inserts, deltas)?;
-        while index.wants_sweep() && index.sweep()? {}
+        index.apply_batch(Position(self.step), ChunkBatch { inserts, deltas, ..ChunkBatch::default() })?;
+        while index.pressure() >= Pressure::Behind && index.step()? {}
         Ok(())
     }
 }

@@ -10,7 +10,7 @@
 //! keeps its snapshot, and slots of containers never change.
 
 use crate::{Engine, EngineError, Result};
-use onefold_index::{Held, objects};
+use onefold_index::{HeldEntries, objects};
 use onefold_oplog::Position;
 use onefold_storage::CommittedSlots;
 use parking_lot::MutexGuard;
@@ -22,7 +22,7 @@ pub struct Moment<'a> {
     objects: objects::Moment<'a>,
     containers: CommittedSlots,
     position: Position,
-    chunks: Option<Held<'a>>,
+    chunks: Option<Box<dyn HeldEntries + 'a>>,
     _nothing_removed: Option<MutexGuard<'a, ()>>,
 }
 
@@ -41,7 +41,7 @@ impl Engine {
             // The log and the memory differ.
             return Err(EngineError::Stopped { why: why.to_owned() });
         }
-        chunks.iter_mut().for_each(Held::take);
+        chunks.iter_mut().for_each(|chunks| chunks.take());
         Ok(Moment {
             engine: self,
             objects: self.objects.moment()?,
@@ -81,7 +81,7 @@ impl<'a> Moment<'a> {
     }
 
     /// Returns the entries of the chunk index, once. Read them soon.
-    pub fn take_chunks(&mut self) -> Option<Held<'a>> {
+    pub fn take_chunks(&mut self) -> Option<Box<dyn HeldEntries + 'a>> {
         self.chunks.take()
     }
 
