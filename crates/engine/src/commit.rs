@@ -441,7 +441,7 @@ impl Engine {
             return Err(error);
         }
         let stored: Vec<_> = prepared.chunks.iter().map(|(fingerprint, address, _)| (*fingerprint, address.bits())).collect();
-        let effects = Effects { start, stored: &stored, ..effects };
+        let effects = Effects { start, stored: &stored, notes: &prepared.notes, ..effects };
         for (component, view) in self.indexes() {
             if let Err(error) = self.profile.time(component, bytes, || view.apply(end, &effects)) {
                 // The log has the batch, memory does not: only a replay brings them together again.

@@ -29,6 +29,8 @@ pub struct Effects<'a> {
     pub places: &'a [(Fingerprint, u64)],
     /// Chunks that the batch stores, and their addresses (never 0).
     pub stored: &'a [(Fingerprint, u64)],
+    /// What the chunk store wants to have kept with each of these, 24 bits. Empty: it wants nothing.
+    pub notes: &'a [u32],
     /// Changes of usage counts.
     pub deltas: &'a [(Fingerprint, i64)],
     /// Changes of objects, in the order of the batch.

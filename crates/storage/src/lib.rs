@@ -14,14 +14,14 @@ mod prepared;
 
 pub use address::{Address, ContainerId, Origin};
 pub use chunk::{ChunkKind, MAX_CHUNK_BYTES, NewChunk, Slice};
-pub use chunk_store::{ChunkStore, ChunkView, ChunkWriter, Usage};
+pub use chunk_store::{ChunkStore, ChunkView, ChunkWriter, Usage, stored_chunks};
 pub use containers::{
     Answering, CONTAINER_CHECKPOINT, CONTAINER_SEALED, CONTAINERS_MERGED, CachePolicy, Catalog, ChunkRead, ChunkVisitor, Closed, Codec,
     CommittedSlots, CompressedFrame, Compression, Compressor, ContainerRecord, ContainerReport, ContainerSet, ContainerStore, FOOTER_BYTES,
     FORWARD_BYTES, FRAME_COMMITTED, FRAME_DATA, FileFigures, Footer, Forward, Frame, FrameError, FrameVisitor, GroupId, HEADER_BYTES,
     Header, Homes, KnownChunks, MAX_FRAME_BYTES, MAX_FRAMES, MAX_GROUP_MEMBERS, MAX_SLOTS, Merge, MergeStatistics, OpenChunks,
     ParityStatistics, Repair, RepairedAndLost, ScrubThreads, Scrubbed, ScrubbedParity, Slot, Statistics, StorageOptions,
-    UnknownCompression, Unreadable, Writer, decompress_frame, stored_chunks,
+    UnknownCompression, Unreadable, Writer, decompress_frame,
 };
 pub use error::{Result, StorageError};
 pub use prepared::{Prepared, Scope};

@@ -22,6 +22,9 @@ pub struct Prepared {
     pub records: Vec<Record>,
     /// The chunks that the log did not have before.
     pub chunks: Vec<(Fingerprint, Address, ChunkKind)>,
+    /// What is to be kept with each of these in the index ([`Effects::notes`](onefold_oplog::Effects::notes)). Empty:
+    /// nothing.
+    pub notes: Vec<u32>,
     /// Bytes of the full frames that the log did not have before, before compression.
     pub raw_bytes: u64,
     /// Bytes of these frames after compression.

@@ -91,6 +91,7 @@ pub(crate) struct Decoded {
     removals: Vec<Fingerprint>,
     places: Vec<(Fingerprint, u64)>,
     stored: Vec<(Fingerprint, u64)>,
+    notes: Vec<u32>,
     deltas: Vec<(Fingerprint, i64)>,
     changes: Vec<Change>,
 }
@@ -106,7 +107,7 @@ impl Decoded {
         for record in records {
             let Record { kind, partition, payload } = record;
             match partition.class {
-                PartitionClass::Container => stored_chunks(record, digest_bytes, &mut decoded.stored)?,
+                PartitionClass::Container => stored_chunks(record, digest_bytes, &mut decoded.stored, &mut decoded.notes)?,
                 PartitionClass::ChunkIndex if *kind == CHUNKS_REMOVED => {
                     decoded.removals.extend(decode_removals(payload, digest_bytes).map_err(damaged("ChunksRemoved"))?);
                 }
@@ -130,8 +131,8 @@ impl Decoded {
 
     /// Returns the effects of the batch at `start`, whose records are `records`.
     pub(crate) fn effects<'a>(&'a self, start: Position, records: &'a [Record]) -> Effects<'a> {
-        let Decoded { removals, places, stored, deltas, changes } = self;
-        Effects { start, replayed: records, removals, places, stored, deltas, changes, sequence: 0 }
+        let Decoded { removals, places, stored, notes, deltas, changes } = self;
+        Effects { start, replayed: records, removals, places, stored, notes, deltas, changes, sequence: 0 }
     }
 }
 

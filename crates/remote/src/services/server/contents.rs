@@ -407,7 +407,7 @@ impl<'a> Writer<'a> {
         while let Some(item) = self.queue.front().copied() {
             let piece = match item {
                 Item::Begin { ticket } => {
-                    self.file = Some((ticket, RecipeWriter::new(&self.making.engine())));
+                    self.file = Some((ticket, RecipeWriter::new(self.making.engine())));
                     None
                 }
                 Item::End => {
