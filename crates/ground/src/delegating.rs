@@ -67,6 +67,7 @@ delegating! {
     fn sync(&self) -> Result<()>;
     fn allocate(&self, offset: u64, length: u64) -> Result<()>;
     fn allocate_from_reserve(&self, offset: u64, length: u64) -> Result<()>;
+    fn punch_hole(&self, offset: u64, length: u64) -> Result<()>;
     fn start_writeback(&self, offset: u64, length: u64);
     fn read_ahead(&self, offset: u64, length: u64);
     fn drop_cached(&self, offset: u64, length: u64);

@@ -364,6 +364,13 @@ impl File for LocalFile {
         self.allocate(offset, length)
     }
 
+    fn punch_hole(&self, offset: u64, length: u64) -> Result<()> {
+        match rustix::fs::fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, length) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Err(source) => Err(refused("make a hole in", &self.path, source)),
+        }
+    }
+
     fn start_writeback(&self, offset: u64, length: u64) {
         // sync_file_range needs `unsafe`: no crate wraps it. On Linux this advice starts writeback of the dirty pages,
         // does not wait, and keeps them cached meanwhile (100 us for 4 MiB). It evicts pages of the range that were

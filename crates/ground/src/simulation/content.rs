@@ -87,6 +87,14 @@ impl FileBytes {
         self.length = self.length.max(offset + length);
     }
 
+    /// Makes whole pages zeros that take no space.
+    pub(super) fn punch_hole(&mut self, offset: u64, length: u64) {
+        let pages = pages_of(offset, length);
+        pages.clone().for_each(|page| drop(self.pages.remove(&page)));
+        self.room.remove(pages);
+        self.unreadable.remove(sectors_of(offset, length));
+    }
+
     pub(super) fn flip(&mut self, offset: u64, xor: u8) {
         if let Some(bytes) = self.pages.get_mut(&(offset / PAGE_BYTES)) {
             Arc::make_mut(bytes)[(offset % PAGE_BYTES) as usize] ^= xor;

@@ -171,6 +171,15 @@ impl File for SimulatedFile {
         self.allocate(offset, length)
     }
 
+    fn punch_hole(&self, offset: u64, length: u64) -> Result<()> {
+        assert!(offset.is_multiple_of(PAGE_BYTES) && length.is_multiple_of(PAGE_BYTES), "holes are whole pages");
+        self.check_writable("make a hole in", offset, length)?;
+        let mut state = self.ground.state.lock();
+        state.begin(false, "make a hole in", &self.path).map_err(|fault| self.fail("make a hole in", fault.source()))?;
+        state.change(&mut self.inode.lock(), |inode| inode.punch_hole(offset, length));
+        Ok(())
+    }
+
     fn start_writeback(&self, _offset: u64, _length: u64) {}
 
     fn read_ahead(&self, _offset: u64, _length: u64) {}

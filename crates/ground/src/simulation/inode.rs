@@ -13,6 +13,7 @@ enum Change {
     Write { offset: u64, data: Arc<[u8]> },
     SetLen { length: u64 },
     Allocate { offset: u64, length: u64 },
+    PunchHole { offset: u64, length: u64 },
 }
 
 impl Change {
@@ -21,6 +22,7 @@ impl Change {
             Change::Write { offset, data } => content.write(*offset, data),
             Change::SetLen { length } => content.set_len(*length),
             Change::Allocate { offset, length } => content.allocate(*offset, *length),
+            Change::PunchHole { offset, length } => content.punch_hole(*offset, *length),
         }
     }
 }
@@ -86,6 +88,10 @@ impl Inode {
         fits
     }
 
+    pub(super) fn punch_hole(&mut self, offset: u64, length: u64) {
+        self.change(Change::PunchHole { offset, length });
+    }
+
     pub(super) fn set_len(&mut self, length: u64) {
         self.change(Change::SetLen { length });
     }
@@ -112,6 +118,10 @@ impl Inode {
                 }
                 // The cut part may have been extended and written again since. The current page decides.
                 Change::SetLen { length } => self.durable.cut_as(length, &self.current),
+                // A page may have been written again since.
+                Change::PunchHole { offset, length } => {
+                    pages_of(offset, length).for_each(|page| self.durable.take_page(page, &self.current))
+                }
                 Change::Allocate { .. } => {}
             }
         }
@@ -171,6 +181,7 @@ impl Inode {
                 }
                 Change::SetLen { length } => (page_of(*length), *length),
                 Change::Allocate { offset, length } => ((0, 0), length_before.max(offset + length)),
+                Change::PunchHole { offset, length } => ((*offset, offset + length), length_before),
             };
             let extended = if length > length_before { page_of(length_before) } else { (0, 0) };
             length_before = length;
@@ -217,7 +228,9 @@ impl Inode {
                     }
                 }
                 // A change of length or allocation is one record of the file system's journal.
-                Change::SetLen { .. } | Change::Allocate { .. } if keep => change.apply(content),
+                Change::SetLen { .. } | Change::Allocate { .. } | Change::PunchHole { .. } if keep => change.apply(content),
+                // The page cache has zeros, which a later partial write does not bring to the device.
+                Change::PunchHole { offset, length } => lost.extend(offset / SECTOR_BYTES..(offset + length) / SECTOR_BYTES),
                 Change::SetLen { .. } | Change::Allocate { .. } => {}
             }
         }

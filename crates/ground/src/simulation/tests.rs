@@ -1,7 +1,7 @@
 //! Tests what the simulated disk keeps and what it loses.
 
 use super::*;
-use crate::{Access, Ground, Holder, read_file, replace_file};
+use crate::{Access, Ground, Holder, LocalGround, read_file, replace_file};
 use file::EIO;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -178,6 +178,41 @@ fn a_full_disk_takes_a_part_and_has_room_again_after_a_removal() {
     file.write_at(0, &[1; 5 * 4096]).unwrap();
     assert_eq!(ground.used_bytes(), 5 * 4096);
     assert_eq!(ground.restart(CrashPolicy::KeepAll).used_bytes(), 5 * 4096);
+}
+
+#[test]
+fn a_hole_reads_as_zeros_takes_no_space_and_may_go_with_a_crash() {
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, local) = (SimulatedGround::new(1), LocalGround::open(directory.path()).unwrap());
+    for ground in [&disk as &dyn Ground, &local] {
+        let file = ground.create("file").unwrap();
+        file.write_at(0, &[7; 5 * 4096 + 10]).unwrap();
+        file.sync().unwrap();
+        ground.sync_directory("").unwrap();
+        let before = file.allocated_bytes().unwrap();
+        file.punch_hole(4096, 2 * 4096).unwrap();
+        file.punch_hole(4 * 4096, 4 * 4096).unwrap();
+        assert_eq!(file.len().unwrap(), 5 * 4096 + 10);
+        let mut bytes = vec![1; 5 * 4096 + 10];
+        file.read_at(0, &mut bytes).unwrap();
+        let expected = [7, 0, 0, 7, 0].into_iter().flat_map(|byte| [byte; 4096]).chain([0; 10]);
+        assert!(bytes.into_iter().eq(expected), "{}", ground.describe(""));
+        assert!(file.allocated_bytes().unwrap() + 2 * 4096 <= before, "{}", ground.describe(""));
+        file.write_at(4096, &[9; 4096]).unwrap();
+        file.read_at(4096, &mut [0; 4096]).unwrap();
+    }
+    for policy in policies() {
+        let after = content(&disk.snapshot(policy), "file").unwrap();
+        let pages: Vec<u8> = after.chunks(4096).map(|page| page[0]).collect();
+        let is_possible = |page: usize, allowed: &[u8]| after.chunks(4096).nth(page).unwrap().iter().all(|byte| allowed.contains(byte));
+        assert!(
+            pages[0] == 7 && pages[3] == 7 && is_possible(1, &[7, 0, 9]) && is_possible(2, &[7, 0]) && is_possible(4, &[7, 0]),
+            "{pages:?}"
+        );
+    }
+    disk.open("file", Access::ReadWrite).unwrap().sync().unwrap();
+    let after = content(&disk.snapshot(CrashPolicy::DropAll), "file").unwrap();
+    assert_eq!(after.chunks(4096).map(|page| page[0]).collect::<Vec<_>>(), [7, 9, 0, 7, 0, 0]);
 }
 
 #[test]

@@ -175,6 +175,10 @@ impl File for StandIn {
         self.allocate(offset, length)
     }
 
+    fn punch_hole(&self, _offset: u64, _length: u64) -> onefold_ground::Result<()> {
+        Err(self.error("make a hole in", io::ErrorKind::PermissionDenied.into()))
+    }
+
     fn start_writeback(&self, _offset: u64, _length: u64) {}
 
     fn read_ahead(&self, _offset: u64, _length: u64) {}

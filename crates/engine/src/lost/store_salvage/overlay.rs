@@ -339,6 +339,13 @@ impl File for Handle {
         Ok(())
     }
 
+    fn punch_hole(&self, offset: u64, length: u64) -> Result<()> {
+        let changed = self.to_change("make a hole in")?;
+        let end = (offset + length).min(changed.pages.read().length);
+        let zeros = [0; PAGE_BYTES as usize];
+        (offset..end).step_by(zeros.len()).try_for_each(|at| changed.write(at, &zeros[..PAGE_BYTES.min(end - at) as usize]))
+    }
+
     fn pretend_write(&self, _offset: u64, _length: u64) -> Result<()> {
         Ok(())
     }
