@@ -511,17 +511,29 @@ fn refer_to_what_is_unneeded(world: &World, sets: &Mutex<Sets>, seen: &mut Seen)
     Ok(())
 }
 
+/// Puts the containers first that have metadata chunks which can be reached. Returns how many these are.
+fn needed_metadata_first(world: &World, sets: &Mutex<Sets>, containers: &mut [ContainerId]) -> usize {
+    let reachable = sets.lock().unwrap().state.reachable();
+    let has_none = |container: &ContainerId| {
+        let chunks = world.engine.storage().chunks_of(*container).unwrap_or_default();
+        !chunks.iter().any(|(_, slot)| slot.kind != onefold_storage::ChunkKind::Data && reachable.contains(&slot.fingerprint))
+    };
+    containers.sort_by_key(has_none);
+    containers.partition_point(|container| !has_none(container))
+}
+
 /// Marks while the file of a container is gone. Marks may call fewer chunks unneeded then, or none, and never one that
 /// can be reached.
 fn mark_with_damage(
     case: Case,
     disk: &SimulatedGround,
     sets: &Arc<Mutex<Sets>>,
-    containers: &[ContainerId],
+    (containers, needed): (&[ContainerId], usize),
     random: &mut Random,
     seen: &mut Seen,
 ) -> Result<(), Fault> {
-    let Some(container) = containers.get(random.below(containers.len().max(1) as u64) as usize) else { return Ok(()) };
+    let among = if needed > 0 && random.one_in(2) { needed } else { containers.len().max(1) };
+    let Some(container) = containers.get(random.below(among as u64) as usize) else { return Ok(()) };
     let path = file_of(*container);
     disk.rename(&path, "hidden")?;
     if random.one_in(2) {
@@ -669,11 +681,12 @@ fn agree_in(case: Case, seen: &mut Seen) {
         must(model.verify(&world, false).map_err(Fault::from), "after a crash");
         must(check_clean(&world).map_err(Fault::from), "after a crash");
         let storage = world.engine.containers().unwrap();
-        let containers: Vec<ContainerId> = storage.containers().unwrap().iter().filter(|id| storage.is_sealed(*id)).collect();
+        let mut containers: Vec<ContainerId> = storage.containers().unwrap().iter().filter(|id| storage.is_sealed(*id)).collect();
+        let needed = needed_metadata_first(&world, &sets, &mut containers);
         drop(world);
         ground = ground.restart(policy(seed + round + 1));
         if round % 3 == 1 {
-            must(mark_with_damage(case, &ground, &sets, &containers, &mut random, seen), "beside damage");
+            must(mark_with_damage(case, &ground, &sets, (&containers, needed), &mut random, seen), "beside damage");
             ground = ground.restart(CrashPolicy::KeepAll);
         }
         if round % 3 == 2 {
