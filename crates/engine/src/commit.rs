@@ -324,6 +324,8 @@ impl Engine {
         let totals = self.totals_with(&prepared).map(|totals| Totals {
             chunks: totals.chunks.saturating_sub(superseded.chunks.len() as u64),
             dead_bytes: totals.dead_bytes.saturating_add_signed(dead_bytes),
+            raw_bytes: totals.raw_bytes.saturating_sub(superseded.freed_bytes),
+            stored_bytes: totals.stored_bytes.saturating_sub(superseded.freed_bytes),
             ..totals
         });
         changes.extend(totals.map(|totals| totals.change()));
@@ -336,7 +338,13 @@ impl Engine {
             return Ok(());
         }
         let effects = Effects { deltas: &noted.deltas, changes: &changes, sequence, ..Effects::default() };
-        self.log_and_apply(write, prepared, &records, effects)?;
+        // A reader who still goes to one of these places finds by the name that the chunk is not there any more.
+        self.storage.begin_removal(&superseded.freed)?;
+        if let Err(error) = self.log_and_apply(write, prepared, &records, effects) {
+            self.storage.abandon_removal(&superseded.freed);
+            return Err(error);
+        }
+        self.storage.removed(&superseded.freed);
         self.liveness.committed();
         if let Some(totals) = totals {
             *self.totals.lock() = totals;
@@ -376,7 +384,7 @@ impl Engine {
 
     /// Logs the removal of chunks and its consequences. Durable on return. An error before it is durable changes
     /// nothing.
-    pub(crate) fn commit_removals(&self, removed: &[Stored], dead: &DeadChanges) -> Result<()> {
+    pub(crate) fn commit_removals(&self, removed: &[Stored], dead: &DeadChanges, removed_bytes: u64) -> Result<()> {
         let removals: Vec<Fingerprint> = removed.iter().map(|chunk| chunk.fingerprint).collect();
         self.make_room_in_log();
         self.with_room_in_the_log(|write| {
@@ -386,6 +394,11 @@ impl Engine {
             totals.chunks = totals.chunks.saturating_sub(removals.len() as u64);
             let (mut changes, dead_bytes) = dead.changes(&self.objects)?;
             totals.dead_bytes = totals.dead_bytes.saturating_add_signed(dead_bytes);
+            if self.containers.is_none() {
+                // Merging counts them elsewhere.
+                totals.raw_bytes = totals.raw_bytes.saturating_sub(removed_bytes);
+                totals.stored_bytes = totals.stored_bytes.saturating_sub(removed_bytes);
+            }
             changes.push(totals.change());
             let noted = self.liveness.note(&Facts { removed, end: self.log.end(), ..Facts::default() })?;
             changes.extend(noted.changes);

@@ -197,6 +197,9 @@ impl Engine {
     /// Returns the dead slots that lost chunks leave.
     fn dead_of(&self, lost: &[LostChunk]) -> Result<DeadChanges> {
         let mut dead = DeadChanges::default();
+        if self.containers.is_none() {
+            return Ok(dead);
+        }
         let mut sorted: Vec<&LostChunk> = lost.iter().filter(|chunk| chunk.slot.is_some()).collect();
         sorted.sort_unstable_by_key(|chunk| chunk.address);
         for run in sorted.chunk_by(|one, next| one.address.origin() == next.address.origin()) {

@@ -220,6 +220,7 @@ Examples:
   onefold init /srv/store --compression zstd:6 --chunk-size 16KiB
   onefold init /srv/store --group backup
   onefold init /srv/store --profile sampled --capacity 500TiB --sampled-index 2GiB
+  onefold init /srv/small --profile cacheless
   onefold init /srv/disks --chunker fixed --chunk-size 4KiB --compression lz4")]
 pub struct Init {
     /// Directory of the new store: created if absent; must be empty if it exists
@@ -240,30 +241,30 @@ pub struct Init {
     /// only you]
     #[arg(long, value_name = "GROUP")]
     pub group: Option<String>,
-    /// How data is cut into chunks
-    #[arg(long, value_enum, default_value_t = ChunkerName::Galois)]
-    pub chunker: ChunkerName,
-    /// Average size of a chunk (its exact size with `fixed`): a power of two
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "8KiB")]
-    pub chunk_size: u64,
+    /// How data is cut into chunks [default: galois; `cacheless`: fixed]
+    #[arg(long, value_enum)]
+    pub chunker: Option<ChunkerName>,
+    /// Average size of a chunk (its exact size with `fixed`): a power of two [default: 8KiB; `cacheless`: 4KiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub chunk_size: Option<u64>,
     /// Smallest chunk [default: a quarter of the average]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub chunk_min: Option<u64>,
     /// Largest chunk [default: four times the average]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub chunk_max: Option<u64>,
-    /// Hash that names a chunk
-    #[arg(long, value_enum, default_value_t = FingerprintName::Blake3)]
-    pub fingerprint: FingerprintName,
+    /// Hash that names a chunk [default: blake3; `cacheless`: blake3-160]
+    #[arg(long, value_enum)]
+    pub fingerprint: Option<FingerprintName>,
     /// none, lz4, zstd[:1-19], zlib[:1-9] or bzip2[:1-9] [default: zstd:2 for backups, zstd:1 for volumes]
     #[arg(long, value_name = "CODEC[:LEVEL]")]
     pub compression: Option<String>,
     /// The codec of volumes alone [default: --compression, else zstd:1]
     #[arg(long, value_name = "CODEC[:LEVEL]")]
     pub volume_compression: Option<String>,
-    /// Size of a container file
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4MiB")]
-    pub container_size: u64,
+    /// Size of a container file [default: 4MiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub container_size: Option<u64>,
     /// Bytes that are compressed, and read, as one piece [default: 512KiB for backups, 64KiB for volumes; at most half
     /// a container]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -285,6 +286,8 @@ pub enum ProfileName {
     Marked,
     /// Finds nearly every duplicate with an index whose memory is a setting; `prune` marks what is needed
     Sampled,
+    /// Finds every duplicate of blocks of a fixed size with hardly any memory; does not compress
+    Cacheless,
 }
 
 /// Chunkers.

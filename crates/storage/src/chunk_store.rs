@@ -49,6 +49,18 @@ pub trait ChunkStore: Debug + Send + Sync {
     /// Call when the log does not have these records. The next prepare returns them again.
     fn abandoned(&self, prepared: Prepared);
 
+    /// Call before the batch that removes these chunks is logged. Nothing of them changes yet.
+    fn begin_removal(&self, _chunks: &[Address]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Call when the log does not have the removal.
+    fn abandon_removal(&self, _chunks: &[Address]) {}
+
+    /// Call when the removal is durable and applied to the indexes, and nobody is left who found the chunks before. The
+    /// store may give their space back.
+    fn removed(&self, _chunks: &[Address]) {}
+
     /// Returns the bytes that no [`prepare`](ChunkStore::prepare) has made durable yet. When there are many, it is time
     /// for one.
     fn unsynced_bytes(&self) -> u64;

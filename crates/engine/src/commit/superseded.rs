@@ -27,6 +27,9 @@ pub(crate) struct Superseding {
     pub(crate) noted: Vec<Fingerprint>,
     /// Of these, the chunks that were stored before with a bad copy.
     pub(crate) chunks: Vec<Fingerprint>,
+    /// The places that these copies leave free, in a store without containers, and how many bytes they have.
+    pub(crate) freed: Vec<Address>,
+    pub(crate) freed_bytes: u64,
     /// Where each copy counts for itself: where the bad copies were stored again.
     pub(crate) redirects: RedirectChanges,
 }
@@ -80,7 +83,7 @@ impl Engine {
             for old in old.into_iter().filter(|old| *old != new) {
                 if self.is_no_good(&chunk, old, new) && self.says_where(&chunk, old, new, &mut found.redirects) {
                     found.chunks.push(chunk);
-                    self.mark_dead(&chunk, old, &mut found.dead);
+                    self.mark_dead(&chunk, old, &mut found);
                 }
             }
         }
@@ -113,12 +116,19 @@ impl Engine {
         }
     }
 
-    fn mark_dead(&self, chunk: &Fingerprint, address: Address, dead: &mut DeadChanges) {
+    fn mark_dead(&self, chunk: &Fingerprint, address: Address, found: &mut Superseding) {
         // If the catalog of a file cannot be read, there is nothing to mark.
         let Ok((file, slots)) = self.storage.chunks_beside(address.origin()) else { return };
         let of_bytes = slots.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum();
         if let Some(number) = slots.iter().position(|(at, slot)| *at == address && slot.fingerprint == *chunk) {
-            dead.set(file, of_bytes, number, slots[number].1.length_bytes, true);
+            let length_bytes = slots[number].1.length_bytes;
+            match self.containers {
+                Some(_) => found.dead.set(file, of_bytes, number, length_bytes, true),
+                None => {
+                    found.freed.push(address);
+                    found.freed_bytes += u64::from(length_bytes);
+                }
+            }
         }
     }
 }

@@ -84,6 +84,27 @@ impl Descriptor {
         })
     }
 
+    /// Returns the size of a block, in a store whose chunks are blocks.
+    pub fn block_bytes(&self) -> Option<u32> {
+        (!self.profile.has_containers()).then_some(self.chunk_sizes.target as u32)
+    }
+
+    /// Changes the choices to those that a store whose chunks are blocks of this size needs.
+    pub fn of_blocks(self, block_bytes: u32) -> Descriptor {
+        let bytes = block_bytes as usize;
+        Descriptor {
+            profile: StoreProfile::Cacheless,
+            fingerprint: Algorithm::Blake3Short,
+            chunker: ChunkerKind::Fixed,
+            chunk_sizes: Sizes { min: bytes, target: bytes, max: bytes },
+            compression: Compression::None,
+            sequential_compression: Compression::None,
+            index_partitions: 1,
+            container_partitions: 1,
+            ..self
+        }
+    }
+
     /// Checks that all choices are in range and fit together.
     pub fn validate(&self) -> Result<()> {
         let invalid = |what: &str, why: String| Err(EngineError::Invalid { what: what.into(), why });
@@ -115,6 +136,22 @@ impl Descriptor {
             }
             if !(u64::from(self.container_bytes)..=1 << 60).contains(&bytes) {
                 return invalid("capacity", format!("{bytes} bytes; it must be at least one container and at most 1EiB"));
+            }
+        }
+        if !self.profile.has_containers() {
+            let block_bytes = self.chunk_sizes.target;
+            if self.chunker != ChunkerKind::Fixed || !(4 << 10..=64 << 10).contains(&block_bytes) || !block_bytes.is_power_of_two() {
+                let why = format!("a store of profile `{}` has chunks of a fixed size, a power of two from 4KiB to 64KiB", self.profile);
+                return invalid("chunk sizes", why);
+            }
+            if [self.compression, self.sequential_compression].iter().any(|codec| *codec != Compression::None) {
+                return invalid("compression", format!("a store of profile `{}` does not compress", self.profile));
+            }
+            if self.discards_data {
+                return invalid("discarding data", format!("a store of profile `{}` keeps its data", self.profile));
+            }
+            if self.index_partitions != 1 || self.container_partitions != 1 {
+                return invalid("partitions", format!("a store of profile `{}` has one of each kind", self.profile));
             }
         }
         if !self.index_partitions.is_power_of_two() || self.index_partitions > 1 << 12 {

@@ -171,7 +171,7 @@ impl Engine {
         let quarantine = Arc::new(Quarantine::open(objects.clone(), digest_bytes, ground.exists(RECOUNTED)?, descriptor.profile)?);
         let redirects = Redirects::open(objects.clone(), mode == Mode::Snapshot)?;
         let catalogs = Arc::new(ContainerCacheFilter::new(containers.clone(), objects.clone()));
-        let filters = Filters::new(&storage, &catalogs, &quarantine, &settings, &profile)?;
+        let filters = Filters::new(&storage, Some(&catalogs), &quarantine, &settings, &profile)?;
         let lookup = match index {
             Some(index) => Lookup::Exact(index),
             None => {

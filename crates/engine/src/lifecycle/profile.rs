@@ -12,6 +12,9 @@ pub enum StoreProfile {
     /// The same lookup, without counts: what is needed is marked by group (M3.7). A duplicate then changes nothing in
     /// the chunk index.
     Marked,
+    /// Finds every duplicate of blocks through a linked hash table on disk, with hardly any memory (ext4fs+dedup, M1). A
+    /// chunk is a block of a file.
+    Cacheless,
     /// Finds duplicates through hooks in bounded memory and catalogs of containers, and marks what is needed (Symantec,
     /// M3.4 to M3.7). A chunk may be stored more than once.
     Sampled,
@@ -19,7 +22,7 @@ pub enum StoreProfile {
 
 impl StoreProfile {
     /// All profiles, the default first.
-    pub const ALL: [StoreProfile; 3] = [StoreProfile::Exact, StoreProfile::Marked, StoreProfile::Sampled];
+    pub const ALL: [StoreProfile; 4] = [StoreProfile::Exact, StoreProfile::Marked, StoreProfile::Sampled, StoreProfile::Cacheless];
 
     /// Returns its name in commands and in the descriptor.
     pub fn name(self) -> &'static str {
@@ -27,13 +30,14 @@ impl StoreProfile {
             StoreProfile::Exact => "exact",
             StoreProfile::Marked => "marked",
             StoreProfile::Sampled => "sampled",
+            StoreProfile::Cacheless => "cacheless",
         }
     }
 
     /// Returns whether the chunk index counts references. Otherwise all its counts are 0.
     pub fn counts(self) -> bool {
         match self {
-            StoreProfile::Exact => true,
+            StoreProfile::Exact | StoreProfile::Cacheless => true,
             StoreProfile::Marked | StoreProfile::Sampled => false,
         }
     }
@@ -42,8 +46,16 @@ impl StoreProfile {
     /// itself.
     pub fn is_exact(self) -> bool {
         match self {
-            StoreProfile::Exact | StoreProfile::Marked => true,
+            StoreProfile::Exact | StoreProfile::Marked | StoreProfile::Cacheless => true,
             StoreProfile::Sampled => false,
+        }
+    }
+
+    /// Returns whether chunks are in containers. Otherwise each is a block.
+    pub fn has_containers(self) -> bool {
+        match self {
+            StoreProfile::Exact | StoreProfile::Marked | StoreProfile::Sampled => true,
+            StoreProfile::Cacheless => false,
         }
     }
 }

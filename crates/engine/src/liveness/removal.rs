@@ -20,7 +20,7 @@
 //!    looked at is in nobody's hands, and nobody can get it. A chunk that somebody else claimed or took off the list is
 //!    left alone.
 //! 6. *Commit* as one batch: the removals, the references that removed metadata chunks gave up, and the dead slots of
-//!    the containers.
+//!    the containers. A chunk store without containers gives the space back then.
 //! 7. The filters forget the chunks. Then the watch ends and the claims go. Everybody who waited finds a chunk that is
 //!    not stored.
 //!
@@ -355,9 +355,10 @@ impl Engine {
     /// Commits the removal. Returns what the removed metadata chunks referred to.
     fn commit_removal(&self, doomed: Vec<Doomed>, removed: &mut Removed) -> Result<Vec<(Fingerprint, u32)>> {
         let mut dead = DeadChanges::default();
+        let has_slots = self.containers.is_some();
         let copies: Vec<Candidate> = doomed.iter().flat_map(|one| &one.chunks).map(|chunk| chunk.candidate).collect();
         let files: Vec<ContainerId> = doomed.iter().map(|one| one.container).collect();
-        for one in &doomed {
+        for one in doomed.iter().filter(|_| has_slots) {
             one.chunks.iter().for_each(|chunk| dead.set(one.container, one.dead.of_bytes, chunk.slot, chunk.length_bytes, true));
         }
         removed.bytes = doomed.iter().flat_map(|one| &one.chunks).map(|chunk| u64::from(chunk.length_bytes)).sum();
@@ -366,7 +367,14 @@ impl Engine {
         // Watchers of these references must see this change like any other.
         let released = || chunks.iter().flat_map(|chunk| &chunk.references);
         self.reclaiming.watch().touch(released());
-        self.commit_removals(&chunks, &dead)?;
+        let places: Vec<Address> = copies.iter().map(|copy| copy.address).collect();
+        self.storage.begin_removal(&places)?;
+        if let Err(error) = self.commit_removals(&chunks, &dead, removed.bytes) {
+            self.storage.abandon_removal(&places);
+            return Err(error);
+        }
+        // Nobody is left who has them: that is what the steps before were for.
+        self.storage.removed(&places);
         if let Some(sampled) = self.lookup.sampled() {
             sampled.removed(copies.iter().map(|copy| (copy.fingerprint, copy.address)));
             files.iter().for_each(|file| sampled.hook_file(*file));

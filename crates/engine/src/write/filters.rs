@@ -18,24 +18,31 @@ pub(crate) struct Filters {
     data: Chain,
     metadata: Chain,
     bloom: Option<Arc<BloomFilter>>,
+    /// Whether the chunk store has catalogs. Without them, chains are used without their filter.
+    has_catalogs: bool,
 }
+
+/// The filter that needs catalogs of containers.
+const CATALOGS: &str = "container-cache";
 
 impl Filters {
     /// Returns the filters, with the chain for data that the settings name.
     pub(crate) fn new(
         storage: &Arc<dyn ChunkStore>,
-        catalogs: &Arc<ContainerCacheFilter>,
+        catalogs: Option<&Arc<ContainerCacheFilter>>,
         quarantine: &Arc<Quarantine>,
         settings: &Settings,
         profile: &Arc<Profile>,
     ) -> Result<Filters> {
         let bloom = settings.chain.iter().any(|name| name == "bloom").then(|| Arc::new(BloomFilter::new(settings.bloom_bytes)));
         let all = Chain::new(all_filters(storage, catalogs, quarantine, &bloom, settings), profile.clone());
-        let data = checked_chain(&all, &settings.chain)?;
+        let has_catalogs = catalogs.is_some();
+        let names: Vec<String> = settings.chain.iter().filter(|name| has_catalogs || *name != CATALOGS).cloned().collect();
+        let data = checked_chain(&all, &names)?;
         // A metadata chunk that is stored twice would count its references twice. So metadata always asks the index,
         // whatever the chain for data is.
-        let metadata = all.select(&["container-cache", "chunk-index"])?;
-        Ok(Filters { all, data, metadata, bloom })
+        let metadata = if has_catalogs { all.select(&[CATALOGS, "chunk-index"])? } else { all.select(&["chunk-index"])? };
+        Ok(Filters { all, data, metadata, bloom, has_catalogs })
     }
 
     /// Returns the chain for data.
@@ -56,7 +63,7 @@ impl Filters {
     /// Returns a chain from names separated by commas; see [`crate::Engine::chain`].
     pub(crate) fn select(&self, names: &str) -> Result<Chain> {
         let mut names: Vec<String> = names.split(',').map(|name| name.trim().to_string()).collect();
-        names.retain(|name| name != "bloom" || self.bloom.is_some());
+        names.retain(|name| (name != "bloom" || self.bloom.is_some()) && (name != CATALOGS || self.has_catalogs));
         checked_chain(&self.all, &names)
     }
 
@@ -95,17 +102,14 @@ impl Drop for Merging<'_> {
 /// Returns all filters of a store, each once.
 fn all_filters(
     storage: &Arc<dyn ChunkStore>,
-    catalogs: &Arc<ContainerCacheFilter>,
+    catalogs: Option<&Arc<ContainerCacheFilter>>,
     quarantine: &Arc<Quarantine>,
     bloom: &Option<Arc<BloomFilter>>,
     settings: &Settings,
 ) -> Vec<Stage> {
-    let mut filters = vec![
-        Stage::filter(ZeroChunkFilter),
-        Stage::filter(BlockIndexFilter::new(quarantine.clone())),
-        Stage::Filter(catalogs.clone()),
-        Stage::ChunkIndex,
-    ];
+    let mut filters = vec![Stage::filter(ZeroChunkFilter), Stage::filter(BlockIndexFilter::new(quarantine.clone()))];
+    filters.extend(catalogs.map(|catalogs| Stage::Filter(catalogs.clone())));
+    filters.push(Stage::ChunkIndex);
     // Comparing needs the bytes.
     if !settings.discards_data {
         filters.push(Stage::filter(ByteCompareFilter::new(storage.clone())));

@@ -160,7 +160,12 @@ fn open_destination(options: &Copy, source: &Store, interrupt: &Interrupt, talk:
         let descriptor = Descriptor { store: random_name()?, ..source.engine.descriptor().clone() };
         // The copy has as many containers, so it needs as many hooks.
         let sampled_index_bytes = (!descriptor.profile.is_exact()).then_some(source.settings.engine.sampled_index_bytes as u64);
-        init::create(directory, &descriptor, &settings::template(sampled_index_bytes), None)?;
+        init::create(
+            directory,
+            &descriptor,
+            &settings::template(&sampled_index_bytes.map(settings::sampled_index).into_iter().collect::<Vec<_>>()),
+            None,
+        )?;
         if !talk.quiet {
             note(format_args!("made store {}", directory.display()));
         }

@@ -19,6 +19,11 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
+/// Size of a chunk.
+const CHUNK_BYTES: u64 = 8 << 10;
+/// Size of a block, in profile `cacheless`.
+const BLOCK_BYTES: u64 = 4 << 10;
+
 /// Creates a store.
 pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
     if is_url(&options.directory) {
@@ -82,7 +87,11 @@ fn hooks(options: &Init, descriptor: &Descriptor) -> Result<(String, Option<Cove
         return Err(Failure::cannot_run(format!("--sampled-index: a store of profile `{}` has no hooks", descriptor.profile))
             .advise("only --profile sampled has them"));
     }
-    let template = settings::template(options.sampled_index);
+    let chosen = match descriptor.profile {
+        StoreProfile::Cacheless => settings::little_memory(),
+        _ => options.sampled_index.map(settings::sampled_index).into_iter().collect(),
+    };
+    let template = settings::template(&chosen);
     let settings =
         settings::parse_settings(&template).map_err(|error| Failure::cannot_run(format!("--sampled-index: {}", error.without_line())))?;
     let memory_bytes = settings.engine.sampled_index_bytes as u64;
@@ -196,18 +205,52 @@ fn group_number(name: &str) -> Result<u32> {
     })
 }
 
+/// Returns the choices for a store whose chunks are blocks.
+fn of_blocks(options: &Init) -> Result<Descriptor> {
+    let refused = |option: &str, why: &str| Err(Failure::cannot_run(format!("{option}: {why}")).advise("leave it out"));
+    let unfit = [
+        (
+            "--chunker",
+            options.chunker.is_some_and(|chunker| chunker != ChunkerName::Fixed),
+            "chunks of profile `cacheless` have a fixed size",
+        ),
+        ("--chunk-min", options.chunk_min.is_some(), "chunks of profile `cacheless` have one size: --chunk-size"),
+        ("--chunk-max", options.chunk_max.is_some(), "chunks of profile `cacheless` have one size: --chunk-size"),
+        ("--compression", options.compression.as_ref().is_some_and(|codec| codec != "none"), "profile `cacheless` does not compress"),
+        (
+            "--volume-compression",
+            options.volume_compression.as_ref().is_some_and(|codec| codec != "none"),
+            "profile `cacheless` does not compress",
+        ),
+        ("--container-size", options.container_size.is_some(), "profile `cacheless` has no containers"),
+        ("--frame-size", options.frame_size.is_some(), "profile `cacheless` has no frames"),
+        ("--volume-frame-size", options.volume_frame_size.is_some(), "profile `cacheless` has no frames"),
+    ];
+    if let Some((option, _, why)) = unfit.into_iter().find(|(_, is_unfit, _)| *is_unfit) {
+        return refused(option, why);
+    }
+    let block_bytes = options.chunk_size.unwrap_or(BLOCK_BYTES);
+    let block_bytes =
+        u32::try_from(block_bytes).map_err(|_| Failure::cannot_run(format!("--chunk-size: {} is too large", size(block_bytes))))?;
+    let of_blocks = Descriptor { capacity_bytes: options.capacity, ..Descriptor::new()? }.of_blocks(block_bytes);
+    Ok(Descriptor { fingerprint: options.fingerprint.map_or(of_blocks.fingerprint, algorithm), ..of_blocks })
+}
+
 fn descriptor(options: &Init) -> Result<Descriptor> {
+    if options.profile == ProfileName::Cacheless {
+        return of_blocks(options);
+    }
     let wrong = |option: &str, why: &dyn std::fmt::Display| Failure::cannot_run(format!("{option}: {why}"));
     let in_memory = |option: &str, bytes: u64| usize::try_from(bytes).map_err(|_| wrong(option, &format!("{} is too large", size(bytes))));
     let in_file = |option: &str, bytes: u64| u32::try_from(bytes).map_err(|_| wrong(option, &format!("{} is too large", size(bytes))));
-    let target = in_memory("--chunk-size", options.chunk_size)?;
+    let target = in_memory("--chunk-size", options.chunk_size.unwrap_or(CHUNK_BYTES))?;
     let chunk_sizes = Sizes {
         min: options.chunk_min.map_or(Ok(target / 4), |bytes| in_memory("--chunk-min", bytes))?,
         target,
         max: options.chunk_max.map_or(Ok(target.saturating_mul(4)), |bytes| in_memory("--chunk-max", bytes))?,
     };
     let defaults = Descriptor::new()?;
-    let container_bytes = in_file("--container-size", options.container_size)?;
+    let container_bytes = options.container_size.map_or(Ok(defaults.container_bytes), |bytes| in_file("--container-size", bytes))?;
     // A size given for all frames holds for volumes too, unless one is given for theirs.
     let frame_bytes = |sizes: [(&str, Option<u64>); 2], default: u32| {
         let chosen = sizes.into_iter().find_map(|(option, bytes)| Some((option, bytes?)));
@@ -223,10 +266,11 @@ fn descriptor(options: &Init) -> Result<Descriptor> {
             ProfileName::Exact => StoreProfile::Exact,
             ProfileName::Marked => StoreProfile::Marked,
             ProfileName::Sampled => StoreProfile::Sampled,
+            ProfileName::Cacheless => StoreProfile::Cacheless,
         },
         capacity_bytes: options.capacity,
-        fingerprint: algorithm(options.fingerprint),
-        chunker: match options.chunker {
+        fingerprint: options.fingerprint.map_or(defaults.fingerprint, algorithm),
+        chunker: match options.chunker.unwrap_or(ChunkerName::Galois) {
             ChunkerName::Galois => Kind::Galois,
             ChunkerName::Fastcdc => Kind::FastCdc,
             ChunkerName::Rabin => Kind::Rabin,

@@ -468,9 +468,35 @@ fn describe(value: &DeValue<'_>) -> String {
     }
 }
 
+/// Values of keys that the file of a new store sets, by name.
+pub type Chosen = Vec<(&'static str, String)>;
+
+/// Returns the choice of the memory of hooks.
+pub fn sampled_index(bytes: u64) -> (&'static str, String) {
+    let text = Some(size(bytes)).filter(|text| parse_size(text) == Ok(bytes));
+    ("sampled_index", text.map_or_else(|| bytes.to_string(), |text| format!("\"{text}\"")))
+}
+
+/// Returns the choices for a store that has hardly any memory: 16 MiB in all, for one face and one client.
+pub fn little_memory() -> Chosen {
+    let sizes = [
+        ("auxiliary_index", "2MiB"),
+        ("in_flight", "1MiB"),
+        ("object_index_cache", "2MiB"),
+        ("object_index_pending", "2MiB"),
+        ("volume_dirty", "4MiB"),
+        ("volume_mapping_cache", "1MiB"),
+        ("filesystem_inodes", "4MiB"),
+        ("limit", "64MiB"),
+        ("commit", "4MiB"),
+    ];
+    let sizes = sizes.map(|(key, value)| (key, format!("\"{value}\"")));
+    sizes.into_iter().chain([("reads_in_flight", "8".to_owned())]).collect()
+}
+
 /// Returns the commented file that `init` writes: every key with its default, unit and range. All are commented out but
-/// `[memory] sampled_index`, if it is given, bytes.
-pub fn template(sampled_index_bytes: Option<u64>) -> String {
+/// those that are chosen.
+pub fn template(chosen: &[(&str, String)]) -> String {
     let mut out = String::from(
         "# Settings of this onefold store. Every key shows its default; remove the `#` before a key to change it.\n\
          # Settings change how the store is worked with, never what is in it. Sizes: 8KiB, 64MiB, 1TiB (8K is 8KiB, 8kB is 8000 bytes).\n\
@@ -483,9 +509,8 @@ pub fn template(sampled_index_bytes: Option<u64>) -> String {
             out.push_str(&format!("\n[{section}]\n"));
         }
         out.push_str(&format!("# {}\n# Value: {}.\n# {} = {}\n", key.about, key.kind.describe(), key.name, key.default));
-        if let Some(bytes) = sampled_index_bytes.filter(|_| key.name == "sampled_index") {
-            let text = Some(size(bytes)).filter(|text| parse_size(text) == Ok(bytes));
-            out.push_str(&format!("{} = {}\n", key.name, text.map_or_else(|| bytes.to_string(), |text| format!("\"{text}\""))));
+        for (_, value) in chosen.iter().filter(|(name, _)| *name == key.name) {
+            out.push_str(&format!("{} = {value}\n", key.name));
         }
     }
     out.push_str("\n# An iSCSI target; there may be several. docs/configuration.md has all keys.\n# [[target]]\n# name = \"disks\"\n# luns = { 0 = \"disk\" }\n");
@@ -500,7 +525,7 @@ mod tests {
 
     fn uncommented() -> String {
         let keys: Vec<String> = KEYS.iter().map(|key| format!("# {} = ", key.name)).collect();
-        let template = template(None);
+        let template = template(&[]);
         let lines = template.lines().map(|line| if keys.iter().any(|key| line.starts_with(key)) { &line[2..] } else { line });
         lines.map(|line| format!("{line}\n")).collect()
     }
@@ -508,12 +533,12 @@ mod tests {
     #[test]
     fn the_defaults_written_down_are_the_defaults() {
         assert_eq!(parse_settings(""), Ok(Settings::default()));
-        assert_eq!(parse_settings(&template(None)), Ok(Settings::default()));
+        assert_eq!(parse_settings(&template(&[])), Ok(Settings::default()));
         for bytes in [3 << 30, 1_234_567_891] {
             let mut chosen = Settings::default();
             assert!(chosen.engine.hooks_each_container);
             chosen.engine.sampled_index_bytes = bytes;
-            assert_eq!(parse_settings(&template(Some(bytes as u64))), Ok(chosen));
+            assert_eq!(parse_settings(&template(&[sampled_index(bytes as u64)])), Ok(chosen));
         }
         let text = uncommented();
         assert_eq!(text.lines().filter(|line| line.contains(" = ") && !line.starts_with('#')).count(), KEYS.len());
