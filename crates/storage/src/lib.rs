@@ -1,18 +1,25 @@
 //! Where the bytes of chunks are.
 //!
-//! [`containers`]: files that are filled frame by frame, for profiles `exact` and `sampled`.
+//! * [`containers`]: files that are filled frame by frame, for profiles `exact` and `sampled`.
+//! * [`arena`]: a file of blocks of equal size, for profile `cacheless`.
 //!
 //! This crate must never know who refers to a chunk, or how often.
 
 mod address;
+pub mod arena;
 mod chunk;
 mod chunk_store;
 pub mod components;
 pub mod containers;
 mod error;
 mod prepared;
+mod records;
 
 pub use address::{Address, ContainerId, Origin};
+pub use arena::{
+    ArenaFigures, ArenaOptions, ArenaParts, ArenaStore, ArenaWriter, BLOCKS_STORED, Block, BlockTable, BlockVisitor, Holes,
+    MAX_BLOCK_BYTES, MAX_BLOCKS, NameVisitor, NoHoles, UNIT_BLOCKS, address_of_block, block_of_address, decode_note, encode_note,
+};
 pub use chunk::{ChunkKind, MAX_CHUNK_BYTES, NewChunk, Slice};
 pub use chunk_store::{ChunkStore, ChunkWriter};
 pub use containers::{
@@ -21,7 +28,8 @@ pub use containers::{
     FORWARD_BYTES, FRAME_COMMITTED, FRAME_DATA, FileFigures, Footer, Forward, Frame, FrameError, FrameVisitor, GroupId, HEADER_BYTES,
     Header, Homes, KnownChunks, MAX_FRAME_BYTES, MAX_FRAMES, MAX_GROUP_MEMBERS, MAX_SLOTS, Merge, MergeStatistics, OpenChunks,
     ParityStatistics, Repair, RepairedAndLost, ScrubThreads, Scrubbed, ScrubbedParity, Slot, Statistics, StorageOptions,
-    UnknownCompression, Unreadable, Writer, decompress_frame, stored_chunks,
+    UnknownCompression, Unreadable, Writer, decompress_frame,
 };
 pub use error::{Result, StorageError};
 pub use prepared::{Prepared, Scope};
+pub use records::{stored_blocks, stored_chunks};

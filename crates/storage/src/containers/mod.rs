@@ -59,7 +59,7 @@ mod groups;
 mod homes;
 mod job;
 mod known;
-mod log_end;
+pub(crate) mod log_end;
 mod merge;
 mod merging;
 mod mode;
@@ -108,9 +108,8 @@ pub use merge::{Merge, MergeStatistics};
 pub use parity::MAX_MEMBERS as MAX_GROUP_MEMBERS;
 pub use placement::CommittedSlots;
 pub(crate) use prepare::Change;
-pub use records::{
-    CONTAINER_CHECKPOINT, CONTAINER_SEALED, CONTAINERS_MERGED, ContainerRecord, FRAME_COMMITTED, FRAME_DATA, OpenChunks, stored_chunks,
-};
+pub(crate) use records::stored_chunks;
+pub use records::{CONTAINER_CHECKPOINT, CONTAINER_SEALED, CONTAINERS_MERGED, ContainerRecord, FRAME_COMMITTED, FRAME_DATA, OpenChunks};
 pub use repair::{Repair, RepairedAndLost, ScrubbedParity};
 pub use scrub::{ScrubThreads, Scrubbed};
 pub use statistics::{FileFigures, Statistics};

@@ -142,6 +142,11 @@ impl State {
 }
 
 impl CommittedSlots {
+    /// Says of no slot that it was durable.
+    pub(crate) fn none() -> CommittedSlots {
+        CommittedSlots { next_numbers: BTreeMap::new(), open: BTreeMap::new() }
+    }
+
     /// Adds how many slots unsealed containers had.
     pub(crate) fn extend(&mut self, open: impl Iterator<Item = (ContainerId, usize)>) {
         self.open.extend(open);
