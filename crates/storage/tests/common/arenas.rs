@@ -129,6 +129,8 @@ pub struct ArenaWorld {
     pub holes: Arc<ZeroedHoles>,
     /// The chunk numbers of blocks that are pending.
     pub pending: BTreeMap<u64, u64>,
+    /// Blocks whose chunks were removed and that are not freed.
+    pub retired: Vec<u64>,
 }
 
 pub fn create_arena(ground: &SimulatedGround, options: &ArenaOptions) {
@@ -151,7 +153,7 @@ impl ArenaWorld {
         let parts = ArenaParts { table: table.clone(), holes: holes.clone(), profile: Arc::new(Profile::default()) };
         let store = ArenaStore::open(Arc::new(ground.clone()), ARENA, 1, options.clone(), parts, Access::ReadWrite)?;
         ChunkStore::recovered(&*store, known.log.start(), known.log.end())?;
-        Ok(ArenaWorld { store, table, holes, pending: BTreeMap::new() })
+        Ok(ArenaWorld { store, table, holes, pending: BTreeMap::new(), retired: Vec::new() })
     }
 
     /// Appends the next chunks. After an error nothing is known of them.
@@ -199,6 +201,13 @@ impl ArenaWorld {
             known.committed.remove(block).unwrap();
             self.table.set(*block, None);
         }
+        self.retired.extend(blocks);
+        Ok(())
+    }
+
+    pub fn free_retired(&mut self) -> Result<()> {
+        self.free(&self.retired)?;
+        self.retired.clear();
         Ok(())
     }
 
