@@ -23,13 +23,19 @@ struct Shared {
     is_over: AtomicBool,
 }
 
+impl Shared {
+    /// Returns whether the arena has room for a batch of each writer. A batch that finds it full has stored a part,
+    /// which nobody here removes.
+    fn has_room(&self) -> bool {
+        let figures = self.world.store.figures();
+        figures.pending + self.world.table.all().len() as u64 + figures.retired < 250
+    }
+}
+
 fn write(shared: &Shared, rounds: u64) {
     let mut writer = shared.world.store.writer();
     for round in 0..rounds {
-        // A batch that finds the arena full has stored a part, which nobody removes. So it needs room for all batches.
-        let figures = shared.world.store.figures();
-        let has_room = figures.pending + shared.world.table.all().len() as u64 + figures.retired < 250;
-        let count = if has_room { 1 + round % 7 } else { 1 };
+        let count = if shared.has_room() { 1 + round % 7 } else { 1 };
         let first = shared.next_chunk.fetch_add(count, Relaxed);
         let chunks: Vec<_> = (first..first + count).map(|number| (number, arena_chunk(number))).collect();
         let new: Vec<_> = chunks.iter().map(|(_, (name, kind, data))| NewChunk { fingerprint: *name, kind: *kind, data }).collect();
@@ -39,6 +45,9 @@ fn write(shared: &Shared, rounds: u64) {
                 Ok(addresses) => break addresses,
                 Err(StorageError::ArenaFull { .. }) => std::thread::yield_now(),
                 Err(error) => panic!("{error}"),
+            }
+            while count > 1 && !shared.has_room() {
+                std::thread::yield_now();
             }
         };
         let wanted: Vec<_> = addresses.iter().zip(&new).map(|(address, new)| (*address, new.fingerprint)).collect();
@@ -69,7 +78,8 @@ fn commit(shared: &Shared) {
         // Those whose writers have noted them.
         let noted = shared.chunks.lock().clone();
         let table = shared.world.table.all();
-        let dead: Vec<u64> = noted.keys().copied().filter(|block| table.contains_key(block) && (block + turn).is_multiple_of(2)).collect();
+        let is_dead = |block: &u64| !is_last && table.contains_key(block) && (block + turn).is_multiple_of(2);
+        let dead: Vec<u64> = noted.keys().copied().filter(is_dead).collect();
         shared.live.write().extend(noted.iter().filter(|(block, _)| table.contains_key(block)));
         assert!(committed.iter().all(|(_, address, _)| table.contains_key(&block_of_address(*address).unwrap())));
         turn += 1;
@@ -131,7 +141,7 @@ fn m1_11_writers_readers_commits_and_removals_at_once_lose_nothing() {
     std::thread::scope(|scope| {
         let commits = scope.spawn(|| commit(&shared));
         let readers: Vec<_> = (0..2).map(|_| scope.spawn(|| read(&shared))).collect();
-        let writers: Vec<_> = (0..4).map(|_| scope.spawn(|| write(&shared, 150))).collect();
+        let writers: Vec<_> = (0..4).map(|_| scope.spawn(|| write(&shared, 400))).collect();
         let written: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
         shared.is_over.store(true, Relaxed);
         let others: Vec<_> = readers.into_iter().chain([commits]).map(|thread| thread.join()).collect();
@@ -140,6 +150,6 @@ fn m1_11_writers_readers_commits_and_removals_at_once_lose_nothing() {
     let figures = shared.world.store.figures();
     assert_eq!((figures.pending, figures.retired, figures.reserved, figures.buffered_bytes), (0, 0, 0, 0));
     let chunks = shared.chunks.lock();
-    assert!(chunks.len() > 20 && chunks.keys().all(|block| shared.world.table.get(*block).is_some()));
+    assert!(chunks.keys().all(|block| shared.world.table.get(*block).is_some()));
     check_loads(&shared.world.store, chunks.iter());
 }
