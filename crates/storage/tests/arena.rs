@@ -137,6 +137,71 @@ fn m1_8_a_late_commit_does_not_take_the_next_chunk_of_a_block_for_logged() {
     world.check(&known);
 }
 
+/// Applies a batch and tells the store, at the moment when somebody has just looked at the table.
+fn commit_after_look(world: &ArenaWorld, mut prepared: Prepared) {
+    let (store, table) = (world.store.clone(), world.table.clone());
+    let records = std::mem::take(&mut prepared.records);
+    world.table.after_look.set(move || {
+        records.iter().for_each(|record| table.apply(record));
+        store.committed(prepared, Position(0), Position(512));
+    });
+}
+
+#[test]
+fn m1_9_a_commit_while_a_window_is_opened_hides_no_block() {
+    let (_, mut world, mut known) = world(&ArenaOptions { limit_bytes: 8 * BLOCK, ..arena_options() });
+    let mut writer = world.store.writer();
+    world.append(&mut writer, &mut known, 4).unwrap();
+    world.flush(&mut known).unwrap();
+    world.append(&mut writer, &mut known, 4).unwrap();
+    let prepared = world.store.prepare(Scope::Everything).unwrap();
+    world.remove(&mut known, &[1]).unwrap();
+    world.free(&[1]).unwrap();
+    // The window is used up and is opened again for the freed block.
+    commit_after_look(&world, prepared);
+    assert_eq!(world.append(&mut writer, &mut known, 1).unwrap(), [address_of_block(1)]);
+    assert!(!world.table.after_look.is_set());
+    assert!(world.append(&mut writer, &mut known, 1).unwrap_err().is_full());
+}
+
+#[test]
+fn m1_1_a_commit_while_chunks_are_loaded_hides_none() {
+    let (_, mut world, mut known) = world(&arena_options());
+    let mut writer = world.store.writer();
+    world.append(&mut writer, &mut known, 4).unwrap();
+    world.flush(&mut known).unwrap();
+    world.append(&mut writer, &mut known, 4).unwrap();
+    commit_after_look(&world, world.store.prepare(Scope::Everything).unwrap());
+    check_loads(&world.store, known.committed.iter().chain(&world.pending));
+    assert!(!world.table.after_look.is_set());
+    check_loads(&world.store, known.committed.iter().chain(&world.pending));
+}
+
+#[test]
+fn m1_10_a_chunk_that_is_removed_while_it_is_read_is_not_called_damaged() {
+    let (_, mut world, mut known) = world(&ArenaOptions { limit_bytes: 4 * BLOCK, ..arena_options() });
+    let mut writer = world.store.writer();
+    world.append(&mut writer, &mut known, 4).unwrap();
+    world.flush(&mut known).unwrap();
+    let (store, table) = (world.store.clone(), world.table.clone());
+    let remove = move || {
+        store.retire(&[address_of_block(2)]).unwrap();
+        table.set(2, None);
+        store.free(&[address_of_block(2)]).unwrap();
+    };
+    world.table.after_look.set(remove.clone());
+    assert!(matches!(one(&world.store, 2, arena_chunk(2).0), Err(StorageError::NotThere { .. })));
+    let (name, kind, data) = arena_chunk(2);
+    let block = writer.append(&[NewChunk { fingerprint: name, kind, data: &data }]).unwrap()[0];
+    assert_eq!(block, address_of_block(2));
+    known.committed.remove(&2);
+    world.flush(&mut known).unwrap();
+    world.table.after_look.set(remove);
+    let mut seen = Vec::new();
+    world.store.verify_blocks(0, 4, &mut |block, _, bytes| seen.push((block, bytes.is_ok()))).unwrap();
+    assert_eq!(seen, [(0, true), (1, true), (3, true)]);
+}
+
 #[test]
 fn an_abandoned_prepare_says_everything_again_the_next_time() {
     let (_, mut world, mut known) = world(&arena_options());

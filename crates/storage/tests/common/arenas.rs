@@ -18,6 +18,33 @@ pub struct Table {
     pub blocks: Mutex<BTreeMap<u64, Block>>,
     /// Units below this are used as a whole, beside what the map has: for large arenas in small tests.
     pub full_units: u32,
+    /// Runs once, behind the next look at blocks.
+    pub after_look: Hook,
+}
+
+/// Something that happens once, when it is set.
+#[derive(Default)]
+pub struct Hook(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl std::fmt::Debug for Hook {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Hook")
+    }
+}
+
+impl Hook {
+    pub fn set(&self, happens: impl FnOnce() + Send + 'static) {
+        *self.0.lock() = Some(Box::new(happens));
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.0.lock().is_some()
+    }
+
+    fn run(&self) {
+        let happens = self.0.lock().take();
+        happens.into_iter().for_each(|happens| happens());
+    }
 }
 
 impl Table {
@@ -52,6 +79,8 @@ impl BlockTable for Table {
         assert!(wanted.windows(2).all(|pair| pair[0] < pair[1]), "{wanted:?}");
         let blocks = self.blocks.lock();
         out.extend(wanted.iter().map(|block| blocks.get(block).copied()));
+        drop(blocks);
+        self.after_look.run();
         Ok(())
     }
 
@@ -60,6 +89,8 @@ impl BlockTable for Table {
         let other = Block { fingerprint: Fingerprint::from_digest(&[9; 32]), kind: ChunkKind::Data, length_bytes: 1, is_lost: false };
         let filled = |block: u64| (block < u64::from(self.full_units) * UNIT_BLOCKS).then_some(other);
         out.extend((first..first + count as u64).map(|block| blocks.get(&block).copied().or(filled(block))));
+        drop(blocks);
+        self.after_look.run();
         Ok(())
     }
 
