@@ -3,14 +3,14 @@
 //! A chunk store keeps chunks in *units*: a container, a run of blocks. A unit is what it frees space by. Chunks of one
 //! unit are near each other. Above this crate an address is opaque.
 
-use crate::containers::{self, ContainerStore};
+use crate::containers::ContainerStore;
 use crate::{
     Address, Answering, CommittedSlots, CompressedFrame, ContainerId, ContainerReport, ContainerSet, FileFigures, FrameVisitor, NewChunk,
     Origin, Prepared, Result, Scope, ScrubThreads, Scrubbed, Slice, Slot,
 };
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::ReadBuffer;
-use onefold_oplog::{Effects, Position, Pressure, Record, View};
+use onefold_oplog::{Effects, Position, Pressure, View};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -160,12 +160,6 @@ pub struct Usage {
     pub units: u64,
     /// Disk space, bytes.
     pub disk_bytes: u64,
-}
-
-/// Appends the chunks that a record of a chunk store is the first to place, with their addresses, and the notes of them
-/// ([`Effects::notes`]). An index takes these from it.
-pub fn stored_chunks(record: &Record, digest_bytes: usize, chunks: &mut Vec<(Fingerprint, u64)>, _notes: &mut Vec<u32>) -> Result<()> {
-    containers::stored_chunks(record, digest_bytes, chunks)
 }
 
 /// A writing stream. Dropping it leaves its place to the next stream.

@@ -1,4 +1,4 @@
-//! What can go wrong with containers.
+//! What can go wrong with containers and arenas.
 
 use crate::{Address, ContainerId};
 use onefold_ground::GroundError;
@@ -32,6 +32,44 @@ pub enum StorageError {
         address: Address,
         /// What does not fit.
         why: String,
+    },
+    /// The bytes of a block are not what was written. Wrong bytes are never returned.
+    #[error("{path}: block {block} is damaged: {why}")]
+    BlockDamaged {
+        /// The file, in a form for people.
+        path: String,
+        /// The block.
+        block: u64,
+        /// What does not fit.
+        why: String,
+    },
+    /// An arena has no free block and may not grow. Nothing is lost; retry when chunks were removed.
+    #[error("{path} has no free block left: all {blocks} blocks are used, and its limit is {limit_blocks}")]
+    ArenaFull {
+        /// The file, in a form for people.
+        path: String,
+        /// The blocks that it has.
+        blocks: u64,
+        /// The blocks that it may have.
+        limit_blocks: u64,
+    },
+    /// The header of an arena is damaged, or does not fit the store. Nothing was changed.
+    #[error("{path}: the header of the arena cannot be used: {why}")]
+    ArenaHeader {
+        /// The file, in a form for people.
+        path: String,
+        /// What does not fit.
+        why: String,
+    },
+    /// A block is to be retired or freed that is in no state for it. Nothing was changed.
+    #[error("{path}: block {block} cannot be freed: {why}")]
+    BlockState {
+        /// The file, in a form for people.
+        path: String,
+        /// The block.
+        block: u64,
+        /// What does not fit.
+        why: &'static str,
     },
     /// Containers cannot be written now, most often for lack of space. Appended data stays in memory, and the next
     /// [`prepare`](crate::ContainerStore::prepare) writes it again. Until that succeeds, no more data is taken.
@@ -70,6 +108,9 @@ pub enum StorageError {
         /// The limit.
         limit_bytes: usize,
     },
+    /// A chunk has no bytes, and the store keeps no such chunks.
+    #[error("a chunk without bytes cannot be stored in an arena")]
+    ChunkEmpty,
     /// An option is out of its range.
     #[error("{option} is {value}; it must be {allowed}")]
     Option {
@@ -135,13 +176,14 @@ impl StorageError {
         match self {
             StorageError::CannotWrite { source } => source.is_full(),
             StorageError::Ground(source) => source.is_full(),
+            StorageError::ArenaFull { .. } => true,
             _ => false,
         }
     }
 
     /// Returns whether stored bytes are damaged.
     pub fn is_damage(&self) -> bool {
-        matches!(self, StorageError::Damaged { .. } | StorageError::NotThere { .. })
+        matches!(self, StorageError::Damaged { .. } | StorageError::NotThere { .. } | StorageError::BlockDamaged { .. })
     }
 
     pub(crate) fn cannot_write(source: GroundError) -> StorageError {

@@ -1,20 +1,27 @@
 //! Where the bytes of chunks are.
 //!
-//! [`containers`]: files that are filled frame by frame, for profiles `exact` and `sampled`.
+//! * [`containers`]: files that are filled frame by frame, for profiles `exact` and `sampled`.
+//! * [`arena`]: a file of blocks of equal size, for profile `cacheless`.
 //!
 //! This crate must never know who refers to a chunk, or how often.
 
 mod address;
+pub mod arena;
 mod chunk;
 mod chunk_store;
 pub mod components;
 pub mod containers;
 mod error;
 mod prepared;
+mod records;
 
 pub use address::{Address, ContainerId, Origin};
+pub use arena::{
+    ArenaFigures, ArenaOptions, ArenaParts, ArenaStore, ArenaWriter, BLOCKS_STORED, Block, BlockTable, BlockVisitor, FileHoles, Holes,
+    MAX_BLOCK_BYTES, MAX_BLOCKS, NameVisitor, NoHoles, UNIT_BLOCKS, address_of_block, block_of_address, decode_note, encode_note,
+};
 pub use chunk::{ChunkKind, MAX_CHUNK_BYTES, NewChunk, Slice};
-pub use chunk_store::{ChunkStore, ChunkView, ChunkWriter, Usage, stored_chunks};
+pub use chunk_store::{ChunkStore, ChunkView, ChunkWriter, Usage};
 pub use containers::{
     Answering, CONTAINER_CHECKPOINT, CONTAINER_SEALED, CONTAINERS_MERGED, CachePolicy, Catalog, ChunkRead, ChunkVisitor, Closed, Codec,
     CommittedSlots, CompressedFrame, Compression, Compressor, ContainerRecord, ContainerReport, ContainerSet, ContainerStore, FOOTER_BYTES,
@@ -25,3 +32,4 @@ pub use containers::{
 };
 pub use error::{Result, StorageError};
 pub use prepared::{Prepared, Scope};
+pub use records::stored_chunks;

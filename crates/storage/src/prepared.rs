@@ -33,6 +33,8 @@ pub struct Prepared {
     pub sealed: FileFigures,
     /// What the log will have of containers.
     pub(crate) changes: Vec<containers::Change>,
+    /// What the log will have of an arena: blocks, and the serial numbers of their chunks.
+    pub(crate) blocks: Vec<(u64, u64)>,
 }
 
 impl Prepared {

@@ -11,7 +11,8 @@ use std::collections::{HashMap, HashSet};
 /// Tells which of the listed containers to ask for an address.
 #[derive(Debug)]
 pub struct Answering<'a> {
-    store: &'a ContainerStore,
+    /// `None`: each unit counts for its own chunks.
+    store: Option<&'a ContainerStore>,
     listed: &'a ContainerSet,
     /// Listed containers that were merged and still have files, by the container that has their chunks.
     stale: HashMap<ContainerId, ContainerId>,
@@ -30,7 +31,14 @@ impl ContainerStore {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Answering { store: self, listed: containers, stale })
+        Ok(Answering { store: Some(self), listed: containers, stale })
+    }
+}
+
+impl<'a> Answering<'a> {
+    /// Returns the answers where each of these units counts for its own chunks.
+    pub(crate) fn without_forwards(units: &'a ContainerSet) -> Answering<'a> {
+        Answering { store: None, listed: units, stale: HashMap::new() }
     }
 }
 
@@ -50,13 +58,14 @@ impl Answering<'_> {
     }
 
     fn counts(&self, container: ContainerId, home: ContainerId) -> Result<bool> {
+        let Some(store) = self.store else { return Ok(true) };
         if home == container || self.stale.contains_key(&container) {
             return Ok(!self.stale.contains_key(&container));
         }
         let target = match self.stale.get(&home) {
             Some(target) => *target,
             None if self.listed.contains(home) => return Ok(false),
-            None => match self.store.catalog(home) {
+            None => match store.catalog(home) {
                 Ok(catalog) => catalog.container,
                 // Its address leads nowhere, so every file that has it may help.
                 Err(error) if error.is_damage() => return Ok(true),

@@ -6,7 +6,8 @@
 use crate::{Address, ContainerId, Origin, Result, StorageError};
 use onefold_oplog::Ownership;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::sync::Arc;
 
 /// Numbers of containers, and the open containers that wait for a writer.
 #[derive(Debug)]
@@ -44,6 +45,20 @@ pub struct CommittedSlots {
     next_numbers: BTreeMap<u16, u32>,
     /// By unsealed container: its number of durable slots.
     open: BTreeMap<ContainerId, usize>,
+    /// In a store without containers: the metadata chunks that came later.
+    later: Option<Arc<Later>>,
+}
+
+/// Metadata chunks that a chunk store committed after a moment. Data chunks are not there: there may be very many, and
+/// an index tells of them.
+#[derive(Debug, Default)]
+pub(crate) struct Later(Mutex<HashSet<Address>>);
+
+impl Later {
+    /// Adds chunks.
+    pub(crate) fn extend(&self, chunks: impl Iterator<Item = Address>) {
+        self.0.lock().extend(chunks);
+    }
 }
 
 impl Placement {
@@ -128,7 +143,7 @@ impl Placement {
     /// Returns the numbers given out, and the containers among them that are not open yet.
     pub(crate) fn given_out(&self) -> CommittedSlots {
         let state = self.state.lock();
-        CommittedSlots { next_numbers: state.next_numbers.clone(), open: state.creating.iter().map(|id| (*id, 0)).collect() }
+        CommittedSlots { next_numbers: state.next_numbers.clone(), open: state.creating.iter().map(|id| (*id, 0)).collect(), later: None }
     }
 }
 
@@ -142,6 +157,11 @@ impl State {
 }
 
 impl CommittedSlots {
+    /// Says of all chunks that they were durable, but of those metadata chunks.
+    pub(crate) fn all_but(later: Arc<Later>) -> CommittedSlots {
+        CommittedSlots { next_numbers: BTreeMap::new(), open: BTreeMap::new(), later: Some(later) }
+    }
+
     /// Adds how many slots unsealed containers had.
     pub(crate) fn extend(&mut self, open: impl Iterator<Item = (ContainerId, usize)>) {
         self.open.extend(open);
@@ -169,12 +189,15 @@ impl CommittedSlots {
 
     /// Returns whether the chunk at an address was durable.
     pub fn includes(&self, address: Address) -> bool {
-        usize::from(address.slot()) < self.of(address.container())
+        match &self.later {
+            Some(later) => !later.0.lock().contains(&address),
+            None => usize::from(address.slot()) < self.of(address.container()),
+        }
     }
 
     /// Returns whether the number was given out later.
     pub(crate) fn is_later(&self, container: ContainerId) -> bool {
-        self.next_numbers.get(&container.partition()).is_none_or(|next| container.number() >= *next)
+        self.later.is_none() && self.next_numbers.get(&container.partition()).is_none_or(|next| container.number() >= *next)
     }
 
     /// Returns whether the container had no file with chunks yet: it was being made, or its number was given out later.

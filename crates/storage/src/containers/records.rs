@@ -209,8 +209,7 @@ impl ContainerRecord {
     }
 }
 
-/// Appends the chunks that a record of the container class is the first to place, with their addresses. A chunk index
-/// takes these from it.
+/// Appends the chunks that a record of a container is the first to place, with their addresses.
 pub(crate) fn stored_chunks(record: &Record, digest_bytes: usize, out: &mut Vec<(Fingerprint, u64)>) -> Result<()> {
     let chunks = ContainerRecord::decode(record, digest_bytes)?.chunks();
     out.extend(chunks.into_iter().map(|(fingerprint, address, _)| (fingerprint, address.bits())));

@@ -55,7 +55,7 @@ impl ScrubThreads {
 
     /// Looks at each of `ids` in some thread, and passes on the findings, in order, in this thread. When `stop` is set,
     /// no other id is begun. Meanwhile it calls `waiting` several times a second. Returns how many were passed on.
-    fn in_order<I: Copy + Sync, T: Send>(
+    pub(crate) fn in_order<I: Copy + Sync, T: Send>(
         &self,
         ids: &[I],
         stop: &AtomicBool,

@@ -2,6 +2,7 @@
 
 #![allow(dead_code)] // Each test file uses a part.
 
+pub mod arenas;
 pub mod merges;
 pub mod parities;
 
@@ -28,7 +29,7 @@ impl Named for Address {
 pub const DIRECTORY: &str = "containers";
 
 /// The log: everything in it is durable.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Log {
     pub batches: Vec<(Position, Vec<Record>)>,
     end: u64,

@@ -1,0 +1,159 @@
+//! The header of an arena (`docs/format.md` section 5.12): what its blocks are like, and who owns it.
+//!
+//! It is a file of its own beside the blocks, replaced by a rename. So no block shares a sector with it, and a crash
+//! leaves the old header or the new one.
+
+use crate::arena::options::ArenaOptions;
+use crate::{Result, StorageError};
+use onefold_ground::wire::Reader;
+use onefold_ground::{Ground, GroundError, checksum, read_file, replace_file};
+
+const HEADER_MAGIC: &[u8; 8] = b"1FLDARN1";
+const VERSION: u32 = 1;
+const HEADER_BYTES: usize = 56;
+
+/// The content of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) block_bytes: u32,
+    pub(crate) digest_bytes: u8,
+    pub(crate) store: [u8; 16],
+    /// The greatest epoch that has opened the arena for writing.
+    pub(crate) epoch: u64,
+}
+
+/// Returns the path of the header, below the directory of the arena.
+pub(crate) fn header_path(directory: &str) -> String {
+    format!("{directory}/header")
+}
+
+/// Returns the path of the file of blocks.
+pub(crate) fn blocks_path(directory: &str) -> String {
+    format!("{directory}/blocks")
+}
+
+impl Header {
+    pub(crate) fn new(options: &ArenaOptions, epoch: u64) -> Header {
+        let digest_bytes = options.fingerprint.digest_bytes() as u8;
+        Header { block_bytes: options.block_bytes, digest_bytes, store: options.store, epoch }
+    }
+
+    fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..8].copy_from_slice(HEADER_MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.block_bytes.to_le_bytes());
+        bytes[16..32].copy_from_slice(&self.store);
+        bytes[32..40].copy_from_slice(&self.epoch.to_le_bytes());
+        bytes[40] = self.digest_bytes;
+        let sum = checksum(&bytes[..48]);
+        bytes[48..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header; the error is for people.
+    fn decode(bytes: &[u8]) -> std::result::Result<Header, String> {
+        if bytes.len() != HEADER_BYTES {
+            return Err(format!("it has {} bytes instead of {HEADER_BYTES}", bytes.len()));
+        }
+        let mut reader = Reader::new(bytes);
+        let said = |error: onefold_ground::wire::WireError| error.to_string();
+        if reader.take(8).map_err(said)? != HEADER_MAGIC {
+            return Err("it is no header of an arena".to_owned());
+        }
+        if Reader::new(&bytes[48..]).u64().map_err(said)? != checksum(&bytes[..48]) {
+            return Err("its checksum is wrong".to_owned());
+        }
+        let version = reader.u32().map_err(said)?;
+        if version != VERSION {
+            return Err(format!("it has version {version}; this program reads version {VERSION}"));
+        }
+        let block_bytes = reader.u32().map_err(said)?;
+        let mut store = [0; 16];
+        store.copy_from_slice(reader.take(16).map_err(said)?);
+        let epoch = reader.u64().map_err(said)?;
+        Ok(Header { block_bytes, digest_bytes: reader.u8().map_err(said)?, store, epoch })
+    }
+
+    /// Writes the header. It is durable on return.
+    pub(crate) fn write(&self, ground: &dyn Ground, directory: &str) -> Result<()> {
+        Ok(replace_file(ground, &header_path(directory), &self.encode())?)
+    }
+
+    /// Reads the header, and refuses one that does not fit the options. With `takes` the arena is opened for writing:
+    /// a greater epoch than this one is refused, and this epoch is durable from here on.
+    pub(crate) fn open(ground: &dyn Ground, directory: &str, options: &ArenaOptions, takes: Option<u64>) -> Result<()> {
+        let path = || ground.describe(&header_path(directory));
+        let refused = |why: String| StorageError::ArenaHeader { path: path(), why };
+        let bytes = match read_file(ground, &header_path(directory), HEADER_BYTES as u64) {
+            Ok(bytes) => bytes,
+            Err(error @ GroundError::TooLong { .. }) => return Err(refused(error.to_string())),
+            // It may be a loose cable. The error says what happened.
+            Err(error) => return Err(error.into()),
+        };
+        let stored = Header::decode(&bytes).map_err(refused)?;
+        let expected = Header::new(options, stored.epoch);
+        if stored.store != expected.store {
+            return Err(refused("it belongs to another store".to_owned()));
+        }
+        if stored != expected {
+            return Err(refused(format!(
+                "its blocks have {} bytes and its fingerprints {}; the store has {} and {}",
+                stored.block_bytes, stored.digest_bytes, expected.block_bytes, expected.digest_bytes
+            )));
+        }
+        match takes {
+            Some(epoch) if stored.epoch > epoch => {
+                Err(StorageError::Fenced { path: ground.describe(directory), stored_epoch: stored.epoch, epoch })
+            }
+            Some(epoch) if stored.epoch < epoch => Header { epoch, ..stored }.write(ground, directory),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onefold_ground::SimulatedGround;
+    use proptest::prelude::*;
+
+    #[test]
+    fn any_flipped_bit_of_a_header_is_found() {
+        let header = Header { block_bytes: 8192, digest_bytes: 20, store: [7; 16], epoch: 3 };
+        assert_eq!(Header::decode(&header.encode()), Ok(header));
+        for bit in 0..HEADER_BYTES * 8 {
+            let mut bytes = header.encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::decode(&bytes).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_header_that_does_not_fit_is_refused_and_a_later_owner_fences() {
+        let ground = SimulatedGround::new(1);
+        ground.create_directory("arena").unwrap();
+        let options = ArenaOptions::default();
+        Header::new(&options, 0).write(&ground, "arena").unwrap();
+        Header::open(&ground, "arena", &options, Some(5)).unwrap();
+        Header::open(&ground, "arena", &options, Some(5)).unwrap();
+        Header::open(&ground, "arena", &options, None).unwrap();
+        let refusal = |options: &ArenaOptions, takes| Header::open(&ground, "arena", options, takes).unwrap_err().to_string();
+        assert_eq!(refusal(&options, Some(4)), "arena belongs to owner epoch 5; this process has epoch 4");
+        let other = ArenaOptions { store: [1; 16], ..options.clone() };
+        assert_eq!(refusal(&other, None), "arena/header: the header of the arena cannot be used: it belongs to another store");
+        let other = ArenaOptions { block_bytes: 8192, ..options.clone() };
+        assert!(refusal(&other, Some(6)).ends_with("its blocks have 4096 bytes and its fingerprints 32; the store has 8192 and 32"));
+        // None of the refused ones has changed it.
+        Header::open(&ground, "arena", &options, Some(5)).unwrap();
+        ground.corrupt("arena/header", 33, 1).unwrap();
+        assert!(refusal(&options, Some(9)).ends_with("its checksum is wrong"));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            prop_assert!(Header::decode(&bytes).is_err());
+        }
+    }
+}

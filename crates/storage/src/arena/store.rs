@@ -1,0 +1,161 @@
+//! The arena as a whole: creating and opening it, and its figures.
+
+use crate::arena::block::BlockTable;
+use crate::arena::header::{Header, blocks_path};
+use crate::arena::holes::Holes;
+use crate::arena::options::ArenaOptions;
+use crate::arena::pending::Pending;
+use crate::arena::space::{Space, WriterId};
+use crate::containers::Later;
+use crate::containers::log_end::LogEnd;
+use crate::{Result, StorageError};
+use onefold_ground::profile::Profile;
+use onefold_ground::{Access, File, Ground};
+use onefold_oplog::Position;
+use parking_lot::Mutex;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Weak};
+
+/// An open arena.
+#[derive(Debug)]
+pub struct ArenaStore {
+    ground: Arc<dyn Ground>,
+    directory: String,
+    pub(crate) file: Arc<dyn File>,
+    pub(crate) options: ArenaOptions,
+    pub(crate) table: Arc<dyn BlockTable>,
+    pub(crate) holes: Arc<dyn Holes>,
+    pub(crate) profile: Arc<Profile>,
+    access: Access,
+    /// Set when replay is over and the store is open for writing.
+    is_writable: AtomicBool,
+    pub(crate) log_end: LogEnd,
+    /// Comes before the lock of the pending chunks.
+    pub(crate) space: Mutex<Space>,
+    pub(crate) pending: Pending,
+    next_writer: AtomicU64,
+    /// Who wants to know which metadata chunks are committed from now on.
+    pub(crate) moments: Mutex<Vec<Weak<Later>>>,
+}
+
+/// What an arena works with.
+#[derive(Clone, Debug)]
+pub struct ArenaParts {
+    /// Knows what blocks hold.
+    pub table: Arc<dyn BlockTable>,
+    /// Gives room back to the device.
+    pub holes: Arc<dyn Holes>,
+    /// Where time goes.
+    pub profile: Arc<Profile>,
+}
+
+/// How an arena stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArenaFigures {
+    /// Whole blocks of the file, as far as the limit goes.
+    pub blocks: u64,
+    /// Chunks that are not committed.
+    pub pending: u64,
+    /// Blocks whose chunks are being removed.
+    pub retired: u64,
+    /// Blocks that writers have taken ahead.
+    pub reserved: u64,
+    /// Bytes that wait to be written.
+    pub buffered_bytes: u64,
+}
+
+impl ArenaStore {
+    /// Creates an empty arena in a new directory. It is durable on return.
+    pub fn create(ground: &dyn Ground, directory: &str, options: &ArenaOptions) -> Result<()> {
+        options.check()?;
+        ground.create_directory(directory)?;
+        ground.create(&blocks_path(directory))?.sync()?;
+        ground.sync_directory(directory)?;
+        // The header comes last: an arena that has one is whole.
+        Header::new(options, 0).write(ground, directory)
+    }
+
+    /// Writes a new header for an arena whose header is damaged. For repair: the caller knows by other means that these
+    /// are the options, and that no owner with a greater epoch exists.
+    pub fn rebuild_header(ground: &dyn Ground, directory: &str, options: &ArenaOptions, epoch: u64) -> Result<()> {
+        options.check()?;
+        Header::new(options, epoch).write(ground, directory)
+    }
+
+    /// Opens an arena for the owner with this epoch. An arena that was opened for writing with a greater one is
+    /// refused. Nothing is written before [`recovered`](crate::ChunkStore::recovered).
+    pub fn open(
+        ground: Arc<dyn Ground>,
+        directory: &str,
+        epoch: u64,
+        options: ArenaOptions,
+        parts: ArenaParts,
+        access: Access,
+    ) -> Result<Arc<ArenaStore>> {
+        options.check()?;
+        let takes = (access == Access::ReadWrite).then_some(epoch);
+        Header::open(&*ground, directory, &options, takes)?;
+        let file = ground.open(&blocks_path(directory), access)?;
+        let block_bytes = options.block_bytes as usize;
+        // Bytes behind the last whole block mean nothing: only whole blocks are ever asked for.
+        let blocks = (file.len()? / block_bytes as u64).min(options.limit_blocks());
+        let ArenaParts { table, holes, profile } = parts;
+        Ok(Arc::new(ArenaStore {
+            pending: Pending::new(block_bytes, options.in_flight_bytes),
+            space: Mutex::new(Space::new(blocks)),
+            ground,
+            directory: directory.to_owned(),
+            file,
+            options,
+            table,
+            holes,
+            profile,
+            access,
+            is_writable: AtomicBool::new(false),
+            log_end: LogEnd::default(),
+            next_writer: AtomicU64::new(0),
+            moments: Mutex::default(),
+        }))
+    }
+
+    /// Ends the replay: the block table has everything that the log says.
+    pub(crate) fn begin_writing(&self, log_end: Position) {
+        self.log_end.set(log_end);
+        self.is_writable.store(self.access == Access::ReadWrite, Relaxed);
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.is_writable.load(Relaxed) { Ok(()) } else { Err(StorageError::ReadOnly) }
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        self.is_writable.load(Relaxed)
+    }
+
+    pub(crate) fn block_bytes(&self) -> u64 {
+        u64::from(self.options.block_bytes)
+    }
+
+    pub(crate) fn name_writer(&self) -> WriterId {
+        self.next_writer.fetch_add(1, Relaxed)
+    }
+
+    /// Returns the file of blocks, in a form for people.
+    pub(crate) fn describe(&self) -> String {
+        self.ground.describe(&blocks_path(&self.directory))
+    }
+
+    /// Returns how the arena stands.
+    pub fn figures(&self) -> ArenaFigures {
+        let space = self.space.lock();
+        let (buffered_bytes, pending) = self.pending.figures();
+        ArenaFigures {
+            blocks: space.blocks,
+            pending: pending as u64,
+            retired: space.retired.len() as u64,
+            reserved: space.reserved.values().map(|run| run.end - run.start).sum(),
+            buffered_bytes: buffered_bytes as u64,
+        }
+    }
+}

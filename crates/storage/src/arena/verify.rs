@@ -1,0 +1,141 @@
+//! Looks at blocks themselves: for scrub, check and repair.
+
+use crate::arena::block::{Block, MAX_BLOCKS, UNIT_BLOCKS, address_of_block, first_block, unit_of_origin};
+use crate::arena::reader::{Place, lasting};
+use crate::arena::store::ArenaStore;
+use crate::{ChunkRead, ContainerId, ContainerReport, FrameVisitor, Origin, Result, Scrubbed, StorageError};
+use onefold_fingerprint::Fingerprint;
+
+/// Takes a used block, what it holds, and its bytes, or why they are damaged.
+pub type BlockVisitor<'a> = dyn FnMut(u64, &Block, std::result::Result<&[u8], &str>) + 'a;
+/// Takes a block, and the name of a data chunk of all of its bytes, or why they cannot be read.
+pub type NameVisitor<'a> = dyn FnMut(u64, std::result::Result<Fingerprint, &str>) + 'a;
+
+/// Bytes that are looked at at once.
+const PIECE_BYTES: u64 = 1 << 20;
+
+impl ArenaStore {
+    /// Reads the committed chunks of `count` blocks from `first` on, and says for each whether it is sound. A chunk that
+    /// is removed meanwhile is passed over. Chunks that are known to be lost are read too.
+    pub fn verify_blocks(&self, first: u64, count: u64, visit: &mut BlockVisitor<'_>) -> Result<()> {
+        let end = first.saturating_add(count).min(MAX_BLOCKS);
+        let mut next = first;
+        while next < end {
+            let blocks = (PIECE_BYTES / self.block_bytes()).min(end - next);
+            self.verify_piece(next, blocks as usize, visit)?;
+            next += blocks;
+        }
+        Ok(())
+    }
+
+    /// Checks a unit. With `read_data` it reads all of its chunks and passes the sound ones on.
+    pub(crate) fn verify_unit(&self, unit: ContainerId, read_data: bool, visit: &mut FrameVisitor<'_>) -> Result<ContainerReport> {
+        let number = unit_of_origin(unit.into()).ok_or_else(|| self.no_block(Origin::from(unit).address(0)))?;
+        let mut report = ContainerReport {
+            container: unit,
+            sealed: true,
+            homes: Vec::new(),
+            frames: 0,
+            chunks: u64::from(self.table.used(number)?),
+            raw_bytes: 0,
+            stored_bytes: 0,
+            damage: Vec::new(),
+        };
+        if !read_data {
+            return Ok(report);
+        }
+        report.chunks = 0;
+        let path = self.describe();
+        self.verify_blocks(first_block(number), UNIT_BLOCKS, &mut |block, held, read| {
+            report.chunks += 1;
+            report.raw_bytes += u64::from(held.length_bytes);
+            match read {
+                Ok(bytes) => {
+                    let (address, fingerprint) = (address_of_block(block), held.fingerprint);
+                    visit(&[ChunkRead { address, fingerprint, kind: held.kind, bytes }]);
+                }
+                // A lost chunk is in quarantine.
+                Err(_) if held.is_lost => {}
+                Err(why) => report.damage.push(StorageError::BlockDamaged { path: path.clone(), block, why: why.to_owned() }),
+            }
+        })?;
+        report.stored_bytes = report.raw_bytes;
+        Ok(report)
+    }
+
+    /// Reads a unit from the device.
+    pub(crate) fn scrub_unit(&self, unit: ContainerId) -> Scrubbed {
+        if let Some(number) = unit_of_origin(unit.into()) {
+            self.file.drop_cached(first_block(number) * self.block_bytes(), UNIT_BLOCKS * self.block_bytes());
+        }
+        let mut read_bytes = 0;
+        let verified =
+            self.verify_unit(unit, true, &mut |chunks| read_bytes += chunks.iter().map(|chunk| chunk.bytes.len() as u64).sum::<u64>());
+        Scrubbed { read_bytes, damage: verified.map_or_else(|error| vec![error], |report| report.damage) }
+    }
+
+    fn verify_piece(&self, first: u64, count: usize, visit: &mut BlockVisitor<'_>) -> Result<()> {
+        let mut held = Vec::with_capacity(count);
+        self.table.run(first, count, &mut held)?;
+        let (mut places, mut misfits) = (Vec::new(), Vec::new());
+        for (block, held) in (first..).zip(&held).filter_map(|(block, held)| Some((block, held.as_ref()?))) {
+            let Block { fingerprint, kind, length_bytes, .. } = *held;
+            if length_bytes == 0 || u64::from(length_bytes) > self.block_bytes() {
+                misfits.push((block, *held));
+                continue;
+            }
+            places.push(Place { block, fingerprint, kind, length_bytes, at: (block - first) as usize });
+        }
+        for (block, held) in misfits {
+            visit(block, &held, Err(&format!("the index says that its chunk has {} bytes", held.length_bytes)));
+        }
+        let mut damaged = Vec::new();
+        self.read_places(&places, PIECE_BYTES, &mut |place, read| match (read, &held[place.at]) {
+            (Ok(slice), Some(block)) => visit(place.block, block, Ok(&slice)),
+            (Err(why), Some(block)) => damaged.push((place.block, *block, why)),
+            (_, None) => {}
+        })?;
+        for (block, before, why) in damaged {
+            let mut now = Vec::new();
+            self.table.blocks(&[block], &mut now)?;
+            let is_same = |now: &Block| Block { is_lost: before.is_lost, ..*now } == before;
+            if now.first().is_some_and(|now| now.as_ref().is_some_and(is_same)) {
+                visit(block, &before, Err(&why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads `count` whole blocks from `first` on as far as the file has them, whether they are used or not, and gives
+    /// each the name that it would have as a data chunk. For a repair that has lost what blocks hold.
+    pub fn name_blocks(&self, first: u64, count: u64, visit: &mut NameVisitor<'_>) -> Result<()> {
+        let block_bytes = self.block_bytes();
+        let end = first.saturating_add(count).min(self.file.len().map_err(StorageError::Ground)? / block_bytes);
+        let mut next = first;
+        while next < end {
+            let piece_end = (next + PIECE_BYTES / block_bytes).min(end);
+            match self.read_bytes(next * block_bytes..piece_end * block_bytes) {
+                Ok(bytes) => {
+                    let chunks: Vec<&[u8]> = bytes.chunks_exact(block_bytes as usize).collect();
+                    let mut names = Vec::with_capacity(chunks.len());
+                    self.options.fingerprint.fingerprint_many(&chunks, &mut names);
+                    (next..).zip(names).for_each(|(block, name)| visit(block, Ok(name)));
+                }
+                Err(_) => self.name_one_by_one(next, piece_end, visit)?,
+            }
+            next = piece_end;
+        }
+        Ok(())
+    }
+
+    fn name_one_by_one(&self, first: u64, end: u64, visit: &mut NameVisitor<'_>) -> Result<()> {
+        let block_bytes = self.block_bytes();
+        for block in first..end {
+            match self.read_bytes(block * block_bytes..(block + 1) * block_bytes) {
+                Ok(bytes) => visit(block, Ok(self.options.fingerprint.fingerprint(&bytes))),
+                Err(error) => visit(block, Err(&lasting(error)?)),
+            }
+        }
+        Ok(())
+    }
+}
