@@ -207,10 +207,10 @@ impl ArenaWorld {
     /// Logs what a prepare returned, applies it and tells the store, as an engine does.
     pub fn commit(&mut self, known: &mut Known, mut prepared: Prepared) {
         let records = std::mem::take(&mut prepared.records);
-        for (name, address, _) in std::mem::take(&mut prepared.chunks) {
-            let block = block_of_address(address).unwrap();
+        for (name, address, _) in &prepared.chunks {
+            let block = block_of_address(*address).unwrap();
             // Chunks of a call that failed have no number here. They are found by their names.
-            let number = self.pending.remove(&block).or_else(|| (0..known.next_chunk).find(|number| arena_chunk(*number).0 == name));
+            let number = self.pending.remove(&block).or_else(|| (0..known.next_chunk).find(|number| arena_chunk(*number).0 == *name));
             known.committed.insert(block, number.expect("a chunk of this test"));
         }
         let (start, end) = known.log.append(records.clone());
