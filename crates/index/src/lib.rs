@@ -8,6 +8,7 @@
 pub mod chunk;
 mod error;
 pub mod objects;
+mod paged;
 pub mod sampled;
 mod view;
 

@@ -20,7 +20,8 @@
 //!   it writes the page and before it drops the merged changes from memory.
 //! * The memory of the groups and their list is at most the bound whenever the lock is free.
 
-use super::page::{Entry, FLAG_SPILLS, Page, u32_at, u64_at};
+use super::page::{Entry, FLAG_SPILLS, Page};
+use crate::paged::{u32_at, u64_at};
 use crate::Result;
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, Ground, checksum};
