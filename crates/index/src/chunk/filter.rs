@@ -21,8 +21,8 @@
 //! * The memory of the groups and their list is at most the bound whenever the lock is free.
 
 use super::page::{Entry, FLAG_SPILLS, Page};
-use crate::paged::{u32_at, u64_at};
 use crate::Result;
+use crate::paged::{u32_at, u64_at};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, Ground, checksum};
 use parking_lot::RwLock;
