@@ -62,6 +62,16 @@ pub enum IndexError {
         /// What is wrong.
         what: String,
     },
+    /// A file of a linked index violates its format. The index can be rebuilt from the blocks and the recipes.
+    #[error("linked index {path}{} is damaged: {what}", .page.map_or(String::new(), |page| format!(" page {page}")))]
+    LinkedIndexDamaged {
+        /// The file.
+        path: String,
+        /// The page, if a page is damaged.
+        page: Option<u64>,
+        /// What is wrong.
+        what: String,
+    },
     /// An index does not match the store's descriptor, or cannot be created with these values.
     #[error("{path}: {what} is {found}, not {expected}")]
     Mismatch {
@@ -136,6 +146,7 @@ impl IndexError {
         match self {
             IndexError::ObjectIndexDamaged { .. }
             | IndexError::ChunkIndexDamaged { .. }
+            | IndexError::LinkedIndexDamaged { .. }
             | IndexError::Lost { .. }
             | IndexError::Record(_) => true,
             IndexError::Database { source, .. } => matches!(source, redb::Error::Corrupted(_)),

@@ -1,6 +1,7 @@
 //! The indexes: views of the operations log.
 //!
 //! * [`ChunkIndex`]: fingerprint -> address and usage count, a paged hash table (M0.13).
+//! * [`LinkedIndex`]: fingerprint -> block, note and usage count, on disk only (M1.2 to M1.8).
 //! * [`ObjectIndex`]: objects (block mappings, volumes, backups), an ordered map (M0.16).
 //!
 //! This crate must never know what an object means or what the bytes of a chunk are.
@@ -8,7 +9,9 @@
 pub mod chunk;
 mod counted;
 mod error;
+pub mod linked;
 pub mod objects;
+mod paged;
 pub mod sampled;
 mod view;
 
@@ -17,4 +20,8 @@ pub use chunk::{
 };
 pub use counted::{CountedIndex, HeldEntries, IndexView};
 pub use error::{IndexError, Result};
+pub use linked::{
+    BlockEntry, Dia, LinkedBatch, LinkedDamage, LinkedEntry, LinkedIndex, LinkedOptions, LinkedPlace, LinkedShape, LinkedStatistics, Tag,
+    VerifiedPiece,
+};
 pub use objects::{Change, ObjectIndex, ObjectIndexOptions, decode_changes, encode_changes};

@@ -1,15 +1,11 @@
 //! The auxiliary index: changes that are in the log but not yet in the pages (M0.14).
-//!
-//! Slots lie in blocks that never move, so memory grows block by block instead of doubling. A table of slot numbers
-//! finds them, with five bytes per bucket. An entry costs 48 bytes, and 6 to 12 in the table.
+//! An entry costs 48 bytes, and 6 to 12 in the table.
 
 use super::IndexEntry;
-use hashbrown::HashTable;
+use crate::paged::Changes;
 use onefold_fingerprint::Fingerprint;
-use std::hash::{BuildHasher, RandomState};
+use std::ops::Deref;
 
-/// Slots per block.
-const BLOCK_SLOTS: usize = 256;
 /// Extra bytes per entry of a sweep's sorted list while the entry is frozen.
 pub(super) const SORTED_BYTES: usize = 16;
 
@@ -52,46 +48,22 @@ impl Change {
 }
 
 /// Changes by fingerprint.
-#[derive(Clone, Debug)]
-pub(super) struct Auxiliary {
-    blocks: Vec<Vec<(Fingerprint, Change)>>,
-    table: HashTable<u32>,
-    seed: u64,
-}
+#[derive(Clone, Debug, Default)]
+pub(super) struct Auxiliary(Changes<Change>);
 
-impl Default for Auxiliary {
-    fn default() -> Auxiliary {
-        // Seeded, so that nobody can choose data whose fingerprints share a bucket.
-        Auxiliary { blocks: Vec::new(), table: HashTable::new(), seed: RandomState::new().hash_one(0u8) }
+impl Deref for Auxiliary {
+    type Target = Changes<Change>;
+
+    fn deref(&self) -> &Changes<Change> {
+        &self.0
     }
 }
 
 impl Auxiliary {
-    /// Returns the number of chunks.
-    pub fn len(&self) -> usize {
-        self.table.len()
-    }
-
-    /// Returns whether it is empty.
-    pub fn is_empty(&self) -> bool {
-        self.table.is_empty()
-    }
-
-    /// Returns its memory in bytes.
-    pub fn bytes(&self) -> usize {
-        self.blocks.len() * BLOCK_SLOTS * size_of::<(Fingerprint, Change)>() + self.table.allocation_size()
-    }
-
-    /// Returns the change of a chunk.
-    pub fn get(&self, fingerprint: &Fingerprint) -> Option<Change> {
-        let number = self.table.find(hash(self.seed, fingerprint), |number| self.slot(*number).0 == *fingerprint)?;
-        Some(self.slot(*number).1)
-    }
-
     /// Records an address and replaces an older one.
     pub fn insert(&mut self, fingerprint: &Fingerprint, address: u64) {
         debug_assert!(address & REMOVED == 0, "an address with the bit of removed chunks");
-        let change = self.entry(fingerprint);
+        let change = self.0.entry(fingerprint);
         change.address = address | (change.address & REMOVED);
     }
 
@@ -102,14 +74,14 @@ impl Auxiliary {
 
     /// Records that the chunk is gone. Earlier changes no longer count.
     pub fn remove(&mut self, fingerprint: &Fingerprint) {
-        *self.entry(fingerprint) = Change { address: REMOVED, delta: 0 };
+        *self.0.entry(fingerprint) = Change { address: REMOVED, delta: 0 };
     }
 
     /// Records a change of a count. Returns whether the count of a removed chunk would have fallen below zero. A chunk
     /// is removed at count 0, and nothing can refer to it, so such a change belongs to a reference that was never
     /// counted. It must be dropped. Otherwise it would cancel out the next reference, and the chunk would look unused.
     pub fn add(&mut self, fingerprint: &Fingerprint, delta: i64) -> bool {
-        let change = self.entry(fingerprint);
+        let change = self.0.entry(fingerprint);
         change.delta = change.delta.saturating_add(delta);
         let falls_below = change.address & REMOVED != 0 && change.delta < 0;
         if falls_below {
@@ -117,51 +89,6 @@ impl Auxiliary {
         }
         falls_below
     }
-
-    /// Returns the slots in the order of their fingerprints.
-    pub fn sorted(&self) -> Vec<u32> {
-        let slots = self.blocks.iter().flatten().enumerate();
-        let mut order: Vec<(u64, u32)> = slots.map(|(number, (fingerprint, _))| (fingerprint.prefix(), number as u32)).collect();
-        order.sort_unstable_by(|one, other| one.0.cmp(&other.0).then_with(|| self.slot(one.1).0.cmp(&self.slot(other.1).0)));
-        order.into_iter().map(|(_, number)| number).collect()
-    }
-
-    /// Returns slot `number` of [`Auxiliary::sorted`].
-    pub fn slot(&self, number: u32) -> &(Fingerprint, Change) {
-        &self.blocks[number as usize / BLOCK_SLOTS][number as usize % BLOCK_SLOTS]
-    }
-
-    fn entry(&mut self, fingerprint: &Fingerprint) -> &mut Change {
-        let (seed, blocks) = (self.seed, &mut self.blocks);
-        let slot = |number: u32| (number as usize / BLOCK_SLOTS, number as usize % BLOCK_SLOTS);
-        let hashed = hash(seed, fingerprint);
-        let found = self.table.find(hashed, |number| {
-            let (block, at) = slot(*number);
-            blocks[block][at].0 == *fingerprint
-        });
-        let (block, at) = match found {
-            Some(number) => slot(*number),
-            None => {
-                let number = self.table.len() as u32;
-                let place = slot(number);
-                if place.1 == 0 {
-                    blocks.push(Vec::with_capacity(BLOCK_SLOTS));
-                }
-                blocks[place.0].push((*fingerprint, Change::default()));
-                self.table.insert_unique(hashed, number, |number| {
-                    let (block, at) = slot(*number);
-                    hash(seed, &blocks[block][at].0)
-                });
-                place
-            }
-        };
-        &mut blocks[block][at].1
-    }
-}
-
-fn hash(seed: u64, fingerprint: &Fingerprint) -> u64 {
-    let product = u128::from(fingerprint.hash_bits() ^ seed) * 0x9e37_79b9_7f4a_7c15_u128;
-    product as u64 ^ (product >> 64) as u64
 }
 
 #[cfg(test)]

@@ -20,8 +20,9 @@
 //!   it writes the page and before it drops the merged changes from memory.
 //! * The memory of the groups and their list is at most the bound whenever the lock is free.
 
-use super::page::{Entry, FLAG_SPILLS, Page, u32_at, u64_at};
+use super::page::{Entry, FLAG_SPILLS, Page};
 use crate::Result;
+use crate::paged::{u32_at, u64_at};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, Ground, checksum};
 use parking_lot::RwLock;

@@ -36,7 +36,7 @@
 
 use super::filter::PageRecord;
 use super::header::{Header, MAX_PAGE_BITS};
-use super::journal::{Journal, MAX_JOURNAL_PAGES};
+use super::journal::{Journal, MAX_JOURNAL_PAGES, new_journal};
 use super::merge::check_position;
 use super::page::{Entry, PAGE_BYTES, PairLayout, encode_page, page_capacity};
 use super::pages::{PageFile, Shape};
@@ -122,7 +122,7 @@ impl Partition {
         let to = step_end(from);
         let next = moved(&header, shape, to);
         let pages = Arc::new(old.reshaped(shape_of(&next, shape)));
-        let mut journal = Journal::new(shape.generation, from, 0);
+        let mut journal = new_journal(shape.generation, from, 0);
         journal.head.is_growth = true;
         let mut records = Vec::with_capacity(2 * (from - to) as usize);
         split(&old, to..from, &pages.shape, (header.applied, target), |page, flags, position, entries| {

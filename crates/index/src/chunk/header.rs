@@ -1,13 +1,10 @@
 //! The header of a chunk-index partition: which pages it has, and up to where they are applied (`docs/format.md`
 //! section 6).
-//!
-//! Writes alternate between two slots, so a torn write leaves the previous header. The sequence advances only after a
-//! synced write: a failed write repeats into the *same* slot, and the good one stays.
 
-use super::page::{PAGE_BYTES, u32_at, u64_at};
-use crate::{IndexError, Result};
-use onefold_ground::{Access, File, Ground, checksum};
-use std::sync::Arc;
+use super::page::PAGE_BYTES;
+use crate::IndexError;
+use crate::paged::{self, HeaderContent, u32_at, u64_at};
+use onefold_ground::checksum;
 
 const MAGIC: &[u8; 8] = b"1FLDIDX1";
 const VERSION: u32 = 2;
@@ -116,80 +113,35 @@ impl Header {
     }
 }
 
+impl HeaderContent for Header {
+    fn encode(&self) -> Vec<u8> {
+        Header::encode(self)
+    }
+
+    fn decode(bytes: &[u8]) -> std::result::Result<Header, &'static str> {
+        Header::decode(bytes)
+    }
+
+    fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    fn with_sequence(self, sequence: u64) -> Header {
+        Header { sequence, ..self }
+    }
+
+    fn damaged(path: String, what: String) -> IndexError {
+        IndexError::ChunkIndexDamaged { path, page: None, what }
+    }
+}
+
 /// The open header file.
-#[derive(Debug)]
-pub(super) struct HeaderFile {
-    file: Arc<dyn File>,
-    current: Header,
-    /// Whether a write failed, so that the device may have the old or the new header.
-    is_in_doubt: bool,
-}
-
-impl HeaderFile {
-    /// Creates the file with a first header. The caller makes the name durable.
-    pub fn create(ground: &dyn Ground, path: &str, header: Header) -> Result<()> {
-        let file = ground.create(path)?;
-        file.set_len(2 * SLOT_BYTES as u64)?;
-        file.write_at(slot_offset(header.sequence), &header.encode())?;
-        file.sync()?;
-        Ok(())
-    }
-
-    /// Opens the file and finds the current header: the valid one with the highest sequence.
-    pub fn open(ground: &dyn Ground, path: &str, access: Access) -> Result<HeaderFile> {
-        let file = ground.open(path, access)?;
-        let damaged = |what: String| IndexError::ChunkIndexDamaged { path: ground.describe(path), page: None, what };
-        let length = file.len()?;
-        if length < 2 * SLOT_BYTES as u64 {
-            return Err(damaged(format!("the header file has {length} bytes")));
-        }
-        let mut bytes = vec![0; 2 * SLOT_BYTES];
-        file.read_at(0, &mut bytes)?;
-        let slots = [Header::decode(&bytes[..SLOT_BYTES]), Header::decode(&bytes[SLOT_BYTES..])];
-        let found = slots.iter().filter_map(|slot| slot.as_ref().ok()).max_by_key(|header| header.sequence);
-        match (found, slots) {
-            (Some(header), _) => Ok(HeaderFile { current: *header, file, is_in_doubt: false }),
-            (None, [first, second]) => {
-                Err(damaged(format!("no header is valid: {}; {}", first.err().unwrap_or_default(), second.err().unwrap_or_default())))
-            }
-        }
-    }
-
-    /// Returns the current header.
-    pub fn current(&self) -> Header {
-        self.current
-    }
-
-    /// Makes `header` the current one, durable on return. Sets its sequence.
-    pub fn write(&mut self, header: Header) -> Result<()> {
-        let header = Header { sequence: self.current.sequence + 1, ..header };
-        self.is_in_doubt = true;
-        self.file.write_at(slot_offset(header.sequence), &header.encode())?;
-        self.file.sync()?;
-        self.current = header;
-        self.is_in_doubt = false;
-        Ok(())
-    }
-
-    /// Returns whether the device may have another header than [`HeaderFile::current`].
-    pub fn is_in_doubt(&self) -> bool {
-        self.is_in_doubt
-    }
-
-    /// Makes sure that the device has the current header.
-    pub fn settle(&mut self) -> Result<()> {
-        if self.is_in_doubt { self.write(self.current) } else { Ok(()) }
-    }
-}
-
-fn slot_offset(sequence: u64) -> u64 {
-    sequence % 2 * SLOT_BYTES as u64
-}
+pub(super) type HeaderFile = paged::HeaderFile<Header>;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onefold_ground::{CrashPolicy, LocalGround, SimulatedGround};
+    use onefold_ground::{Access, CrashPolicy, Ground, LocalGround, SimulatedGround};
     use proptest::prelude::*;
     use std::io::ErrorKind;
 

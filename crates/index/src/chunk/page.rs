@@ -9,11 +9,11 @@
 //!   different positions are not of one moment.
 
 use super::IndexEntry;
+pub use crate::paged::PAGE_BYTES;
+use crate::paged::{u32_at, u64_at};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::checksum;
 
-/// Bytes of a page.
-pub const PAGE_BYTES: usize = 4096;
 /// Bytes of a page before its entries.
 pub const PAGE_HEADER_BYTES: usize = 32;
 /// Bytes of an entry without its digest: address and count.
@@ -285,16 +285,6 @@ fn page_checksum(bytes: &[u8]) -> u64 {
     copy.copy_from_slice(bytes);
     copy[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 8].fill(0);
     checksum(&copy)
-}
-
-/// Returns the little-endian integer at `offset`. The caller has checked the length.
-pub(super) fn u64_at(bytes: &[u8], offset: usize) -> u64 {
-    u64::from_le_bytes(bytes[offset..offset + 8].try_into().expect("eight bytes"))
-}
-
-/// Returns the little-endian integer at `offset`. The caller has checked the length.
-pub(super) fn u32_at(bytes: &[u8], offset: usize) -> u32 {
-    u32::from_le_bytes(bytes[offset..offset + 4].try_into().expect("four bytes"))
 }
 
 fn u16_at(bytes: &[u8], offset: usize) -> u16 {

@@ -16,11 +16,11 @@ use super::filter::Filter;
 use super::journal::Journal;
 use super::page::{PAGE_BYTES, Page, PageDamage, Place};
 use super::page_cache::PageCache;
+use crate::paged::Overlay;
 use crate::{IndexError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{File, ReadRequest};
 use parking_lot::RwLock;
-use std::collections::HashMap;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -161,7 +161,7 @@ pub(super) struct Kept {
     file: Arc<dyn File>,
     path: String,
     /// Held for writing while pages are written in place. Holds the journal's pages that are not in place.
-    in_place: RwLock<HashMap<u32, Box<[u8]>>>,
+    in_place: RwLock<Overlay<u32>>,
     /// Whether there are any.
     has_overlay: AtomicBool,
     counters: Arc<Counters>,
@@ -220,7 +220,7 @@ impl PageFile {
     /// Makes readers use the pages of `journal` instead of those in the file.
     pub fn overlay(&self, journal: &Journal) {
         let mut overlay = self.in_place.write();
-        overlay.extend(journal.pages().map(|(page, bytes)| (page, bytes.into())));
+        overlay.cover(journal);
         self.has_overlay.store(true, Ordering::Release);
     }
 
@@ -231,8 +231,8 @@ impl PageFile {
 
     /// Fails if pages are only in memory: the journal that had them on the device is gone, so the sweep cannot end.
     pub fn nothing_in_memory(&self) -> Result<()> {
-        match self.in_place.read().keys().next() {
-            Some(page) => Err(self.lost_journal(*page)),
+        match self.in_place.read().any() {
+            Some(page) => Err(self.lost_journal(page)),
             None => Ok(()),
         }
     }
@@ -285,7 +285,7 @@ impl PageFile {
         self.counters.page_reads.fetch_add(1, Ordering::Relaxed);
         {
             let overlay = self.in_place.read();
-            match overlay.get(&page) {
+            match overlay.get(page) {
                 Some(bytes) => buffer.copy_from_slice(bytes),
                 None => self.file.read_at(offset(page), buffer)?,
             }
@@ -301,12 +301,12 @@ impl PageFile {
         buffer.resize(pages * PAGE_BYTES, 0);
         let overlay = self.in_place.read();
         // If all of them are in memory, the file may not have them yet.
-        if overlay.is_empty() || !(first..).take(pages).all(|page| overlay.contains_key(&page)) {
+        if overlay.is_empty() || !(first..).take(pages).all(|page| overlay.get(page).is_some()) {
             self.file.read_at(offset(first), buffer)?;
         }
         if !overlay.is_empty() {
             for (page, bytes) in (first..).zip(buffer.chunks_exact_mut(PAGE_BYTES)) {
-                if let Some(overlay) = overlay.get(&page) {
+                if let Some(overlay) = overlay.get(page) {
                     bytes.copy_from_slice(overlay);
                 }
             }
@@ -340,7 +340,7 @@ impl PageFile {
             self.overlay(journal);
         } else if self.has_overlay.load(Ordering::Acquire) {
             let mut overlay = self.in_place.write();
-            journal.pages().for_each(|(page, _)| drop(overlay.remove(&page)));
+            overlay.uncover(journal);
             self.has_overlay.store(!overlay.is_empty(), Ordering::Release);
         }
         written
@@ -351,7 +351,7 @@ impl PageFile {
         let written = journal.runs().try_for_each(|(first, bytes)| self.file.write_at(offset(first), bytes));
         if written.is_err() {
             // Do it before releasing the lock: nobody may see a half-written page.
-            overlay.extend(journal.pages().map(|(page, bytes)| (page, bytes.into())));
+            overlay.cover(journal);
             self.has_overlay.store(true, Ordering::Release);
         }
         then();

@@ -10,10 +10,11 @@
 use super::auxiliary::{Auxiliary, Change, SORTED_BYTES};
 use super::filter::{PageRecord, Stamp};
 use super::header::{Header, HeaderFile};
-use super::journal::{Journal, JournalFile};
+use super::journal::Journal;
 use super::page::{PAGE_BYTES, Page, encode_page};
 use super::pages::{self, Memory, PageFile, Shape};
 use super::{Counters, IndexEntry};
+use crate::paged::JournalFile;
 use crate::{IndexError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, Ground};
@@ -340,7 +341,7 @@ fn stamp(header: &Header) -> Stamp {
 /// Returns the journal if it belongs to the work under way according to the header. That is the sweep, or the last step
 /// of growth, which nothing else announces.
 fn journal_of(file: &JournalFile, header: &Header) -> Result<Option<Journal>> {
-    let journal = file.read()?;
+    let journal: Option<Journal> = file.read()?;
     Ok(journal.filter(|journal| {
         let head = journal.head;
         let is_of_sweep = header.target != 0

@@ -24,7 +24,7 @@
 //! log reaches it.
 
 use super::header::Header;
-use super::journal::{Journal, MAX_JOURNAL_PAGES};
+use super::journal::{Journal, MAX_JOURNAL_PAGES, new_journal};
 use super::merge::{Merged, Pair, SortedChanges, merge};
 use super::page::{PAGE_BYTES, PairLayout, encode_page, page_capacity};
 use super::pages::{PageFile, Shape};
@@ -234,7 +234,7 @@ struct Batch {
 
 impl Batch {
     fn new(shape: &Shape, target: u64) -> Batch {
-        let journal = Journal::new(shape.generation, shape.moved_from, target);
+        let journal = new_journal(shape.generation, shape.moved_from, target);
         Batch { journal, records: Vec::new(), pair: Pair::default(), merged: Vec::new(), bytes: Vec::new() }
     }
 
@@ -247,6 +247,7 @@ impl Batch {
         applied: u64,
     ) -> Result<Option<Merged>> {
         self.journal.clear();
+        self.journal.head.added_entries = 0;
         self.records.clear();
         let runs: Vec<_> = runs(pairs).collect();
         if runs.len() > 1 {
