@@ -3,6 +3,7 @@
 pub(crate) mod activity;
 pub(crate) mod append_only;
 pub(crate) mod background;
+pub(crate) mod chunks;
 pub(crate) mod clock;
 pub(crate) mod copied;
 pub(crate) mod descriptor;

@@ -4,6 +4,7 @@
 //! stored more than once, and each copy counts for itself. So nothing but a claim may ask by name there. Everything
 //! else goes by address.
 
+pub(crate) mod blocks;
 pub(crate) mod capacity;
 pub(crate) mod figures;
 pub(crate) mod redirects;

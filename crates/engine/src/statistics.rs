@@ -1,6 +1,6 @@
 //! What a store holds, and what it costs.
 
-use crate::lifecycle::layout::CONTAINERS;
+use crate::lifecycle::layout::{ARENA, CONTAINERS};
 use crate::lifecycle::reserve::RESERVE;
 use crate::liveness::dead::{self, DeadSlots};
 use crate::lookup::figures::{self, Figures};
@@ -318,12 +318,12 @@ impl Engine {
     }
 }
 
-/// Returns the sum of the lengths of all files outside of the directories of containers. There are few of them.
+/// Returns the sum of the lengths of all files outside of the directory of the chunk store. There are few of them.
 fn other_bytes(ground: &dyn Ground) -> Result<u64> {
     let mut sum = 0;
     for entry in ground.list("")? {
         sum += match entry.is_directory {
-            true if entry.name == CONTAINERS => 0,
+            true if [CONTAINERS, ARENA].contains(&&*entry.name) => 0,
             true => file_bytes(ground, &entry.name)?,
             false => length(ground, &entry.name),
         };

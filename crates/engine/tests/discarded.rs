@@ -193,7 +193,7 @@ fn named(numbers: std::ops::Range<u64>) -> Vec<(Fingerprint, u32)> {
 
 #[test]
 fn m3_8_chunks_that_only_have_a_name_are_stored_once_and_found_again() {
-    for profile in StoreProfile::ALL {
+    for profile in StoreProfile::ALL.into_iter().filter(|profile| profile.has_containers()) {
         let ground = store(&Descriptor { profile, ..discarding() });
         let engine = open(&ground, without_data());
         let (mut stream, mut pieces) = (engine.stream(), Vec::new());

@@ -117,7 +117,7 @@ impl<E: From<IndexError>> View<E> for IndexView {
 impl CountedIndex for ChunkIndex {
     fn apply(&self, end: Position, effects: &Effects<'_>) -> Result<()> {
         let Effects { removals, places, stored, deltas, .. } = *effects;
-        ChunkIndex::apply_batch(self, end, ChunkBatch { removals, places, inserts: stored, deltas })
+        ChunkIndex::apply_batch(self, end, ChunkBatch { removals, places, inserts: stored, deltas, ..ChunkBatch::default() })
     }
 
     fn apply_batch(&self, end: Position, batch: ChunkBatch<'_>) -> Result<()> {

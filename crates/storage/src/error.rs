@@ -43,6 +43,16 @@ pub enum StorageError {
         /// What does not fit.
         why: String,
     },
+    /// The table of blocks cannot be asked.
+    #[error("{why}")]
+    Table {
+        /// What happened, as a sentence.
+        why: String,
+        /// Whether the table is damaged.
+        is_damage: bool,
+        /// Whether the device has no space.
+        is_full: bool,
+    },
     /// An arena has no free block and may not grow. Nothing is lost; retry when chunks were removed.
     #[error("{path} has no free block left: all {blocks} blocks are used, and its limit is {limit_blocks}")]
     ArenaFull {
@@ -176,6 +186,7 @@ impl StorageError {
         match self {
             StorageError::CannotWrite { source } => source.is_full(),
             StorageError::Ground(source) => source.is_full(),
+            StorageError::Table { is_full, .. } => *is_full,
             StorageError::ArenaFull { .. } => true,
             _ => false,
         }
@@ -183,7 +194,13 @@ impl StorageError {
 
     /// Returns whether stored bytes are damaged.
     pub fn is_damage(&self) -> bool {
-        matches!(self, StorageError::Damaged { .. } | StorageError::NotThere { .. } | StorageError::BlockDamaged { .. })
+        matches!(
+            self,
+            StorageError::Damaged { .. }
+                | StorageError::NotThere { .. }
+                | StorageError::BlockDamaged { .. }
+                | StorageError::Table { is_damage: true, .. }
+        )
     }
 
     pub(crate) fn cannot_write(source: GroundError) -> StorageError {

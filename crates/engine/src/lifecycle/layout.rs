@@ -6,12 +6,13 @@ use crate::lifecycle::settings::Settings;
 use crate::{EngineError, Result};
 use onefold_ground::{Ground, GroundError, checksum, read_file, replace_file};
 use onefold_oplog::LogOptions;
-use onefold_storage::StorageOptions;
+use onefold_storage::{ArenaOptions, StorageOptions};
 
 /// Directories and files of a store (`docs/format.md` section 1).
 pub(crate) const INDEX: &str = "index";
 pub(crate) const OBJECTS: &str = "objects";
 pub(crate) const CONTAINERS: &str = "containers";
+pub(crate) const ARENA: &str = "arena";
 pub(crate) const LOG: &str = "log";
 pub(crate) const LOCK: &str = "lock";
 pub(crate) const OWNER: &str = "owner";
@@ -35,6 +36,17 @@ pub(crate) fn storage_options(descriptor: &Descriptor, settings: &Settings) -> S
         catalog_cache_policy: settings.catalog_cache_policy,
         discards_data: descriptor.discards_data,
     }
+}
+
+/// Returns the options of the arena, if the store has one.
+pub(crate) fn arena_options(descriptor: &Descriptor, settings: &Settings) -> Option<ArenaOptions> {
+    Some(ArenaOptions {
+        block_bytes: descriptor.block_bytes()?,
+        fingerprint: descriptor.fingerprint,
+        store: descriptor.store,
+        in_flight_bytes: settings.in_flight_bytes,
+        ..ArenaOptions::default()
+    })
 }
 
 pub(crate) fn log_options(settings: &Settings) -> LogOptions {

@@ -9,9 +9,10 @@ use super::{background, copied, reserve};
 use crate::commit::Commits;
 use crate::commit::records::Decoded;
 use crate::lifecycle::activity::Earlier;
+use crate::lifecycle::chunks::{self, Chunks, Parts};
 use crate::lifecycle::clock::Clock;
 use crate::lifecycle::descriptor::{DESCRIPTOR_COPY, Descriptor};
-use crate::lifecycle::layout::{CONTAINERS, INDEX, LOCK, LOG, OBJECTS, UNUSED_KEPT, log_options, read_epoch, storage_options, write_epoch};
+use crate::lifecycle::layout::{ARENA, CONTAINERS, INDEX, LOCK, LOG, OBJECTS, UNUSED_KEPT, log_options, read_epoch, write_epoch};
 use crate::lifecycle::settings::Settings;
 use crate::liveness::counted::Counted;
 use crate::liveness::marked::Marked;
@@ -23,7 +24,6 @@ use crate::lookup::figures::{self, Figures};
 use crate::lookup::redirects::Redirects;
 use crate::lookup::sampled::Sampled;
 use crate::lost::quarantine::Quarantine;
-use crate::lost::rebuild::{MARKER, empty_index, mark_index};
 use crate::lost::rehearsal::Rehearsal;
 use crate::lost::scrubbing::Scrubs;
 use crate::lost::store_salvage;
@@ -36,9 +36,9 @@ use crate::write::local_claims::LocalClaims;
 use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, Holder, LockGuard};
-use onefold_index::{ChunkIndex, ChunkIndexOptions, IndexView, ObjectIndex, ObjectIndexOptions};
+use onefold_index::{ObjectIndex, ObjectIndexOptions};
 use onefold_oplog::{Effects, Log, LogError, Opening, Ownership, Pressure, View};
-use onefold_storage::{ChunkStore, ChunkView, ContainerStore};
+use onefold_storage::{ChunkView};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -50,14 +50,12 @@ impl Engine {
         if !ground.list("")?.is_empty() {
             return Err(EngineError::NotEmpty { place: ground.describe("") });
         }
-        for directory in [INDEX, OBJECTS, CONTAINERS, LOG, snapshot::LEASES] {
+        let chunks = if descriptor.profile.has_containers() { CONTAINERS } else { ARENA };
+        for directory in [INDEX, OBJECTS, chunks, LOG, snapshot::LEASES] {
             ground.create_directory(directory)?;
         }
-        if descriptor.profile.is_exact() {
-            ChunkIndex::create(ground, INDEX, descriptor.index_partitions, descriptor.fingerprint.digest_bytes())?;
-        }
+        chunks::create(ground, descriptor)?;
         ObjectIndex::create(ground, OBJECTS, descriptor.object_partitions)?;
-        ContainerStore::create(&**ground, CONTAINERS, descriptor.container_partitions)?;
         Log::create(ground, LOG, descriptor.store, log_options(&Settings::default()))?;
         write_epoch(&**ground, 0)?;
         // Create the lock file now, while there is space for it.
@@ -101,20 +99,6 @@ impl Engine {
             write_epoch(&*ground, epoch)?;
         }
         let profile = Arc::new(Profile::default());
-        let digest_bytes = descriptor.fingerprint.digest_bytes();
-        let containers = ContainerStore::open(
-            ground.clone(),
-            CONTAINERS,
-            &Ownership::all(u32::from(descriptor.container_partitions), epoch),
-            storage_options(&descriptor, &settings),
-            access,
-            profile.clone(),
-        )?;
-        if mode == Mode::Snapshot {
-            containers.follow_writers();
-        }
-        let storage: Arc<dyn ChunkStore> = containers.clone();
-        let storage_view = ChunkView(storage.clone());
         let object_options =
             ObjectIndexOptions { cache_bytes: settings.object_index_cache_bytes, pending_bytes: settings.object_index_pending_bytes };
         let objects = ObjectIndex::open(
@@ -128,53 +112,33 @@ impl Engine {
         let opening = if mode == Mode::ReadWrite { Opening::ReadWrite { epoch } } else { Opening::ReadOnly };
         let log = open_log(&ground, &descriptor, &settings, opening, mode)?;
 
-        let index_options = ChunkIndexOptions {
-            auxiliary_bytes: settings.auxiliary_index_bytes,
-            page_cache_bytes: settings.chunk_index_cache_bytes,
-            filter_bytes: settings.chunk_index_filter_bytes,
-            reads_in_flight: settings.chunk_index_reads,
+        let digest_bytes = descriptor.fingerprint.digest_bytes();
+        let parts = Parts {
+            ground: &ground,
+            descriptor: &descriptor,
+            settings: &settings,
+            mode,
+            epoch,
+            profile: &profile,
+            objects: &objects,
+            log: &log,
         };
-        let index_access = if only_reads { Access::Read } else { Access::ReadWrite };
-        let open_index = || -> Result<Option<IndexView>> {
-            if !descriptor.profile.is_exact() {
-                return Ok(None);
-            }
-            let ownership = Ownership::all(descriptor.index_partitions, epoch);
-            let index = ChunkIndex::open(&ground, INDEX, &ownership, digest_bytes, index_options, index_access)?;
-            Ok(Some(IndexView(Arc::new(index))))
-        };
-        let index = if mode == Mode::Rebuild {
-            // Everything that goes into the new index is read first: if that fails, the store keeps its old index.
-            recover(&storage_view, &[&*objects], &log, mode, digest_bytes)?;
-            containers.allow_repairs();
-            match descriptor.profile.is_exact() {
-                true => empty_index(&ground, INDEX, descriptor.index_partitions, digest_bytes)?,
-                false => mark_index(&ground, INDEX)?,
-            }
-            open_index()?
-        } else if ground.exists(MARKER)? {
-            return Err(EngineError::Inconsistent { why: "the rebuild of its chunk index was interrupted and must run again".into() });
-        } else {
-            let index = open_index()?;
-            let chunks = index.iter().map(|index| index as &dyn View<EngineError>);
-            let views: Vec<_> = chunks.chain([&*objects as &dyn View<EngineError>]).collect();
-            recover(&storage_view, &views, &log, mode, digest_bytes)?;
-            index
-        };
+        let Chunks { storage: storage_view, containers, index } = parts.open()?;
+        let storage = storage_view.0.clone();
 
         let mut totals = objects.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or(Ok(Totals::default()), |value| Totals::decode(&value))?;
         if mode == Mode::ReadWrite {
             // Earlier versions did not count them. If they cannot be counted now, the next opening tries again.
-            totals.files = totals.files.or_else(|| containers.count_files().ok());
+            totals.files = totals.files.or_else(|| containers.as_ref()?.count_files().ok());
             check_memory(&descriptor, &settings, totals.stored_bytes)?;
         }
         let quarantine = Arc::new(Quarantine::open(objects.clone(), digest_bytes, ground.exists(RECOUNTED)?, descriptor.profile)?);
         let redirects = Redirects::open(objects.clone(), mode == Mode::Snapshot)?;
-        let catalogs = Arc::new(ContainerCacheFilter::new(containers.clone(), objects.clone()));
-        let filters = Filters::new(&storage, Some(&catalogs), &quarantine, &settings, &profile)?;
-        let lookup = match index {
-            Some(index) => Lookup::Exact(index),
-            None => {
+        let catalogs = containers.as_ref().map(|containers| Arc::new(ContainerCacheFilter::new(containers.clone(), objects.clone())));
+        let filters = Filters::new(&storage, catalogs.as_ref(), &quarantine, &settings, &profile)?;
+        let lookup = match (index, &containers, catalogs) {
+            (Some(index), _, _) => Lookup::Exact(index),
+            (None, Some(containers), Some(catalogs)) => {
                 if filters.bloom().is_some() {
                     let why = "`bloom` is filled from a chunk index, and profile `sampled` has none; leave it out".into();
                     return Err(EngineError::Invalid { what: "filter chain".into(), why });
@@ -193,6 +157,7 @@ impl Engine {
                     figures.tally,
                 )))
             }
+            (None, _, _) => return Err(EngineError::Inconsistent { why: "it has neither an index nor containers".into() }),
         };
         let claims = Arc::new(LocalClaims::new(lookup.clone(), filters.bloom().cloned()));
         let marks = || Marked::new(ground.clone(), objects.clone(), &*storage);
@@ -221,7 +186,7 @@ impl Engine {
             chunker,
             storage,
             storage_view,
-            containers: Some(containers),
+            containers,
             lookup,
             objects,
             log,
@@ -311,7 +276,7 @@ fn open_log(ground: &Arc<dyn Ground>, descriptor: &Descriptor, settings: &Settin
 
 /// Brings the containers and `indexes` to the end of the log. The state of open containers is in the log alone, so they
 /// read all of it.
-fn recover(storage: &ChunkView, indexes: &[&dyn View<EngineError>], log: &Log, mode: Mode, digest_bytes: usize) -> Result<()> {
+pub(crate) fn recover(storage: &ChunkView, indexes: &[&dyn View<EngineError>], log: &Log, mode: Mode, digest_bytes: usize) -> Result<()> {
     let applied = indexes.iter().map(|view| view.position()).min().unwrap_or_default();
     let ahead = indexes.iter().map(|view| view.required_end()).max().unwrap_or_default();
     if ahead > log.end() {

@@ -5,13 +5,15 @@
 //! So a rebuild that is cut short is simply done again. Containers, log and object index are only read, except that
 //! damaged or lost containers are first rebuilt from parity if possible.
 
+use crate::lifecycle::chunks::create_index;
+use crate::lifecycle::layout::INDEX;
 use crate::liveness::marked::forget_marks;
 use crate::liveness::recount::Recounted;
 use crate::lookup::sampled::forget_hooks;
-use crate::{Engine, EngineError, Mode, Result, Settings};
+use crate::{Descriptor, Engine, EngineError, Mode, Result, Settings};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Ground, parent, replace_file};
-use onefold_index::{ChunkBatch, ChunkIndex};
+use onefold_index::ChunkBatch;
 use onefold_oplog::{Position, Pressure};
 use onefold_storage::{Address, ContainerId, ContainerStore, Repair, Slot};
 use std::sync::Arc;
@@ -159,14 +161,21 @@ pub(crate) fn mark_index(ground: &Arc<dyn Ground>, directory: &str) -> Result<()
 }
 
 /// Replaces the chunk index by an empty one, whatever is there. The marker comes first.
-pub(crate) fn empty_index(ground: &Arc<dyn Ground>, directory: &str, partitions: u32, digest_bytes: usize) -> Result<()> {
-    mark_index(ground, directory)?;
-    for entry in ground.list(directory)?.into_iter().filter(|entry| entry.is_directory) {
-        let partition = format!("{directory}/{}", entry.name);
+pub(crate) fn empty_index(ground: &Arc<dyn Ground>, descriptor: &Descriptor) -> Result<()> {
+    mark_index(ground, INDEX)?;
+    for entry in ground.list(INDEX)? {
+        let partition = format!("{INDEX}/{}", entry.name);
+        if !entry.is_directory {
+            // A linked index has no partitions.
+            if partition != MARKER {
+                ground.remove(&partition)?;
+            }
+            continue;
+        }
         for file in ground.list(&partition)? {
             ground.remove(&format!("{partition}/{}", file.name))?;
         }
         ground.sync_directory(&partition)?;
     }
-    Ok(ChunkIndex::create(ground, directory, partitions, digest_bytes)?)
+    create_index(ground, descriptor)
 }

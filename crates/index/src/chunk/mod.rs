@@ -111,6 +111,8 @@ pub struct ChunkBatch<'a> {
     pub places: &'a [(Fingerprint, u64)],
     /// Newly stored chunks and their addresses (never 0).
     pub inserts: &'a [(Fingerprint, u64)],
+    /// What an index with room for it keeps with each of these. Empty: nothing.
+    pub notes: &'a [u32],
     /// Changes of counts.
     pub deltas: &'a [(Fingerprint, i64)],
 }
@@ -270,7 +272,7 @@ impl ChunkIndex {
 
     /// Applies a batch like [`ChunkIndex::apply`], with all kinds of changes.
     pub fn apply_batch(&self, end: Position, batch: ChunkBatch<'_>) -> Result<()> {
-        let ChunkBatch { removals, places, inserts, deltas } = batch;
+        let ChunkBatch { removals, places, inserts, deltas, .. } = batch;
         let mut removals_by_partition = self.by_partition(removals.iter()).into_iter();
         let mut places_by_partition = self.by_partition(places.iter().map(|(fingerprint, _)| fingerprint)).into_iter();
         let inserts_by_partition = self.by_partition(inserts.iter().map(|(fingerprint, _)| fingerprint));

@@ -79,7 +79,7 @@ fn open_with(ground: &Arc<dyn Ground>, partitions: u32, access: Access, epoch: u
 
 pub(super) fn apply(index: &ChunkIndex, batch: &LogBatch) {
     let LogBatch { end, removals, places, inserts, deltas } = batch;
-    index.apply_batch(Position(*end), ChunkBatch { removals, places, inserts, deltas }).unwrap();
+    index.apply_batch(Position(*end), ChunkBatch { removals, places, inserts, notes: &[], deltas }).unwrap();
 }
 
 /// Checks lookups of all chunks and of absent ones, and the visit, against the model.

@@ -23,7 +23,7 @@ struct Known {
 
 fn apply(index: &ChunkIndex, batch: &LogBatch) -> Result<()> {
     let LogBatch { end, removals, places, inserts, deltas } = batch;
-    index.apply_batch(Position(*end), ChunkBatch { removals, places, inserts, deltas })
+    index.apply_batch(Position(*end), ChunkBatch { removals, places, inserts, notes: &[], deltas })
 }
 
 impl Sweeps {

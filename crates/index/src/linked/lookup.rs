@@ -68,7 +68,7 @@ impl Changes {
 }
 
 impl Entry {
-    fn linked(&self) -> LinkedEntry {
+    pub(super) fn linked(&self) -> LinkedEntry {
         LinkedEntry { address: if self.is_lost { 0 } else { self.block + FIRST_ADDRESS }, note: self.note, count: self.count }
     }
 

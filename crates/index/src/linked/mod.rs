@@ -22,9 +22,11 @@
 //! * `verify.rs`: checks.
 
 mod changes;
+mod counted;
 mod family;
 mod grow;
 mod header;
+mod held;
 mod lookup;
 mod open;
 mod page;

@@ -302,7 +302,8 @@ impl Both {
     fn apply_to_chunks(&self, batch: &LogBatch) {
         let plain = |places: &[(Fingerprint, u64, u32)]| places.iter().map(|(name, address, _)| (*name, *address)).collect::<Vec<_>>();
         let (places, inserts) = (plain(&batch.places), plain(&batch.inserts));
-        let batch_of_chunks = ChunkBatch { removals: &batch.removals, places: &places, inserts: &inserts, deltas: &batch.deltas };
+        let batch_of_chunks =
+            ChunkBatch { removals: &batch.removals, places: &places, inserts: &inserts, notes: &[], deltas: &batch.deltas };
         self.chunks.apply_batch(Position(batch.end), batch_of_chunks).unwrap();
     }
 

@@ -1,0 +1,153 @@
+//! What keeps a store's chunks and what finds them: made, opened, and brought to the end of the log.
+
+use crate::lifecycle::descriptor::Descriptor;
+use crate::lifecycle::layout::{ARENA, CONTAINERS, INDEX, arena_options, storage_options};
+use crate::lifecycle::open::recover;
+use crate::lifecycle::settings::Settings;
+use crate::lookup::blocks::Blocks;
+use crate::lost::rebuild::{MARKER, empty_index, mark_index};
+use crate::{EngineError, Mode, Result};
+use onefold_ground::profile::Profile;
+use onefold_ground::{Access, Ground};
+use onefold_index::{ChunkIndex, ChunkIndexOptions, Dia, IndexView, LinkedIndex, LinkedOptions, LinkedShape, ObjectIndex, Tag};
+use onefold_oplog::{Log, Ownership, View};
+use onefold_storage::{ArenaParts, ArenaStore, ChunkView, ContainerStore, FileHoles};
+use std::sync::Arc;
+
+/// `log2` of the slots of a new linked index: for 512 MiB of blocks of 4 KiB. It doubles as the store grows.
+const SLOTS_BITS: u32 = 17;
+
+/// The chunk store of a store, and the index of all its chunks, if it has one.
+pub(crate) struct Chunks {
+    pub(crate) storage: ChunkView,
+    /// The same, if it is a store of containers.
+    pub(crate) containers: Option<Arc<ContainerStore>>,
+    pub(crate) index: Option<IndexView>,
+}
+
+/// Creates the chunk store and the index, both empty.
+pub(crate) fn create(ground: &Arc<dyn Ground>, descriptor: &Descriptor) -> Result<()> {
+    if descriptor.profile.is_exact() {
+        create_index(ground, descriptor)?;
+    }
+    Ok(match arena_options(descriptor, &Settings::default()) {
+        Some(options) => ArenaStore::create(&**ground, ARENA, &options)?,
+        None => ContainerStore::create(&**ground, CONTAINERS, descriptor.container_partitions)?,
+    })
+}
+
+/// Creates an empty index, in its directory.
+pub(crate) fn create_index(ground: &Arc<dyn Ground>, descriptor: &Descriptor) -> Result<()> {
+    let digest_bytes = descriptor.fingerprint.digest_bytes();
+    if descriptor.profile.has_containers() {
+        return Ok(ChunkIndex::create(ground, INDEX, descriptor.index_partitions, digest_bytes)?);
+    }
+    let shape = LinkedShape { digest_bytes, tag: Tag::Status, dia: Dia::Large, slots_bits: SLOTS_BITS };
+    Ok(LinkedIndex::create(ground, INDEX, shape)?)
+}
+
+/// What an opening needs.
+pub(crate) struct Parts<'a> {
+    pub(crate) ground: &'a Arc<dyn Ground>,
+    pub(crate) descriptor: &'a Descriptor,
+    pub(crate) settings: &'a Settings,
+    pub(crate) mode: Mode,
+    pub(crate) epoch: u64,
+    pub(crate) profile: &'a Arc<Profile>,
+    pub(crate) objects: &'a Arc<ObjectIndex>,
+    pub(crate) log: &'a Log,
+}
+
+impl Parts<'_> {
+    /// Opens everything, and replays the log. The objects are brought to its end too.
+    pub(crate) fn open(&self) -> Result<Chunks> {
+        if self.mode != Mode::Rebuild && self.ground.exists(MARKER)? {
+            return Err(EngineError::Inconsistent { why: "the rebuild of its chunk index was interrupted and must run again".into() });
+        }
+        if self.descriptor.profile.has_containers() { self.open_containers() } else { self.open_blocks() }
+    }
+
+    fn access(&self) -> Access {
+        if self.mode == Mode::ReadWrite { Access::ReadWrite } else { Access::Read }
+    }
+
+    /// A rebuild writes the index, and nothing else.
+    fn index_access(&self) -> Access {
+        if self.mode == Mode::Rebuild { Access::ReadWrite } else { self.access() }
+    }
+
+    fn open_containers(&self) -> Result<Chunks> {
+        let containers = ContainerStore::open(
+            self.ground.clone(),
+            CONTAINERS,
+            &Ownership::all(u32::from(self.descriptor.container_partitions), self.epoch),
+            storage_options(self.descriptor, self.settings),
+            self.access(),
+            self.profile.clone(),
+        )?;
+        if self.mode == Mode::Snapshot {
+            containers.follow_writers();
+        }
+        let storage = ChunkView(containers.clone());
+        let index = if self.mode == Mode::Rebuild {
+            // Everything that goes into the new index is read first: if that fails, the store keeps its old index.
+            self.recover(&storage, None)?;
+            containers.allow_repairs();
+            self.new_index()?;
+            self.chunk_index()?
+        } else {
+            let index = self.chunk_index()?;
+            self.recover(&storage, index.as_ref())?;
+            index
+        };
+        Ok(Chunks { storage, containers: Some(containers), index })
+    }
+
+    fn open_blocks(&self) -> Result<Chunks> {
+        let options = arena_options(self.descriptor, self.settings)
+            .ok_or_else(|| EngineError::Inconsistent { why: format!("a store of profile `{}` has no blocks", self.descriptor.profile) })?;
+        if self.mode == Mode::Rebuild {
+            self.new_index()?;
+        }
+        let digest_bytes = self.descriptor.fingerprint.digest_bytes();
+        let index_options = LinkedOptions { auxiliary_bytes: self.settings.auxiliary_index_bytes };
+        let linked = LinkedIndex::open(self.ground, INDEX, self.epoch, digest_bytes, index_options, self.index_access())?;
+        let linked = Arc::new(linked);
+        let table = Arc::new(Blocks::new(linked.clone()));
+        let parts = ArenaParts { table, holes: Arc::new(FileHoles), profile: self.profile.clone() };
+        let arena = ArenaStore::open(self.ground.clone(), ARENA, self.epoch, options, parts, self.access())?;
+        let (storage, index) = (ChunkView(arena), IndexView(linked));
+        self.recover(&storage, (self.mode != Mode::Rebuild).then_some(&index))?;
+        Ok(Chunks { storage, containers: None, index: Some(index) })
+    }
+
+    fn recover(&self, storage: &ChunkView, index: Option<&IndexView>) -> Result<()> {
+        let chunks = index.map(|index| index as &dyn View<EngineError>);
+        let views: Vec<_> = chunks.into_iter().chain([&**self.objects as &dyn View<EngineError>]).collect();
+        recover(storage, &views, self.log, self.mode, self.descriptor.fingerprint.digest_bytes())
+    }
+
+    /// Replaces the index by an empty one.
+    fn new_index(&self) -> Result<()> {
+        match self.descriptor.profile.is_exact() {
+            true => empty_index(self.ground, self.descriptor),
+            false => mark_index(self.ground, INDEX),
+        }
+    }
+
+    fn chunk_index(&self) -> Result<Option<IndexView>> {
+        if !self.descriptor.profile.is_exact() {
+            return Ok(None);
+        }
+        let options = ChunkIndexOptions {
+            auxiliary_bytes: self.settings.auxiliary_index_bytes,
+            page_cache_bytes: self.settings.chunk_index_cache_bytes,
+            filter_bytes: self.settings.chunk_index_filter_bytes,
+            reads_in_flight: self.settings.chunk_index_reads,
+        };
+        let ownership = Ownership::all(self.descriptor.index_partitions, self.epoch);
+        let digest_bytes = self.descriptor.fingerprint.digest_bytes();
+        let index = ChunkIndex::open(self.ground, INDEX, &ownership, digest_bytes, options, self.index_access())?;
+        Ok(Some(IndexView(Arc::new(index))))
+    }
+}
