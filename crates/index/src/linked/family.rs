@@ -91,6 +91,14 @@ pub(super) fn find<P: Pages>(pages: &mut P, fingerprint: &Fingerprint) -> Result
     })
 }
 
+/// Finds the record of a chunk's block. It goes by the block's number, and needs no area: tags of different chunks may be
+/// equal (M1.8).
+pub(super) fn find_block<P: Pages>(pages: &mut P, table: Table, home: u64, block: u64) -> Result<Member> {
+    let found = walk(pages, table, home, |_, member| Ok((member.slot.block == block).then_some(*member)))?;
+    let (id, _) = pages.layout().slot_place(table.generation, home);
+    found.ok_or_else(|| pages.damaged(id, format!("the family of slot {home} does not have block {block}")))
+}
+
 /// Combines a record and its name.
 pub(super) fn found(member: &Member, named: &Named) -> Found {
     let Slot { block, is_lost, .. } = member.slot;

@@ -11,6 +11,8 @@ const MAGIC: &[u8; 8] = b"1FLDLNK1";
 const VERSION: u32 = 1;
 /// Bytes of the header before its checksum.
 const CHECKED_BYTES: usize = 120;
+/// Lowest `log2` of the number of slots.
+pub const MIN_SLOTS_BITS: u32 = 4;
 /// Highest `log2` of the number of slots.
 pub const MAX_SLOTS_BITS: u32 = 44;
 /// Most pages that a journal may claim to have. Steps have about 1,024.
@@ -160,7 +162,7 @@ impl HeaderContent for Header {
         let sound = (16..=32).contains(&header.layout.digest_bytes)
             && bytes[13] <= 1
             && bytes[14] <= 1
-            && (1..=MAX_SLOTS_BITS).contains(&header.bits)
+            && (MIN_SLOTS_BITS..=MAX_SLOTS_BITS).contains(&header.bits)
             && header.generation < 64
             && header.grown < 1 << header.bits
             && header.blocks.is_multiple_of(header.layout.blocks_per_page())

@@ -4,7 +4,7 @@
 //! changes pages meanwhile. The header of the pages says which frozen changes they already have.
 
 use super::changes::{Change, Entry, Memory, resolve};
-use super::family::{chunk_of, find};
+use super::family::{chunk_of, find, find_block};
 use super::header::Header;
 use super::pages::{Shown, Walker};
 use super::step::Figures;
@@ -176,7 +176,10 @@ impl LinkedIndex {
                 let is_lost = match slot {
                     Some(slot) => slot.is_lost,
                     None if is_plain => false,
-                    None => find(&mut walker, &named.fingerprint)?.is_some_and(|found| found.entry.is_lost),
+                    None => {
+                        let table = header.table_of(&named.fingerprint);
+                        find_block(&mut walker, table, table.home(&named.fingerprint), block)?.slot.is_lost
+                    }
                 };
                 entry = entry.or(Some(BlockEntry { fingerprint: named.fingerprint, note: named.note, count: named.count, is_lost }));
             }

@@ -99,7 +99,7 @@ pub struct LinkedShape {
     pub tag: Tag,
     /// The kind of area.
     pub dia: Dia,
-    /// `log2` of the number of slots at first.
+    /// `log2` of the number of slots at first, 4 to 44.
     pub slots_bits: u32,
 }
 

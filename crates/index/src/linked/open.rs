@@ -1,7 +1,7 @@
 //! Creating and opening a linked index.
 
 use super::grow::{pages_of, unit_pages, write_empty};
-use super::header::{Header, Journal, MAX_SLOTS_BITS, StepKind, Table};
+use super::header::{Header, Journal, MAX_SLOTS_BITS, MIN_SLOTS_BITS, StepKind, Table};
 use super::page::{Layout, PagedFile};
 use super::pages::Shown;
 use super::sweep::{Frozen, Pending};
@@ -20,7 +20,7 @@ impl LinkedIndex {
         if !(16..=32).contains(&digest_bytes) {
             return mismatch("bytes of a digest", digest_bytes as u64, 32);
         }
-        if !(1..=MAX_SLOTS_BITS).contains(&bits) {
+        if !(MIN_SLOTS_BITS..=MAX_SLOTS_BITS).contains(&bits) {
             return mismatch("log2 of the number of slots", bits.into(), MAX_SLOTS_BITS.into());
         }
         ground.create_directory(directory)?;

@@ -2,7 +2,7 @@
 //!
 //! A step of the sweep changes many pages, and readers follow links from one page to another. So they must see either
 //! all pages of a step or none. The step first puts its pages into the overlay, under the lock that readers hold while
-//! they walk. That takes no time. Then it writes them in place, and nobody reads these places meanwhile.
+//! they walk. Then it writes them in place without the lock, and nobody reads these places meanwhile.
 
 use super::header::{Header, Journal, Table};
 use super::page::{AreaRecord, Layout, PageDamage, PageId, PagedFile, Slot, check_page, unit_place};

@@ -1,7 +1,7 @@
 //! A step while it is made: the pages that it changes, in memory. They become a journal.
 
 use super::changes::{Change, Entry, Memory};
-use super::family::{self, Found, Link, Member, find, walk};
+use super::family::{self, Found, Link, Member, find, find_block, walk};
 use super::header::{Header, Journal, JournalHead, StepKind, Table};
 use super::page::{AreaRecord, Backlink, Named, Occupant, PageId, PagedFile, Slot, seal_page, unit_place};
 use super::pages::{Pages, RecordAccess, Shown, damaged};
@@ -76,9 +76,9 @@ impl<'a> Step<'a> {
         Step { shown, path, header, loaded, changed, touched, figures: Figures::default() }
     }
 
-    /// Returns whether the step has as many pages as a journal should have, or has read many more.
+    /// Returns whether the step has as many pages as a journal should have, or has read twice as many.
     pub fn is_full(&self, most_pages: usize) -> bool {
-        self.changed.len() >= most_pages || self.loaded.len() >= 4 * most_pages
+        self.changed.len() >= most_pages || self.loaded.len() >= 2 * most_pages
     }
 
     /// Makes the journal.
@@ -282,14 +282,9 @@ impl<'a> Step<'a> {
         Err(self.damaged(id, format!("all {} slots are occupied, but there are {} records", table.slots(), self.header.entries)))
     }
 
-    /// Takes a block's record out of a family (M1.8). It goes by the block's number: tags of different chunks may be
-    /// equal.
+    /// Takes a block's record out of a family.
     fn remove(&mut self, table: Table, home: u64, block: u64) -> Result<Slot> {
-        let found = walk(self, table, home, |_, member| Ok((member.slot.block == block).then_some(*member)))?;
-        let Some(Member { number, link, slot, .. }) = found else {
-            let (id, _) = self.layout().slot_place(table.generation, home);
-            return Err(self.damaged(id, format!("the family of slot {home} does not have block {block}")));
-        };
+        let Member { number, link, slot, .. } = find_block(self, table, home, block)?;
         match link {
             Link::Home => self.put_slot(table, home, &Slot::free(slot.next))?,
             Link::Family => {
