@@ -41,7 +41,7 @@ pub struct ArenaStore {
 pub struct ArenaParts {
     /// Knows what blocks hold.
     pub table: Arc<dyn BlockTable>,
-    /// Gives room back to the device.
+    /// Punches holes where blocks are free.
     pub holes: Arc<dyn Holes>,
     /// Where time goes.
     pub profile: Arc<Profile>,
