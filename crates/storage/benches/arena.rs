@@ -134,7 +134,7 @@ fn plain(parent: &std::path::Path, data: &[u8], total_bytes: usize, print: &mut 
             let start = at % data.len();
             file.write_at(at as u64, &data[start..start + run_bytes]).expect("write");
             file.start_writeback(at as u64, run_bytes as u64);
-            if (at + run_bytes) % SYNC_BYTES == 0 {
+            if (at + run_bytes).is_multiple_of(SYNC_BYTES) {
                 file.sync().expect("sync");
             }
         }

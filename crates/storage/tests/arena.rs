@@ -8,7 +8,8 @@ use onefold_ground::profile::Profile;
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
 use onefold_oplog::{Effects, Partition, PartitionClass, Position, Record};
 use onefold_storage::*;
-use std::collections::BTreeSet;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 fn world(options: &ArenaOptions) -> (SimulatedGround, ArenaWorld, Known) {
@@ -135,6 +136,51 @@ fn m1_8_a_late_commit_does_not_take_the_next_chunk_of_a_block_for_logged() {
     assert_eq!(world.store.figures().pending, 1);
     world.flush(&mut known).unwrap();
     world.check(&known);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn m1_1_any_chunks_in_any_order_and_number_are_loaded_with_one_read_for_neighbours(
+        batches in proptest::collection::vec(1..90u64, 1..6),
+        dead in proptest::collection::btree_set(0..200u64, 0..120),
+        wanted in proptest::collection::vec(0..400usize, 1..300),
+        is_short: bool,
+    ) {
+        let (ground, mut world, mut known) = world(&ArenaOptions { in_flight_bytes: 1 << 20, ..arena_options() });
+        let mut writer = world.store.writer();
+        for count in &batches {
+            world.append(&mut writer, &mut known, *count).unwrap();
+            if count % 3 > 0 {
+                world.flush(&mut known).unwrap();
+            }
+        }
+        let dead: Vec<u64> = dead.into_iter().filter(|block| known.committed.contains_key(block)).collect();
+        world.remove(&mut known, &dead).unwrap();
+        world.free_retired().unwrap();
+        let chunks: BTreeMap<u64, u64> = known.committed.iter().chain(&world.pending).map(|(block, number)| (*block, *number)).collect();
+        if chunks.is_empty() {
+            return Ok(());
+        }
+        let all: Vec<_> = chunks.iter().map(|(block, number)| (address_of_block(*block), arena_chunk(*number))).collect();
+        let wanted: Vec<_> = wanted.into_iter().map(|at| &all[at % all.len()]).collect();
+        let asked: Vec<_> = wanted.iter().map(|(address, (name, ..))| (*address, *name)).collect();
+        let (mut slices, before) = (Vec::new(), ground.reads());
+        if is_short {
+            world.store.load_short(&asked, &mut slices).unwrap();
+        } else {
+            world.store.load(&asked, &mut slices).unwrap();
+        }
+        prop_assert_eq!(slices.len(), wanted.len());
+        for (slice, (address, (_, _, data))) in slices.iter().zip(&wanted) {
+            prop_assert!(slice[..] == data[..], "{}", address);
+        }
+        // Two blocks that are not read together have a gap of more than 32 KiB, or a megabyte between them.
+        let blocks: BTreeSet<u64> = asked.iter().map(|(address, _)| block_of_address(*address).unwrap()).collect();
+        let gap = if is_short { 0 } else { 8 };
+        let runs = 1 + blocks.iter().zip(blocks.iter().skip(1)).filter(|(left, right)| *right - *left - 1 > gap).count();
+        prop_assert!(ground.reads() - before <= 2 * runs as u64 + 2, "{} reads for {} runs", ground.reads() - before, runs);
+    }
 }
 
 /// Applies a batch and tells the store, at the moment when somebody has just looked at the table.
