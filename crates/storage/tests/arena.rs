@@ -8,6 +8,7 @@ use onefold_ground::profile::Profile;
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
 use onefold_oplog::{Effects, Partition, PartitionClass, Position, Record};
 use onefold_storage::*;
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -246,6 +247,38 @@ fn m1_10_a_chunk_that_is_removed_while_it_is_read_is_not_called_damaged() {
     let mut seen = Vec::new();
     world.store.verify_blocks(0, 4, &mut |block, _, bytes| seen.push((block, bytes.is_ok()))).unwrap();
     assert_eq!(seen, [(0, true), (1, true), (3, true)]);
+}
+
+#[test]
+fn m1_1_a_chunk_that_is_appended_while_others_are_made_durable_is_not_named_with_them() {
+    let mut met = 0;
+    for seed in 0..20 {
+        let ground = SimulatedGround::new(seed);
+        create_arena(&ground, &arena_options());
+        let mut known = Known::default();
+        let mut world = ArenaWorld::open(&ground, &known, &arena_options()).unwrap();
+        let mut writer = world.store.writer();
+        let early = world.append(&mut writer, &mut known, 2).unwrap();
+        let (store, late) = (world.store.clone(), Arc::new(Mutex::new(Vec::new())));
+        let appended = late.clone();
+        ground.during_writes(move |_| {
+            let (fingerprint, kind, data) = arena_chunk(50);
+            let chunk = NewChunk { fingerprint, kind, data: &data };
+            appended.lock().extend(store.writer().append(&[chunk]).unwrap());
+        });
+        let prepared = world.store.prepare(Scope::Everything).unwrap();
+        ground.during_writes(|_| {});
+        assert_eq!(prepared.chunks.iter().map(|(_, address, _)| *address).collect::<Vec<_>>(), early);
+        world.commit(&mut known, prepared);
+        for address in std::mem::take(&mut *late.lock()) {
+            world.pending.insert(block_of_address(address).unwrap(), 50);
+            met += 1;
+        }
+        world.check(&known);
+        world.flush(&mut known).unwrap();
+        world.check(&known);
+    }
+    assert!(met > 5, "{met}");
 }
 
 #[test]
