@@ -1,5 +1,5 @@
-//! An arena in a real directory: appends unique chunks of a block, commits them, and loads them back, beside plain writes
-//! and reads of the same bytes.
+//! An arena in a real directory: appends unique chunks of a block, commits them, and loads them back. For comparison it
+//! writes and reads the same bytes without an arena.
 //!
 //! `cargo bench -p onefold-storage --bench arena [-- DIRECTORY [MIB]]`
 
