@@ -124,6 +124,22 @@ fn m1_11_a_block_cannot_be_freed_twice_nor_while_it_is_used() {
 }
 
 #[test]
+fn m1_11_a_block_that_a_thread_frees_cannot_be_freed_by_another() {
+    let (_, mut world, mut known) = world(&arena_options());
+    let mut writer = world.store.writer();
+    world.append(&mut writer, &mut known, 4).unwrap();
+    world.flush(&mut known).unwrap();
+    world.remove(&mut known, &[1]).unwrap();
+    let (store, refused) = (world.store.clone(), Arc::new(Mutex::new(None)));
+    let other = refused.clone();
+    world.holes.before_hole.set(move || *other.lock() = store.free(&[address_of_block(1)]).err());
+    world.free(&[1]).unwrap();
+    // If it could, its hole might come when the block has its next chunk.
+    assert!(matches!(*refused.lock(), Some(StorageError::BlockState { why: "another thread frees it", .. })));
+    assert_eq!(*world.holes.calls.lock(), [(1, 1)]);
+}
+
+#[test]
 fn m1_8_a_late_commit_does_not_take_the_next_chunk_of_a_block_for_logged() {
     let (_, mut world, mut known) = world(&ArenaOptions { limit_bytes: 4 * BLOCK, ..arena_options() });
     let mut writer = world.store.writer();
