@@ -237,6 +237,25 @@ fn a_full_disk_loses_nothing_and_takes_no_more_until_there_is_room() {
 }
 
 #[test]
+fn after_a_failed_write_no_more_is_taken_although_there_is_memory() {
+    let options = ArenaOptions { in_flight_bytes: 1 << 20, ..arena_options() };
+    let ground = SimulatedGround::new(1);
+    create_arena(&ground, &options);
+    let mut known = Known::default();
+    let mut world = ArenaWorld::open(&ground, &known, &options).unwrap();
+    ground.set_capacity(8 * BLOCK);
+    let mut writer = world.store.writer();
+    // All of them are taken, so the call that cannot write them succeeds.
+    world.append(&mut writer, &mut known, 64).unwrap();
+    assert!(world.append(&mut writer, &mut known, 1).unwrap_err().is_full());
+    assert_eq!(world.store.figures().pending, 64);
+    ground.set_capacity(1 << 30);
+    world.append(&mut writer, &mut known, 1).unwrap();
+    world.flush(&mut known).unwrap();
+    world.check(&known);
+}
+
+#[test]
 fn a_crash_while_an_arena_is_created_leaves_none_or_a_whole_one() {
     for operation in 0.. {
         let ground = SimulatedGround::new(operation);
