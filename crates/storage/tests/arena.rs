@@ -8,7 +8,9 @@ use onefold_ground::profile::Profile;
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
 use onefold_oplog::{Effects, Partition, PartitionClass, Position, Record};
 use onefold_storage::*;
-use std::collections::BTreeSet;
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 fn world(options: &ArenaOptions) -> (SimulatedGround, ArenaWorld, Known) {
@@ -122,6 +124,22 @@ fn m1_11_a_block_cannot_be_freed_twice_nor_while_it_is_used() {
 }
 
 #[test]
+fn m1_11_a_block_that_a_thread_frees_cannot_be_freed_by_another() {
+    let (_, mut world, mut known) = world(&arena_options());
+    let mut writer = world.store.writer();
+    world.append(&mut writer, &mut known, 4).unwrap();
+    world.flush(&mut known).unwrap();
+    world.remove(&mut known, &[1]).unwrap();
+    let (store, refused) = (world.store.clone(), Arc::new(Mutex::new(None)));
+    let other = refused.clone();
+    world.holes.before_hole.set(move || *other.lock() = store.free(&[address_of_block(1)]).err());
+    world.free(&[1]).unwrap();
+    // If it could, its hole might come when the block has its next chunk.
+    assert!(matches!(*refused.lock(), Some(StorageError::BlockState { why: "another thread frees it", .. })));
+    assert_eq!(*world.holes.calls.lock(), [(1, 1)]);
+}
+
+#[test]
 fn m1_8_a_late_commit_does_not_take_the_next_chunk_of_a_block_for_logged() {
     let (_, mut world, mut known) = world(&ArenaOptions { limit_bytes: 4 * BLOCK, ..arena_options() });
     let mut writer = world.store.writer();
@@ -135,6 +153,51 @@ fn m1_8_a_late_commit_does_not_take_the_next_chunk_of_a_block_for_logged() {
     assert_eq!(world.store.figures().pending, 1);
     world.flush(&mut known).unwrap();
     world.check(&known);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn m1_1_any_chunks_in_any_order_and_number_are_loaded_with_one_read_for_neighbours(
+        batches in proptest::collection::vec(1..90u64, 1..6),
+        dead in proptest::collection::btree_set(0..200u64, 0..120),
+        wanted in proptest::collection::vec(0..400usize, 1..300),
+        is_short: bool,
+    ) {
+        let (ground, mut world, mut known) = world(&ArenaOptions { in_flight_bytes: 1 << 20, ..arena_options() });
+        let mut writer = world.store.writer();
+        for count in &batches {
+            world.append(&mut writer, &mut known, *count).unwrap();
+            if count % 3 > 0 {
+                world.flush(&mut known).unwrap();
+            }
+        }
+        let dead: Vec<u64> = dead.into_iter().filter(|block| known.committed.contains_key(block)).collect();
+        world.remove(&mut known, &dead).unwrap();
+        world.free_retired().unwrap();
+        let chunks: BTreeMap<u64, u64> = known.committed.iter().chain(&world.pending).map(|(block, number)| (*block, *number)).collect();
+        if chunks.is_empty() {
+            return Ok(());
+        }
+        let all: Vec<_> = chunks.iter().map(|(block, number)| (address_of_block(*block), arena_chunk(*number))).collect();
+        let wanted: Vec<_> = wanted.into_iter().map(|at| &all[at % all.len()]).collect();
+        let asked: Vec<_> = wanted.iter().map(|(address, (name, ..))| (*address, *name)).collect();
+        let (mut slices, before) = (Vec::new(), ground.reads());
+        if is_short {
+            world.store.load_short(&asked, &mut slices).unwrap();
+        } else {
+            world.store.load(&asked, &mut slices).unwrap();
+        }
+        prop_assert_eq!(slices.len(), wanted.len());
+        for (slice, (address, (_, _, data))) in slices.iter().zip(&wanted) {
+            prop_assert!(slice[..] == data[..], "{}", address);
+        }
+        // Two blocks that are not read together have a gap of more than 32 KiB, or a megabyte between them.
+        let blocks: BTreeSet<u64> = asked.iter().map(|(address, _)| block_of_address(*address).unwrap()).collect();
+        let gap = if is_short { 0 } else { 8 };
+        let runs = 1 + blocks.iter().zip(blocks.iter().skip(1)).filter(|(left, right)| *right - *left - 1 > gap).count();
+        prop_assert!(ground.reads() - before <= 2 * runs as u64 + 2, "{} reads for {} runs", ground.reads() - before, runs);
+    }
 }
 
 /// Applies a batch and tells the store, at the moment when somebody has just looked at the table.
@@ -200,6 +263,38 @@ fn m1_10_a_chunk_that_is_removed_while_it_is_read_is_not_called_damaged() {
     let mut seen = Vec::new();
     world.store.verify_blocks(0, 4, &mut |block, _, bytes| seen.push((block, bytes.is_ok()))).unwrap();
     assert_eq!(seen, [(0, true), (1, true), (3, true)]);
+}
+
+#[test]
+fn m1_1_a_chunk_that_is_appended_while_others_are_made_durable_is_not_named_with_them() {
+    let mut met = 0;
+    for seed in 0..20 {
+        let ground = SimulatedGround::new(seed);
+        create_arena(&ground, &arena_options());
+        let mut known = Known::default();
+        let mut world = ArenaWorld::open(&ground, &known, &arena_options()).unwrap();
+        let mut writer = world.store.writer();
+        let early = world.append(&mut writer, &mut known, 2).unwrap();
+        let (store, late) = (world.store.clone(), Arc::new(Mutex::new(Vec::new())));
+        let appended = late.clone();
+        ground.during_writes(move |_| {
+            let (fingerprint, kind, data) = arena_chunk(50);
+            let chunk = NewChunk { fingerprint, kind, data: &data };
+            appended.lock().extend(store.writer().append(&[chunk]).unwrap());
+        });
+        let prepared = world.store.prepare(Scope::Everything).unwrap();
+        ground.during_writes(|_| {});
+        assert_eq!(prepared.chunks.iter().map(|(_, address, _)| *address).collect::<Vec<_>>(), early);
+        world.commit(&mut known, prepared);
+        for address in std::mem::take(&mut *late.lock()) {
+            world.pending.insert(block_of_address(address).unwrap(), 50);
+            met += 1;
+        }
+        world.check(&known);
+        world.flush(&mut known).unwrap();
+        world.check(&known);
+    }
+    assert!(met > 5, "{met}");
 }
 
 #[test]

@@ -237,6 +237,53 @@ fn a_full_disk_loses_nothing_and_takes_no_more_until_there_is_room() {
 }
 
 #[test]
+fn after_a_failed_write_no_more_is_taken_although_there_is_memory() {
+    let options = ArenaOptions { in_flight_bytes: 1 << 20, ..arena_options() };
+    let ground = SimulatedGround::new(1);
+    create_arena(&ground, &options);
+    let mut known = Known::default();
+    let mut world = ArenaWorld::open(&ground, &known, &options).unwrap();
+    ground.set_capacity(8 * BLOCK);
+    let mut writer = world.store.writer();
+    // All of them are taken, so the call that cannot write them succeeds.
+    world.append(&mut writer, &mut known, 64).unwrap();
+    assert!(world.append(&mut writer, &mut known, 1).unwrap_err().is_full());
+    assert_eq!(world.store.figures().pending, 64);
+    ground.set_capacity(1 << 30);
+    world.append(&mut writer, &mut known, 1).unwrap();
+    world.flush(&mut known).unwrap();
+    world.check(&known);
+}
+
+#[test]
+fn a_crash_while_an_arena_is_created_leaves_none_or_a_whole_one() {
+    for operation in 0.. {
+        let ground = SimulatedGround::new(operation);
+        ground.crash_after_operations(operation);
+        let is_created = ArenaStore::create(&ground, "arena", &arena_options()).is_ok();
+        for policy in [CrashPolicy::DropAll, CrashPolicy::KeepAll, CrashPolicy::Random { seed: operation }] {
+            let ground = ground.restart(policy);
+            let mut known = Known::default();
+            let opened = ArenaWorld::open(&ground, &known, &arena_options());
+            assert!(opened.is_ok() || !is_created);
+            let mut world = opened.unwrap_or_else(|_| {
+                ArenaStore::create(&ground, "arena", &arena_options()).unwrap();
+                ArenaWorld::open(&ground, &known, &arena_options()).unwrap()
+            });
+            work(&mut world, &mut known, &mut Dice::of(operation), 10).unwrap();
+            world.check(&known);
+            drop(world);
+            // A store that has chunks is not created again.
+            assert!(ArenaStore::create(&ground, "arena", &arena_options()).is_err());
+        }
+        if is_created {
+            assert!(operation > 5);
+            return;
+        }
+    }
+}
+
+#[test]
 fn m1_1_a_failed_sync_ends_writing_and_the_next_opening_goes_on() {
     for seed in 0..20 {
         let ground = SimulatedGround::new(seed);

@@ -2,8 +2,8 @@
 //!
 //! A block goes through these states, and only in this order:
 //! 1. *Used*: the block table has its chunk.
-//! 2. *Retired* ([`ArenaStore::retire`]): the removal is about to be logged. The table may lose the chunk at any moment,
-//!    but readers who found it before may still load it.
+//! 2. *Retired* ([`ArenaStore::retire`]): the removal is about to be logged. The table may lose the chunk at any
+//!    moment, but readers that found it before may still load it.
 //! 3. *Free* ([`ArenaStore::free`]): the removal is durable, and nobody is left who found the chunk. The room goes back
 //!    to the device first, and only then may the block be given out. In the other order a hole could take the bytes of
 //!    the next chunk.

@@ -21,8 +21,8 @@
 //! * A record names only chunks whose bytes are synced.
 //! * Records name a prefix of the chunks in the order in which they were appended. So a metadata chunk is never durable
 //!   without the chunks that were appended before it.
-//! * A failed write loses nothing: the bytes stay in memory and are written again, and until then no more data is taken.
-//!   A failed sync ends writing for this opening, because it is no longer known what is on disk.
+//! * A failed write loses nothing: the bytes stay in memory and are written again. Until then no more data is taken.
+//! * A failed sync ends writing for this opening, because it is no longer known what is on disk.
 //! * Every byte that is returned was hashed after it was read.
 //! * A block is a multiple of 4 KiB, and the file ends with a block. So writing a block writes no page or sector with
 //!   bytes of another one.
@@ -32,9 +32,9 @@
 //!   it. If the table is asked first and the pending chunks then, the block is in neither, and is given out although it
 //!   is used. So the pending ones are asked first, and the caller applies a batch to the table before it calls
 //!   `committed`. Readers keep to the same order.
-//! * *A window is opened, a chunk is removed.* The table lost the chunk, and a reader found it before. If its block were
-//!   given out now, the reader would see other bytes. (It would find out by the fingerprint, and report damage.) So
-//!   blocks are retired before the table loses them.
+//! * *A window is opened, a chunk is removed.* The table lost the chunk, and a reader found it before. If its block
+//!   were given out now, the reader would see other bytes. (It would find out by the fingerprint, and report damage.)
+//!   So blocks are retired before the table loses them.
 //! * *A hole is made, the block is given out.* If the block were given out first, the hole could take the bytes of its
 //!   new chunk. So blocks are retired until their hole is made.
 //! * *Two writers append.* A block is taken and becomes pending under one lock.
@@ -42,8 +42,8 @@
 //!   at its beginning. A buffer that has such chunks may have later ones too; they are written, and not named.
 //! * *A buffer is loaded while it is written.* Its bytes stay in memory until the write has succeeded.
 //! * *Two threads prepare, one commits, the block is freed and given out, then the other commits.* The second commit
-//!   would take the new chunk for logged. So a commit names the serial numbers of its chunks. (Its records would bring
-//!   the old chunk back into the table all the same, so the caller must not free a block while a [`Prepared`] names it.)
+//!   would take the new chunk for logged. So a commit names the serial numbers of its chunks. (Its records would still
+//!   bring the old chunk back into the table, so the caller must not free a block while a [`Prepared`] names it.)
 //! * *A crash comes before the records are in the log.* The table does not have the blocks, so they are free. Their
 //!   bytes mean nothing, and their room comes back with the next chunk or by [`ArenaStore::give_back`].
 //! * *A crash comes behind the records.* The bytes were synced before. A sync makes the length of the file durable too.

@@ -1,7 +1,8 @@
 //! Chunks that the log does not have yet, and the bytes of those that are not in the file yet.
 //!
-//! Bytes wait in *buffers*: runs of consecutive blocks, each filled by one writer. Whoever finds a buffer full, or needs
-//! its bytes on disk, writes it. A buffer that could not be written keeps its bytes and is written again later.
+//! Bytes wait in *buffers*: runs of consecutive blocks, each filled by one writer. A thread that finds a buffer full
+//! writes it, and so does one that needs its bytes on disk. A buffer that could not be written keeps its bytes, and is
+//! written again later.
 //!
 //! Every chunk gets a *serial number* in the order in which chunks were appended. What was appended before a moment is
 //! a range of serial numbers.
@@ -170,7 +171,7 @@ impl Pending {
         }
     }
 
-    /// Gives back room that was not used.
+    /// Releases room that was not used.
     pub(crate) fn release_room(&self, count: usize) {
         if count > 0 {
             self.state.lock().buffered_bytes -= count * self.block_bytes;

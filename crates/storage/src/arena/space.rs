@@ -21,8 +21,8 @@ use std::ops::Range;
 
 /// The block table is asked for this many blocks at once.
 const PIECE_BLOCKS: usize = 4096;
-/// A unit is worth moving to if one of this many of its blocks is free. Otherwise the file grows while it may: a few free
-/// blocks here and there would tear the next chunks apart.
+/// A unit is worth moving to if one of this many of its blocks is free. Otherwise the file grows while it may: a few
+/// free blocks here and there would tear the next chunks apart.
 const WORTHWHILE_SHARE: u64 = 8;
 /// At most this many units are asked for such room each time, so that a choice takes bounded time.
 const UNITS_ASKED: u32 = 4096;

@@ -1,7 +1,7 @@
 //! The arena as a whole: creating and opening it, and its figures.
 
 use crate::arena::block::BlockTable;
-use crate::arena::header::{Header, blocks_path};
+use crate::arena::header::{Header, blocks_path, header_path};
 use crate::arena::holes::Holes;
 use crate::arena::options::ArenaOptions;
 use crate::arena::pending::Pending;
@@ -44,7 +44,7 @@ pub struct ArenaStore {
 pub struct ArenaParts {
     /// Knows what blocks hold.
     pub table: Arc<dyn BlockTable>,
-    /// Gives room back to the device.
+    /// Punches holes where blocks are free.
     pub holes: Arc<dyn Holes>,
     /// Where time goes.
     pub profile: Arc<Profile>,
@@ -66,11 +66,15 @@ pub struct ArenaFigures {
 }
 
 impl ArenaStore {
-    /// Creates an empty arena in a new directory. It is durable on return.
+    /// Creates an empty arena. It is durable on return. A call that a crash has ended may be repeated.
     pub fn create(ground: &dyn Ground, directory: &str, options: &ArenaOptions) -> Result<()> {
         options.check()?;
         ground.create_directory(directory)?;
-        ground.create(&blocks_path(directory))?.sync()?;
+        let path = blocks_path(directory);
+        if ground.exists(&path)? && !ground.exists(&header_path(directory))? && ground.open(&path, Access::Read)?.is_empty()? {
+            ground.remove(&path)?;
+        }
+        ground.create(&path)?.sync()?;
         ground.sync_directory(directory)?;
         // The header comes last: an arena that has one is whole.
         Header::new(options, 0).write(ground, directory)

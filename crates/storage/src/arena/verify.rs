@@ -15,8 +15,8 @@ pub type NameVisitor<'a> = dyn FnMut(u64, std::result::Result<Fingerprint, &str>
 const PIECE_BYTES: u64 = 1 << 20;
 
 impl ArenaStore {
-    /// Reads the committed chunks of `count` blocks from `first` on, and says for each whether it is sound. A chunk that
-    /// is removed meanwhile is passed over. Chunks that are known to be lost are read too.
+    /// Reads the committed chunks of `count` blocks from `first` on, and says for each whether it is sound. Skips a
+    /// chunk that is removed meanwhile. Chunks that are known to be lost are read too.
     pub fn verify_blocks(&self, first: u64, count: u64, visit: &mut BlockVisitor<'_>) -> Result<()> {
         let end = first.saturating_add(count).min(MAX_BLOCKS);
         let mut next = first;

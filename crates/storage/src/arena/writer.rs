@@ -1,4 +1,4 @@
-//! Writes chunks: each gets the next free block, and a stream's chunks lie one behind the other as far as there is room.
+//! Writes chunks: each gets the next free block. A stream's chunks lie one behind the other as far as there is room.
 
 use crate::arena::block::address_of_block;
 use crate::arena::pending::BufferId;

@@ -111,10 +111,13 @@ impl BlockTable for Table {
 pub struct ZeroedHoles {
     pub blocks: Mutex<BTreeSet<u64>>,
     pub calls: Mutex<Vec<(u64, u64)>>,
+    /// Runs once, before the next hole.
+    pub before_hole: Hook,
 }
 
 impl Holes for ZeroedHoles {
     fn punch(&self, file: &dyn File, offset: u64, length: u64) -> onefold_ground::Result<()> {
+        self.before_hole.run();
         assert!(offset.is_multiple_of(BLOCK) && length.is_multiple_of(BLOCK) && length > 0);
         assert!(offset + length <= file.len()?, "a hole lies within the file");
         self.calls.lock().push((offset / BLOCK, length / BLOCK));
