@@ -50,6 +50,15 @@ pub const SAMPLED: Profile = Profile {
     ..EXACT
 };
 
+/// Profile `cacheless`. The limits of memory are as small as for the others.
+pub const CACHELESS: Profile = Profile {
+    name: "cacheless",
+    descriptor: |seed| small_descriptor(seed).of_blocks(4096),
+    settings: |seed| Settings { parity_group: 0, ..small_settings(seed) },
+    meets: &[Sight::Sweep, Sight::Growth, Sight::Segment, Sight::Trim, Sight::LayerUnderWay, Sight::NewerNames, Sight::RemovedFile],
+    ..EXACT
+};
+
 fn small_descriptor(seed: u64) -> Descriptor {
     Descriptor {
         chunker: [Kind::FastCdc, Kind::Fixed, Kind::FastCdc][seed as usize % 3],

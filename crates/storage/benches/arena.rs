@@ -47,10 +47,10 @@ impl BlockTable for Table {
 
 impl Table {
     fn apply(&self, record: &onefold_oplog::Record) {
-        let mut stored = Vec::new();
-        stored_blocks(record, 32, &mut stored).expect("a record of the arena");
+        let (mut stored, mut notes) = (Vec::new(), Vec::new());
+        stored_chunks(record, 32, &mut stored, &mut notes).expect("a record of the arena");
         let mut blocks = self.0.lock();
-        for (fingerprint, address, note) in stored {
+        for ((fingerprint, address), note) in stored.into_iter().zip(notes) {
             let block = block_of_address(Address::from_bits(address)).expect("an address of a block") as usize;
             let (kind, length_bytes) = decode_note(note).expect("a note");
             if blocks.len() <= block {

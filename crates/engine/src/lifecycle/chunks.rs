@@ -14,8 +14,8 @@ use onefold_oplog::{Log, Ownership, View};
 use onefold_storage::{ArenaParts, ArenaStore, ChunkView, ContainerStore, FileHoles};
 use std::sync::Arc;
 
-/// `log2` of the slots of a new linked index: for 512 MiB of blocks of 4 KiB. It doubles as the store grows.
-const SLOTS_BITS: u32 = 17;
+/// `log2` of the slots of a new linked index. It doubles as the store grows.
+const SLOTS_BITS: u32 = 8;
 
 /// The chunk store of a store, and the index of all its chunks, if it has one.
 pub(crate) struct Chunks {
@@ -116,6 +116,9 @@ impl Parts<'_> {
         let table = Arc::new(Blocks::new(linked.clone()));
         let parts = ArenaParts { table, holes: Arc::new(FileHoles), profile: self.profile.clone() };
         let arena = ArenaStore::open(self.ground.clone(), ARENA, self.epoch, options, parts, self.access())?;
+        if self.mode == Mode::Snapshot {
+            arena.follow_writers();
+        }
         let (storage, index) = (ChunkView(arena), IndexView(linked));
         self.recover(&storage, (self.mode != Mode::Rebuild).then_some(&index))?;
         Ok(Chunks { storage, containers: None, index: Some(index) })

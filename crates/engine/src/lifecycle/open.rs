@@ -38,7 +38,7 @@ use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, Holder, LockGuard};
 use onefold_index::{ObjectIndex, ObjectIndexOptions};
 use onefold_oplog::{Effects, Log, LogError, Opening, Ownership, Pressure, View};
-use onefold_storage::{ChunkView};
+use onefold_storage::ChunkView;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

@@ -60,6 +60,7 @@
 //! [`Prepared`]: crate::Prepared
 
 mod block;
+mod content;
 mod free;
 mod header;
 mod holes;

@@ -43,6 +43,10 @@ impl ArenaStore {
             // The system may have lost what was written and is not synced. Then nothing that counts is damaged.
             self.pending.check_written(self)?;
         }
+        let loaded = match loaded {
+            Err(error) => self.load_by_content(wanted).unwrap_or(Err(error)),
+            loaded => loaded,
+        };
         out.extend(loaded?);
         Ok(())
     }

@@ -35,6 +35,8 @@ pub struct ArenaStore {
     pub(crate) space: Mutex<Space>,
     pub(crate) pending: Pending,
     next_writer: AtomicU64,
+    /// Whether another process may be writing.
+    pub(crate) follows_writers: AtomicBool,
     /// Who wants to know which metadata chunks are committed from now on.
     pub(crate) moments: Mutex<Vec<Weak<Later>>>,
 }
@@ -119,6 +121,7 @@ impl ArenaStore {
             is_writable: AtomicBool::new(false),
             log_end: LogEnd::default(),
             next_writer: AtomicU64::new(0),
+            follows_writers: AtomicBool::new(false),
             moments: Mutex::default(),
         }))
     }
