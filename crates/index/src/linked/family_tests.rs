@@ -137,6 +137,31 @@ fn m1_8_a_deletion_takes_the_record_of_the_block_and_not_another_with_the_same_t
     }
 }
 
+/// It goes because another chunk, which comes first in order, gets its block. When its own turn comes, there is nothing
+/// to take a reference from.
+#[test]
+fn m1_8_a_lost_chunk_that_goes_before_its_turn_is_no_underflow() {
+    let mut scene = Scene::new(SHAPE);
+    let (first, last) = (chunk(1, 1, 1), chunk(9, 1, 1));
+    scene.store(last, 5);
+    let batches = [
+        LogBatch { places: vec![(last, 0, 0)], ..LogBatch::default() },
+        LogBatch { deltas: vec![(last, -1)], ..LogBatch::default() },
+        LogBatch { inserts: vec![(first, 5 + FIRST_ADDRESS, 3)], ..LogBatch::default() },
+    ];
+    for batch in batches {
+        scene.end += 1;
+        let batch = LogBatch { end: scene.end, ..batch };
+        scene.model.apply(&batch);
+        apply(&scene.index, &batch);
+        check(&scene.index, &scene.model);
+    }
+    scene.index.sweep_all().unwrap();
+    check_swept(&scene.index, &scene.model);
+    let statistics = scene.index.statistics();
+    assert_eq!((statistics.entries, statistics.count_underflows), (1, 0));
+}
+
 /// The paper's table 2.1 counts accesses to write a unique block, to hit a duplicate, and to delete a reference. With
 /// counts in the area it has 3 + 3 + 2 for Large, with counts in the table 3 + 2 + 3 for Slim, and 9 for Large with
 /// counts in the table.

@@ -271,9 +271,12 @@ impl<'a> Step<'a> {
 
     /// Returns the next free slot behind a home, and the family whose home that slot is.
     fn free_behind(&mut self, table: Table, home: u64) -> Result<(u64, Option<u64>)> {
+        let touched = self.touched.len();
         for distance in 1..table.slots() {
             let number = (home + distance) % table.slots();
             let slot = self.slot(table, number)?;
+            // Each slot comes once. A long list of them would make every count slow.
+            self.touched.truncate(touched);
             if slot.occupant == Occupant::Free {
                 return Ok((number, slot.family));
             }

@@ -60,7 +60,7 @@ pub(super) struct Frozen {
     pub memory: Arc<Memory>,
     /// The position up to which they go.
     pub target: u64,
-    /// A replay skips chunks whose fingerprints begin below this: pages have their changes.
+    /// A replay skips chunks whose fingerprints begin below this: pages have their changes, and nobody would ask for them.
     pub replayed_from: u64,
 }
 
