@@ -1,7 +1,7 @@
 //! Directories: sorted entries in metadata chunks that are cut by content (`docs/format.md` section 8.2).
 //!
-//! A cut depends only on names (and on the limit: 32 KiB, or a block of the chunk store). So changing one entry changes one chunk, and an unchanged
-//! directory has the same chunks as in the previous backup.
+//! A cut depends only on names (and on the limit: 32 KiB, or a block of the chunk store). So changing one entry changes
+//! one chunk, and an unchanged directory has the same chunks as in the previous backup.
 
 use crate::chunks::{Chunks, Of};
 use crate::{CatalogError, Entry, MAX_ENTRY_BYTES, PieceReader, Result};

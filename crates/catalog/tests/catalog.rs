@@ -58,7 +58,7 @@ impl Place {
                 Content::File { size_bytes: bytes.len() as u64, recipe: recipe_of(self, &pieces) }
             }
             Node::Directory(names) => {
-                let mut writer = DirectoryWriter::new(&self.engine());
+                let mut writer = DirectoryWriter::new(self.engine());
                 for (name, node) in names {
                     let content = self.store(node);
                     writer.push(&mut self.stream, &entry(name, content)).unwrap();
@@ -344,7 +344,7 @@ fn a_change_of_one_name_changes_few_chunks_of_a_large_directory() {
     let names = |skip: u32| (0..20_000u32).filter(move |number| *number != skip).map(|number| format!("{number:06}").into_bytes());
     let mut recipes = Vec::new();
     for skip in [u32::MAX, 7777] {
-        let mut writer = DirectoryWriter::new(&place.engine());
+        let mut writer = DirectoryWriter::new(place.engine());
         names(skip).for_each(|name| writer.push(&mut place.stream, &entry(&name, Content::Fifo)).unwrap());
         let recipe = writer.finish(&mut place.stream).unwrap();
         recipes.push(PieceReader::new(place.engine(), &recipe).map(|piece| piece.unwrap().fingerprint()).collect::<Vec<_>>());
@@ -376,7 +376,7 @@ fn a_directory_that_claims_to_have_no_end_is_looked_into_all_the_same() {
 #[test]
 fn entries_out_of_order_and_too_long_are_refused_and_the_writer_goes_on() {
     let mut place = place();
-    let mut writer = DirectoryWriter::new(&place.engine());
+    let mut writer = DirectoryWriter::new(place.engine());
     writer.push(&mut place.stream, &entry(b"b", Content::Fifo)).unwrap();
     for name in [&b"a"[..], b"b"] {
         assert!(matches!(writer.push(&mut place.stream, &entry(name, Content::Fifo)), Err(CatalogError::Disordered { .. })));
@@ -437,7 +437,7 @@ fn recipe_chunks_resynchronise_after_an_insertion() {
 }
 
 fn recipe_of(place: &mut Place, pieces: &[Piece]) -> Recipe {
-    let mut writer = RecipeWriter::new(&place.engine());
+    let mut writer = RecipeWriter::new(place.engine());
     pieces.iter().for_each(|piece| writer.push(&mut place.stream, *piece).unwrap());
     writer.finish(&mut place.stream).unwrap()
 }
@@ -448,7 +448,7 @@ proptest! {
     #[test]
     fn a_directory_is_a_sorted_map(model in proptest::collection::btree_map(proptest::collection::vec(any::<u8>(), 1..6), any::<u16>(), 0..1000)) {
         let mut place = place();
-        let mut writer = DirectoryWriter::new(&place.engine());
+        let mut writer = DirectoryWriter::new(place.engine());
         for (name, mode) in &model {
             let mut entry = entry(name, Content::Socket);
             entry.attributes.mode = mode & 0o7777;

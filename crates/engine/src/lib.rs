@@ -215,7 +215,7 @@ impl Engine {
         &self.storage
     }
 
-    /// Returns the containers, if the chunk store keeps chunks in containers: for what only containers have.
+    /// Returns the containers, if the chunk store keeps chunks in containers: for the work of containers alone.
     pub fn containers(&self) -> Option<&Arc<ContainerStore>> {
         self.containers.as_ref()
     }

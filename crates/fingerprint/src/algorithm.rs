@@ -14,8 +14,8 @@ pub enum Algorithm {
     /// BLAKE3, 32 bytes: the default, and the fastest.
     #[default]
     Blake3,
-    /// The first 20 bytes of BLAKE3: what profile `cacheless` keeps for each block. Two chunks with one name are found by
-    /// chance among 2^80 chunks, and by an attacker with as many attempts.
+    /// The first 20 bytes of BLAKE3: what profile `cacheless` keeps for each block. Two chunks with one name are found
+    /// by chance among 2^80 chunks, and by an attacker with as many attempts.
     Blake3Short,
     /// SHA-256 (FIPS 180-4), 32 bytes.
     Sha256,

@@ -42,8 +42,8 @@ pub enum FingerprintError {
     },
 }
 
-/// The name of a chunk: a digest of 20 bytes (SHA-1, the short BLAKE3) or 32 bytes (BLAKE3, SHA-256). It takes 32 bytes; a shorter digest
-/// is padded with zeros.
+/// The name of a chunk: a digest of 20 bytes (SHA-1, the short BLAKE3) or 32 bytes (BLAKE3, SHA-256). It takes 32
+/// bytes; a shorter digest is padded with zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint([u8; 32]);
 

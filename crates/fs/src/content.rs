@@ -174,8 +174,10 @@ impl Filesystem {
         }
         let changed = match how {
             Allocate::Extend | Allocate::Keep => Ok(()),
-            Allocate::Punch if kept > 0 => self.space.discard(self.at(number, offset), kept).map_err(FsError::from),
-            Allocate::Zero { .. } if kept > 0 => self.space.write_zeroes(self.at(number, offset), kept).map_err(FsError::from),
+            // A discard may leave the edges on a full disk. A hole reads as zeros, or it was not made.
+            Allocate::Punch | Allocate::Zero { .. } if kept > 0 => {
+                self.space.write_zeroes(self.at(number, offset), kept).map_err(FsError::from)
+            }
             Allocate::Punch | Allocate::Zero { .. } => Ok(()),
         };
         let changed = changed.and_then(|()| if grows { self.zero_gap(number, size, end) } else { Ok(()) });

@@ -155,8 +155,8 @@ pub trait File: Send + Sync + Debug {
     fn allocate(&self, offset: u64, length: u64) -> Result<()>;
     /// Allocates like [`File::allocate`], for reclamation: it may use the [reserve](ReservedGround).
     fn allocate_from_reserve(&self, offset: u64, length: u64) -> Result<()>;
-    /// Gives the space of whole 4 KiB pages of the file back to the device: they are zeros then. The length stays. Whole
-    /// pages only. A file system without holes may keep the space, and the bytes.
+    /// Gives the space of whole 4 KiB pages of the file back to the device: they are zeros then. The length stays.
+    /// Whole pages only. A file system without holes may keep the space, and the bytes.
     fn punch_hole(&self, offset: u64, length: u64) -> Result<()>;
     /// Asks the system to write back a freshly written range soon. Does not wait. A hint.
     fn start_writeback(&self, offset: u64, length: u64);

@@ -141,6 +141,11 @@ impl IndexError {
         }
     }
 
+    /// Returns whether a page of an index of chunks is damaged. Its other pages can still be used.
+    pub fn is_damaged_page(&self) -> bool {
+        matches!(self, IndexError::ChunkIndexDamaged { .. } | IndexError::LinkedIndexDamaged { .. })
+    }
+
     /// Returns whether bytes of the index are damaged.
     pub fn is_damage(&self) -> bool {
         match self {

@@ -333,7 +333,7 @@ fn no_damaged_backup_or_record_keeps_the_others_from_being_copied_and_searched()
         let catalog = Catalog::new(engine.clone());
         let mut backup = catalog.list().unwrap().remove(0);
         let mut stream = engine.stream();
-        let mut writer = RecipeWriter::new(&engine);
+        let mut writer = RecipeWriter::new(engine);
         let entry = |name: &str| Entry { name: name.into(), attributes: Attributes::default(), content: Content::Fifo };
         let disordered = encode_directory_chunk(&[entry("b"), entry("a")], engine.digest_bytes());
         let piece = stream.write_metadata(MetadataKind::Directory, &disordered, &[]).unwrap();

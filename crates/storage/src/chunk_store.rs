@@ -58,7 +58,7 @@ pub trait ChunkStore: Debug + Send + Sync {
     fn abandon_removal(&self, _chunks: &[Address]) {}
 
     /// Call when the removal is durable and applied to the indexes, and nobody is left who found the chunks before. The
-    /// store may give their space back.
+    /// store may free their space.
     fn removed(&self, _chunks: &[Address]) {}
 
     /// Returns the bytes that no [`prepare`](ChunkStore::prepare) has made durable yet. When there are many, it is time
@@ -98,7 +98,7 @@ pub trait ChunkStore: Debug + Send + Sync {
     /// Returns up to where the log may be trimmed, at most to `target`.
     fn trim_point(&self, target: Position) -> Position;
 
-    /// Gives back space that only an open store needs. A failure harms nothing but the free space.
+    /// Frees space that only an open store needs. A failure harms nothing but the free space.
     fn release_room(&self);
 
     /// Returns all units. Reads the names of all files, so call it only for work that looks at all of them anyway.
@@ -134,8 +134,8 @@ pub trait ChunkStore: Debug + Send + Sync {
     /// Returns the unit that has the chunks of an origin now.
     fn unit_of(&self, origin: Origin) -> Result<ContainerId>;
 
-    /// Returns whether there may be chunks of an origin. No: they were all removed, or there never were any, or they are
-    /// lost.
+    /// Returns whether there may be chunks of an origin. No: they were all removed, or there never were any, or they
+    /// are lost.
     fn has_chunks_of(&self, origin: Origin) -> Result<bool>;
 
     /// Returns the unit that has the chunks of an origin, and all chunks that it has. For check and removal.
@@ -149,7 +149,7 @@ pub trait ChunkStore: Debug + Send + Sync {
     /// Returns which chunks are durable now. They are of one moment if no batch is committed during the call.
     fn committed_slots(&self) -> CommittedSlots;
 
-    /// Returns the store of containers, if this is one: for what only containers have (merging, parity, catalogs).
+    /// Returns the store of containers, if this is one: for the work of containers alone (merging, parity, catalogs).
     fn as_containers(self: Arc<Self>) -> Option<Arc<ContainerStore>>;
 }
 

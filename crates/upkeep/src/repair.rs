@@ -383,7 +383,7 @@ impl Repair<'_> {
 /// changes anything.
 fn is_of_chunk_index(error: &EngineError, ground: &dyn Ground) -> bool {
     match error {
-        EngineError::Index(IndexError::ChunkIndexDamaged { .. } | IndexError::Mismatch { .. }) => true,
+        EngineError::Index(error) if error.is_damaged_page() || matches!(error, IndexError::Mismatch { .. }) => true,
         EngineError::Index(IndexError::Ground(error)) => error.is_not_found(),
         EngineError::Inconsistent { .. } => Engine::is_rebuild_cut_short(ground).unwrap_or(false),
         _ => false,

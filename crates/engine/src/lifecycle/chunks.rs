@@ -30,10 +30,11 @@ pub(crate) fn create(ground: &Arc<dyn Ground>, descriptor: &Descriptor) -> Resul
     if descriptor.profile.is_exact() {
         create_index(ground, descriptor)?;
     }
-    Ok(match arena_options(descriptor, &Settings::default()) {
+    match arena_options(descriptor, &Settings::default()) {
         Some(options) => ArenaStore::create(&**ground, ARENA, &options)?,
         None => ContainerStore::create(&**ground, CONTAINERS, descriptor.container_partitions)?,
-    })
+    }
+    Ok(())
 }
 
 /// Creates an empty index, in its directory.

@@ -12,8 +12,8 @@ pub enum StoreProfile {
     /// The same lookup, without counts: what is needed is marked by group (M3.7). A duplicate then changes nothing in
     /// the chunk index.
     Marked,
-    /// Finds every duplicate of blocks through a linked hash table on disk, with hardly any memory (ext4fs+dedup, M1). A
-    /// chunk is a block of a file.
+    /// Finds every duplicate of blocks through a linked hash table on disk, with hardly any memory (ext4fs+dedup, M1).
+    /// A chunk is a block of a file.
     Cacheless,
     /// Finds duplicates through hooks in bounded memory and catalogs of containers, and marks what is needed (Symantec,
     /// M3.4 to M3.7). A chunk may be stored more than once.

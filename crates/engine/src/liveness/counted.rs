@@ -11,7 +11,7 @@ use crate::liveness::{Candidate, Cursor, Facts, Liveness, Noted, ReferencesOf, S
 use crate::write::reservation::FingerprintMap;
 use crate::{Address, Engine, EngineError, Moment, Result};
 use onefold_fingerprint::Fingerprint;
-use onefold_index::{CountedIndex, IndexEntry, IndexError};
+use onefold_index::{CountedIndex, IndexEntry};
 use std::sync::Arc;
 
 /// Chunks are needed while their counts are not 0.
@@ -40,7 +40,7 @@ impl Counted {
                 known.for_each(|(chunk, entry)| found(chunk, entry));
                 Ok(())
             }
-            Err(error @ IndexError::ChunkIndexDamaged { .. }) => {
+            Err(error) if error.is_damaged_page() => {
                 if chunks.len() > 1 {
                     // The chunks of one page are neighbours: a few steps separate them from the others.
                     let (one, other) = chunks.split_at(chunks.len() / 2);
@@ -87,7 +87,7 @@ impl Liveness for Counted {
         match engine.maintain(true) {
             Ok(()) => {}
             // A damaged page prevents the sweep of its partition. Chunks in other pages can still be removed.
-            Err(EngineError::Index(error @ IndexError::ChunkIndexDamaged { .. })) => damaged.push(error.to_string()),
+            Err(EngineError::Index(error)) if error.is_damaged_page() => damaged.push(error.to_string()),
             // The same holds for a page that has no space to grow on a full disk. Other removals may free that space.
             Err(EngineError::Index(error)) if error.is_full() => survey.is_short_of_room = true,
             Err(error) => return Err(error),
@@ -125,7 +125,7 @@ impl Liveness for Counted {
             });
             match read {
                 Ok(()) => {}
-                Err(error @ IndexError::ChunkIndexDamaged { .. }) => damaged.push(error.to_string()),
+                Err(error) if error.is_damaged_page() => damaged.push(error.to_string()),
                 Err(error) => return Err(error.into()),
             }
         }

@@ -20,7 +20,7 @@
 //!    looked at is in nobody's hands, and nobody can get it. A chunk that somebody else claimed or took off the list is
 //!    left alone.
 //! 6. *Commit* as one batch: the removals, the references that removed metadata chunks gave up, and the dead slots of
-//!    the containers. A chunk store without containers gives the space back then.
+//!    the containers. A chunk store without containers frees the space then.
 //! 7. The filters forget the chunks. Then the watch ends and the claims go. Everybody who waited finds a chunk that is
 //!    not stored.
 //!

@@ -87,7 +87,7 @@ impl FileBytes {
         self.length = self.length.max(offset + length);
     }
 
-    /// Makes whole pages zeros that take no space.
+    /// Zeros pages, which take no space then.
     pub(super) fn punch_hole(&mut self, offset: u64, length: u64) {
         let pages = pages_of(offset, length);
         pages.clone().for_each(|page| drop(self.pages.remove(&page)));

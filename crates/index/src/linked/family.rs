@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //! * A slot is free, or has a record of its own family, or a *stranger*: a record of another family.
-//! * The family's list begins at the home if its record is the family's own. Otherwise it begins where the home's `family`
-//!   says, and without `family` the family is empty.
+//! * The family's list begins at the home if its record is the family's own. Otherwise it begins where the home's
+//!   `family` says, and without `family` the family is empty.
 //! * So a slot with a record of its own has no `family`. Any other slot may have one, also a free one.
-//! * The paper makes a new record the list's head (erratum B.001 (5)). Its lookup begins at the home, and would miss that
-//!   head if the home has a record of the family. So a new record goes behind the home's own record, or the home's
+//! * The paper makes a new record the list's head (erratum B.001 (5)). Its lookup begins at the home, and would miss
+//!   that head if the home has a record of the family. So a new record goes behind the home's own record, or the home's
 //!   `family` names it.
 
 use super::changes::Entry;
@@ -91,8 +91,8 @@ pub(super) fn find<P: Pages>(pages: &mut P, fingerprint: &Fingerprint) -> Result
     })
 }
 
-/// Finds the record of a chunk's block. It goes by the block's number, and needs no area: tags of different chunks may be
-/// equal (M1.8).
+/// Finds the record of a chunk's block. It goes by the block's number, and needs no area: tags of different chunks may
+/// be equal (M1.8).
 pub(super) fn find_block<P: Pages>(pages: &mut P, table: Table, home: u64, block: u64) -> Result<Member> {
     let found = walk(pages, table, home, |_, member| Ok((member.slot.block == block).then_some(*member)))?;
     let (id, _) = pages.layout().slot_place(table.generation, home);

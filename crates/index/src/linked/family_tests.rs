@@ -167,8 +167,8 @@ fn m1_8_a_lost_chunk_that_goes_before_its_turn_is_no_underflow() {
 /// counts in the table.
 ///
 /// Ours differs in two points. The log names a deleted chunk by its fingerprint, not by its block. So a deletion reads
-/// the slot first: one access more for Large, which is the paper's 9. For Slim it needs no area at all: one less than the
-/// paper's 8. And the changes of a sweep are summed: a chunk that was written, hit and deleted costs as much as one
+/// the slot first: one access more for Large, which is the paper's 9. For Slim it needs no area at all: one less than
+/// the paper's 8. And the changes of a sweep are summed: a chunk that was written, hit and deleted costs as much as one
 /// that was written.
 #[test]
 fn m1_6_accesses_are_no_more_than_in_the_papers_table() {

@@ -1,16 +1,17 @@
 //! Growth: the hash table doubles while it is in use (M1.13), and the area grows with the highest block.
 //!
 //! # How the table doubles
-//! 1. The file of the next generation is *made*: all its pages are empty and durable. The header does not know it yet. A
-//!    crash leaves a file that the next opening removes.
-//! 2. Steps *move families*, in the order of their homes. A step takes the next homes, and their records go from the old
-//!    table to the new one. Their full fingerprints, from the area, say which of two homes they have there. A step
+//! 1. The file of the next generation is *made*: all its pages are empty and durable. The header does not know it yet.
+//!    A crash leaves a file that the next opening removes.
+//! 2. Steps *move families*, in the order of their homes. A step takes the next homes, and their records go from the
+//!    old table to the new one. Their full fingerprints, from the area, say which of two homes they have there. A step
 //!    happens as a whole, through the journal, and the header's `grown` says how far the homes have moved.
 //! 3. With the last step the header names the next generation, and the old file goes.
 //!
-//! Meanwhile a family is in the table that `grown` says, as a whole. The two tables do not lead to each other. Each obeys
-//! the rules of `family.rs` by itself: a record in the old table may be a stranger at a home that has moved, wherever its
-//! list began before the end of the table. Families that have moved leave free slots behind, and others may use them.
+//! Meanwhile a family is in the table that `grown` says, as a whole. The two tables do not lead to each other. Each
+//! obeys the rules of `family.rs` by itself: a record in the old table may be a stranger at a home that has moved,
+//! wherever its list began before the end of the table. Families that have moved leave free slots behind, and others
+//! may use them.
 //!
 //! # Room
 //! The table grows at three quarters, and steps of growth take turns with those of the sweep. A step of growth moves

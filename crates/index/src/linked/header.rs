@@ -88,7 +88,8 @@ impl Header {
         if self.table().home(fingerprint) < self.grown { self.next_table() } else { self.table() }
     }
 
-    /// Returns whether the pages have the changes of a sweep to `target` for this fingerprint, apart from early records.
+    /// Returns whether the pages have the changes of a sweep to `target` for this fingerprint, apart from early
+    /// records.
     pub fn has(&self, fingerprint: &Fingerprint, target: u64) -> bool {
         self.applied >= target || (self.target == target && fingerprint.prefix() < self.progress)
     }

@@ -1,7 +1,7 @@
 //! Reads entries as of one moment while batches are applied, in the order of their fingerprints.
 //!
-//! As with the chunk index: [`LinkedIndex::hold`] keeps sweeps out, and [`HeldBlocks::take`] copies the changes that are
-//! in no page. Only sweeps write pages, so pages and copies together are the entries as of the copy.
+//! As with the chunk index: [`LinkedIndex::hold`] keeps sweeps out, and [`HeldBlocks::take`] copies the changes that
+//! are in no page. Only sweeps write pages, so pages and copies together are the entries as of the copy.
 
 use super::changes::{Change, Entry, resolve};
 use super::family::{found, named, walk};

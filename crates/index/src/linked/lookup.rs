@@ -93,8 +93,8 @@ impl Counters {
 }
 
 impl LinkedIndex {
-    /// Looks up many chunks: `out` gets one answer for each of `fingerprints`. Any number of threads may call it at once.
-    /// Returns how many pages it read from files.
+    /// Looks up many chunks: `out` gets one answer for each of `fingerprints`. Any number of threads may call it at
+    /// once. Returns how many pages it read from files.
     pub fn lookup(&self, fingerprints: &[Fingerprint], out: &mut Vec<Option<LinkedEntry>>) -> Result<usize> {
         out.clear();
         out.resize(fingerprints.len(), None);
@@ -118,8 +118,8 @@ impl LinkedIndex {
         Ok(reads)
     }
 
-    /// Returns which chunks `count` blocks from `first` on belong to, after all batches applied so far. `None`: the block
-    /// is free.
+    /// Returns which chunks `count` blocks from `first` on belong to, after all batches applied so far. `None`: the
+    /// block is free.
     pub fn blocks(&self, first: u64, count: usize, out: &mut Vec<Option<BlockEntry>>) -> Result<()> {
         out.clear();
         let end = first.saturating_add(count as u64);
@@ -215,9 +215,9 @@ impl LinkedIndex {
         Ok((in_pages + named as u32).min(UNIT_BLOCKS as u32))
     }
 
-    /// Appends unused chunks (count 0, not lost) and their addresses, from block `cursor` on: at least `limit`, if there
-    /// are as many. Returns the block to continue with. Skips the blocks of unreadable pages, and appends those pages to
-    /// `damaged`.
+    /// Appends unused chunks (count 0, not lost) and their addresses, from block `cursor` on: at least `limit`, if
+    /// there are as many. Returns the block to continue with. Skips the blocks of unreadable pages, and appends those
+    /// pages to `damaged`.
     pub fn unused(
         &self,
         cursor: u64,

@@ -295,8 +295,8 @@ impl LinkedIndex {
         if note >= MAX_NOTE { mismatch("note of a block", note.into(), (MAX_NOTE - 1).into()) } else { Ok(()) }
     }
 
-    /// Returns the position before which everything is durable in pages. The log may be trimmed up to here, and a replay
-    /// starts here.
+    /// Returns the position before which everything is durable in pages. The log may be trimmed up to here, and a
+    /// replay starts here.
     pub fn position(&self) -> Position {
         Position(self.state.read().applied)
     }

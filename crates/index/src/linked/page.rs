@@ -3,9 +3,9 @@
 //! Every page begins with its checksum and its own place. So a page that decodes is a page that was written, and it was
 //! written there. Then come records of one size, which do not cross pages.
 //!
-//! A slot of the hash table has 25 bytes as in the paper: block, `next`, `family` and a status. The status has four bits
-//! left, and they hold a tag of the fingerprint. The big tag has four bytes more. The paper fills the record up to 32
-//! bytes. With 36 bits one in 2^36 comparisons reads the area in vain, so three bytes more would buy nothing.
+//! A slot of the hash table has 25 bytes as in the paper: block, `next`, `family` and a status. The status has four
+//! bits left, and they hold a tag of the fingerprint. The big tag has four bytes more. The paper fills the record up to
+//! 32 bytes. With 36 bits one in 2^36 comparisons reads the area in vain, so three bytes more would buy nothing.
 
 use super::{Dia, LinkedShape, Tag};
 use crate::paged::{PAGE_BYTES, PageNumber, u32_at, u64_at};

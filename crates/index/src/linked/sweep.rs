@@ -23,8 +23,8 @@
 //! # Blocks that change hands
 //! The log may free block `b` of chunk `G` and then give it to `F`. If `F` comes before `G` in order, `G` must leave
 //! first, or two chunks would have one record of the area. So the same step brings `G` to the target before its turn:
-//! * If `G` is then gone, its change finds nothing when its turn comes. It was removed, or lost with no references: both
-//!   leave nothing again. So a repeat is harmless, also after a crash.
+//! * If `G` is then gone, its change finds nothing when its turn comes. It was removed, or lost with no references:
+//!   both leave nothing again. So a repeat is harmless, also after a crash.
 //! * If `G` has moved to another block, its record is marked *early* there. When its turn comes, the sweep only clears
 //!   the mark. Until then lookups do not apply the frozen change to it. After a crash the mark is still there, and the
 //!   replayed change meets it in its turn. So the count of `G` changes once.
@@ -33,9 +33,9 @@
 //! become longer than others. The log never gives a block to two chunks at a time: the sweep reports that as damage.
 //!
 //! # Errors
-//! A step that fails after its pages are known stays *pending*: readers see its pages in memory, and the next step first
-//! repeats it. An earlier error changes nothing, and the next step makes the same pages again. If a replayed log ends
-//! before the target of an interrupted sweep, no sweep runs until the log reaches it.
+//! A step that fails after its pages are known stays *pending*: readers see its pages in memory, and the next step
+//! first repeats it. An earlier error changes nothing, and the next step makes the same pages again. If a replayed log
+//! ends before the target of an interrupted sweep, no sweep runs until the log reaches it.
 
 use super::changes::Memory;
 use super::header::{Header, Journal, StepKind};
@@ -60,7 +60,8 @@ pub(super) struct Frozen {
     pub memory: Arc<Memory>,
     /// The position up to which they go.
     pub target: u64,
-    /// A replay skips chunks whose fingerprints begin below this: pages have their changes, and nobody would ask for them.
+    /// A replay skips chunks whose fingerprints begin below this: pages have their changes, and nobody would ask for
+    /// them.
     pub replayed_from: u64,
 }
 
@@ -108,9 +109,9 @@ enum Task {
 }
 
 impl LinkedIndex {
-    /// Does a bounded piece of a sweep or of growth: writes about 1,000 pages, with three to seven syncs, and holds about
-    /// 12 MiB meanwhile. Lookups and batches go on. Returns whether there was work. After an error nothing is lost: the
-    /// next call tries again.
+    /// Does a bounded piece of a sweep or of growth: writes about 1,000 pages, with three to seven syncs, and holds
+    /// about 12 MiB meanwhile. Lookups and batches go on. Returns whether there was work. After an error nothing is
+    /// lost: the next call tries again.
     pub fn step(&self) -> Result<bool> {
         Ok(self.step_of_sweep()? != Stepped::Nothing)
     }

@@ -1,7 +1,7 @@
 //! Checks an index in pieces: every page, and that table, area and units agree.
 //!
-//! * *Table.* Each record's block has a chunk of the record's family, and a lookup of that chunk finds this very record.
-//!   So every record is in its family's list, and no list has another family's records.
+//! * *Table.* Each record's block has a chunk of the record's family, and a lookup of that chunk finds this very
+//!   record. So every record is in its family's list, and no list has another family's records.
 //! * *Area.* A lookup of each block's chunk finds the block.
 //! * *Units.* The used blocks of a unit are as many as its count says.
 
@@ -57,8 +57,8 @@ pub struct VerifiedPiece {
 }
 
 impl LinkedIndex {
-    /// Checks some pages, few enough that waiting sweeps hardly notice. With `from_device`, first drops these pages from
-    /// the system's cache.
+    /// Checks some pages, few enough that waiting sweeps hardly notice. With `from_device`, first drops these pages
+    /// from the system's cache.
     pub fn verify(&self, from: LinkedPlace, from_device: bool) -> VerifiedPiece {
         let _files = self.files.lock();
         let shown = self.shown.read();

@@ -1,7 +1,7 @@
 //! The header file of a paged structure: two slots, written in turn.
 //!
-//! A torn write leaves the previous header. The sequence advances only after a synced write: a failed write repeats into
-//! the *same* slot, and the good one stays.
+//! A torn write leaves the previous header. The sequence advances only after a synced write: a failed write repeats
+//! into the *same* slot, and the good one stays.
 
 use super::PAGE_BYTES;
 use crate::{IndexError, Result};

@@ -56,6 +56,16 @@ pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
             "capacity_bytes": descriptor.capacity_bytes,
             "chunks_for_hook": coverage.map(|coverage| coverage.chunks_for_hook()),
         }))?;
+    } else if let (false, Some(block_bytes)) = (talk.quiet, descriptor.block_bytes()) {
+        output.line(format_args!(
+            "made store {} in {}\n  profile {}, blocks of {}, fingerprint {}\n  settings: {}",
+            &id[..8],
+            ground.describe(""),
+            descriptor.profile,
+            size(u64::from(block_bytes)),
+            descriptor.fingerprint,
+            ground.describe(SETTINGS_FILE),
+        ))?;
     } else if !talk.quiet {
         output.line(format_args!(
             "made store {} in {}\n  profile {}, chunks {} {}, fingerprint {}, containers of {}\n  \

@@ -1,8 +1,8 @@
 //! Finds a chunk in its block without asking the block table: by its name.
 //!
-//! Another process may be writing to the store. Then the table's pages change while this one reads them, and say nothing
-//! that it could rely on. A chunk that a reader holds is in its block all the same, as nobody removes it. Only its length
-//! is not known: most chunks are as long as a block, and behind the others there are zeros.
+//! Another process may be writing to the store. Then the table's pages change while this one reads them, and say
+//! nothing that it could rely on. A chunk that a reader holds is in its block all the same, as nobody removes it. Only
+//! its length is not known: most chunks are as long as a block, and behind the others there are zeros.
 
 use crate::arena::block::block_of_address;
 use crate::arena::reader::lasting;
@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl ArenaStore {
-    /// From now on another process may write to the store. Call only before replay, in a store that is open for reading.
+    /// From now on another process may write to the store. Call only before replay, in a store that is open for
+    /// reading.
     pub fn follow_writers(&self) {
         self.follows_writers.store(true, Relaxed);
     }

@@ -12,9 +12,9 @@
 //! A reader that looked an id up may find the file gone, or another catalog than that of the file it reads. No such
 //! mixture gives wrong bytes, as catalogs, frames and names of chunks are all checked. It is an error, and
 //! [`Shared::stable`] then looks again. Each switch counts a move
-//! ([`Forwards::count_move`](crate::containers::forwards::Forwards::count_move)) *after* the new place can be found and *before*
-//! the old file goes. For the same reason data read from disk is not cached if something has moved since: it would stay
-//! there forever.
+//! ([`Forwards::count_move`](crate::containers::forwards::Forwards::count_move)) *after* the new place can be found and
+//! *before* the old file goes. For the same reason data read from disk is not cached if something has moved since: it
+//! would stay there forever.
 //!
 //! Beside a writer in another process ([`ContainerStore::follow_writers`]) nobody counts the generation. A reader that
 //! misses a file forgets what it knows of forwards and asks the disk. The disk always has one of the two, as a forward

@@ -11,7 +11,6 @@ use crate::Result;
 use crate::references::{MetadataChunk, StoreRoots, references_of};
 use onefold_engine::{Address, Candidate, ContainerId, Cursor, DeadSlots, Engine, EngineError, MAX_CANDIDATES, Piece, Removed};
 use onefold_fingerprint::Fingerprint;
-use onefold_index::IndexError;
 use onefold_storage::ChunkKind;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -113,7 +112,8 @@ impl Removal<'_> {
         }
         match self.engine.settle_quarantine() {
             // Chunks that depend on that are kept, and reported.
-            Ok(()) | Err(EngineError::Index(IndexError::ChunkIndexDamaged { .. })) => {}
+            Ok(()) => {}
+            Err(EngineError::Index(error)) if error.is_damaged_page() => {}
             Err(error) if error.is_damage() => self.report.note(error.to_string()),
             Err(error) => return Err(error.into()),
         }

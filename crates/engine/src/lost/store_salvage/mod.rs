@@ -101,6 +101,10 @@ fn repair_parts(ground: &Arc<dyn Ground>, settings: &Settings, meaning: &dyn Mea
         looked => looked?,
     }
     let (descriptor, spelled) = look_at_descriptor(&**ground)?;
+    if !descriptor.profile.has_containers() {
+        let why = format!("a store of profile `{}` cannot be repaired by this version; nothing was changed", descriptor.profile);
+        return Err(EngineError::Invalid { what: "repair".into(), why });
+    }
     let mut work = Work {
         ground,
         settings,
