@@ -138,7 +138,7 @@ fn step(engine: &Arc<Engine>, streams: &mut [WriteStream], random: &mut Random, 
             let overwritten = before.as_ref().map_or(&[][..], |recipe| &recipe.pieces);
             let mut pieces = Vec::new();
             stream.write(&data, true, Hints { overwritten, chain: None }, &mut pieces)?;
-            let mut writer = RecipeWriter::new(&engine);
+            let mut writer = RecipeWriter::new(engine);
             pieces.iter().try_for_each(|piece| writer.push(stream, *piece))?;
             let recipe = writer.finish(stream)?;
             let mut value = Vec::new();
