@@ -61,6 +61,12 @@ pub trait ChunkStore: Debug + Send + Sync {
     /// store may free their space.
     fn removed(&self, _chunks: &[Address]) {}
 
+    /// Frees the space that removals left which a crash cut short, as long as `go_on`. Call it after an opening that
+    /// followed no clean close.
+    fn free_again(&self, _go_on: &dyn Fn() -> bool) -> Result<()> {
+        Ok(())
+    }
+
     /// Returns the bytes that no [`prepare`](ChunkStore::prepare) has made durable yet. When there are many, it is time
     /// for one.
     fn unsynced_bytes(&self) -> u64;

@@ -21,7 +21,7 @@ use crate::Monitor;
 use crate::Result;
 use crate::clock::{Clock, SystemClock};
 use onefold_engine::{ContainerId, Engine, ScrubListing, Transaction};
-use onefold_storage::{ContainerSet, GroupId, ScrubThreads};
+use onefold_storage::{ContainerSet, GroupId, ScrubThreads, UNIT_BLOCKS};
 use pace::Pace;
 use state::{Damage, Pass, Phase, Position, State};
 use std::sync::Arc;
@@ -357,8 +357,12 @@ impl Scrub<'_> {
 
     /// Returns how many containers or parity files a step reads.
     fn units_of_a_step(&self) -> usize {
-        let of_containers = (STEP_BYTES / u64::from(self.engine.descriptor().container_bytes).max(1)).max(1) as usize;
-        STEP_UNITS.min(of_containers)
+        let descriptor = self.engine.descriptor();
+        let unit_bytes = match descriptor.block_bytes() {
+            Some(block_bytes) => u64::from(block_bytes) * UNIT_BLOCKS,
+            None => u64::from(descriptor.container_bytes),
+        };
+        STEP_UNITS.min((STEP_BYTES / unit_bytes.max(1)).max(1) as usize)
     }
 }
 

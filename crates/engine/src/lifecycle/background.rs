@@ -82,8 +82,11 @@ const CLOSE_LOG_BYTES: u64 = 16 << 20;
 const PARITY_AFTER_ERROR: Duration = Duration::from_secs(60);
 
 /// Starts the threads. They hold the engine only while they work, so that dropping the last handle ends them.
-pub(crate) fn start(engine: &Arc<Engine>) -> Result<()> {
+pub(crate) fn start(engine: &Arc<Engine>, was_left_open: bool) -> Result<()> {
     if !engine.settings.background {
+        if was_left_open {
+            engine.free_again();
+        }
         engine.fill_hooks()?;
         return engine.fill_bloom();
     }
@@ -94,6 +97,9 @@ pub(crate) fn start(engine: &Arc<Engine>) -> Result<()> {
         // Commits do not wait for parity.
         let pause = interval.max(PARITY_AFTER_ERROR);
         threads.push(spawn("onefold-parity", engine, engine.background.parity_signal.clone(), interval, pause, Engine::parity_round)?);
+    }
+    if was_left_open && engine.containers.is_none() {
+        threads.push(spawn_once("onefold-holes", engine, Engine::free_again)?);
     }
     if engine.filters.bloom().is_some() {
         threads.push(spawn_once("onefold-bloom", engine, |engine| {
@@ -342,6 +348,13 @@ impl Engine {
             && let Err(error) = sampled.save(go_on)
         {
             tracing::warn!(%error, "the hooks could not be saved; the next opening makes them from catalogs");
+        }
+    }
+
+    /// Frees what removals left that a crash cut short.
+    fn free_again(&self) {
+        if let Err(error) = self.storage.free_again(&|| !self.background.is_closed()) {
+            tracing::warn!(%error, "free blocks keep their space; the next opening after a crash tries again");
         }
     }
 

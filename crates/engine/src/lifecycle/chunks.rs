@@ -108,7 +108,9 @@ impl Parts<'_> {
         let options = arena_options(self.descriptor, self.settings)
             .ok_or_else(|| EngineError::Inconsistent { why: format!("a store of profile `{}` has no blocks", self.descriptor.profile) })?;
         if self.mode == Mode::Rebuild {
-            self.new_index()?;
+            // The index has what no other part of the store has: nothing may take it away.
+            let why = format!("a store of profile `{}` cannot be rebuilt by this version; nothing was changed", self.descriptor.profile);
+            return Err(EngineError::Invalid { what: "chunk index".into(), why });
         }
         let digest_bytes = self.descriptor.fingerprint.digest_bytes();
         let index_options = LinkedOptions { auxiliary_bytes: self.settings.auxiliary_index_bytes };
@@ -121,7 +123,7 @@ impl Parts<'_> {
             arena.follow_writers();
         }
         let (storage, index) = (ChunkView(arena), IndexView(linked));
-        self.recover(&storage, (self.mode != Mode::Rebuild).then_some(&index))?;
+        self.recover(&storage, Some(&index))?;
         Ok(Chunks { storage, containers: None, index: Some(index) })
     }
 

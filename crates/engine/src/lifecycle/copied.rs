@@ -21,6 +21,11 @@ pub(crate) fn refuse_a_copy(ground: &dyn Ground) -> Result<()> {
     }
 }
 
+/// Returns whether the store was not closed cleanly.
+pub(crate) fn was_left_open(ground: &dyn Ground) -> Result<bool> {
+    Ok(ground.exists(NOTE)?)
+}
+
 /// Notes where the store is open; durable on return.
 pub(crate) fn note(ground: &dyn Ground) -> Result<()> {
     let Some(Identity { born_ns }) = here(ground)? else { return Ok(()) };

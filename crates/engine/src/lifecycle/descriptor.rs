@@ -166,6 +166,9 @@ impl Descriptor {
     /// Checks that the store on `ground`, which has this descriptor, may be opened with these settings.
     pub(crate) fn check_settings(&self, settings: &Settings, ground: &dyn Ground) -> Result<()> {
         let invalid = |what: &str, why: String| Err(EngineError::Invalid { what: what.into(), why });
+        if settings.parity_group > 0 && !self.profile.has_containers() {
+            return invalid("parity", format!("a store of profile `{}` has no containers, and so no parity: it must be off", self.profile));
+        }
         match (self.discards_data, settings.discards_data) {
             (false, false) => Ok(()),
             (true, false) => Err(EngineError::KeepsNoData { place: ground.describe("") }),

@@ -90,11 +90,13 @@ impl Engine {
         if ground.exists(store_salvage::MARKER)? {
             return Err(EngineError::Inconsistent { why: "its repair was interrupted and must run again".into() });
         }
+        let mut was_left_open = false;
         let epoch = read_epoch(&*ground)? + u64::from(mode == Mode::ReadWrite);
         if mode == Mode::ReadWrite {
             if !ground.exists(DESCRIPTOR_COPY)? {
                 descriptor.write_copy(&*ground)?;
             }
+            was_left_open = copied::was_left_open(&*ground)?;
             copied::note(&*ground)?;
             write_epoch(&*ground, epoch)?;
         }
@@ -224,7 +226,7 @@ impl Engine {
                 Err(error) if error.is_full() => tracing::warn!(%error, "the lost chunks could not be noted; a later opening retries"),
                 noted => noted?,
             }
-            background::start(&engine)?;
+            background::start(&engine, was_left_open)?;
         }
         Ok(engine)
     }

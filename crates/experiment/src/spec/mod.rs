@@ -285,7 +285,11 @@ pub const GRAIN_BYTES: u64 = 4096;
 impl StoreSpec {
     /// Returns the descriptor of a new store of this kind.
     pub fn descriptor(&self) -> onefold_engine::Result<Descriptor> {
+        // The chunks of a store without containers are in one file, and its index in one table.
+        let is_whole = !self.profile.has_containers();
+        let new = Descriptor::new()?;
         Ok(Descriptor {
+            index_partitions: if is_whole { 1 } else { new.index_partitions },
             profile: self.profile,
             fingerprint: self.fingerprint,
             chunker: self.chunker,
@@ -296,7 +300,7 @@ impl StoreSpec {
             sequential_frame_bytes: self.frame_bytes,
             sequential_compression: self.compression,
             discards_data: self.discard_data,
-            ..Descriptor::new()?
+            ..new
         })
     }
 }

@@ -78,6 +78,11 @@ impl ChunkStore for ArenaStore {
         }
     }
 
+    fn free_again(&self, go_on: &dyn Fn() -> bool) -> Result<()> {
+        let units = self.space.lock().blocks.div_ceil(UNIT_BLOCKS) as u32;
+        (0..units).take_while(|_| go_on()).try_for_each(|unit| self.give_back(unit))
+    }
+
     fn removed(&self, chunks: &[Address]) {
         if let Err(error) = self.free(chunks) {
             tracing::warn!(%error, "blocks of removed chunks stay unused until the store is opened again");

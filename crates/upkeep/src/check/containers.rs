@@ -7,7 +7,7 @@ use crate::Result;
 use crate::reading::{Looked, look_into, look_into_all};
 use onefold_engine::{DeadSlots, Repair};
 use onefold_ground::ReadBuffer;
-use onefold_storage::{Catalog, ContainerId, ContainerSet, ContainerStore, Origin, StorageError};
+use onefold_storage::{Catalog, ContainerId, ContainerSet, ContainerStore, Origin, StorageError, block_of_address};
 
 impl Check<'_> {
     /// Runs step 2: all containers, then those added meanwhile, because merging may have moved chunks into them that
@@ -53,8 +53,13 @@ impl Check<'_> {
             let Looked { found, wrong, .. } = look_into(self.engine, unit, self.options.read_data, &mut ReadBuffer::default());
             // The error says nothing about the stored data. Damage is in the report.
             let found = found?;
-            let damage = found.damage.iter().map(StorageError::to_string);
-            damage.for_each(|damage| self.report.add(ProblemKind::Container, damage));
+            let chunks = if found.damage.is_empty() { Vec::new() } else { self.engine.storage().chunks_of(unit)? };
+            for damage in &found.damage {
+                self.report.add(ProblemKind::Container, damage.to_string());
+                let StorageError::BlockDamaged { block, .. } = damage else { continue };
+                let lost = chunks.iter().find(|(address, _)| block_of_address(*address) == Some(*block));
+                lost.iter().for_each(|(address, slot)| self.lost.insert(Needed::stored(self.engine, &slot.fingerprint, *address)));
+            }
             for (address, fingerprint) in wrong {
                 self.report
                     .add(ProblemKind::Container, format!("the bytes of chunk {fingerprint} at {address} do not match its fingerprint"));

@@ -1,0 +1,126 @@
+//! Profile `cacheless` through the binary (M1.1, M1.10).
+
+mod support;
+
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use support::{Scene, noise, tree};
+
+const BLOCK: usize = 4096;
+
+fn scene(more: &[&str]) -> Scene {
+    Scene::with_store(&[&["--profile", "cacheless"], more].concat())
+}
+
+fn stats(scene: &Scene) -> Value {
+    scene.run(["stats", "--json"]).succeeds().json()
+}
+
+/// Bytes that the file of blocks takes on the device.
+fn room(scene: &Scene) -> u64 {
+    fs::metadata(scene.store().join("arena/blocks")).unwrap().blocks() * 512
+}
+
+#[test]
+fn m1_1_every_duplicate_block_is_found_and_everything_comes_back() {
+    let scene = scene(&[]);
+    let source = scene.path("source");
+    fs::create_dir(&source).unwrap();
+    let data = noise(1, 600 * BLOCK + 17);
+    fs::write(source.join("one"), &data).unwrap();
+    // The same blocks in another order, and blocks of zeros.
+    let mut other: Vec<u8> = data.chunks_exact(BLOCK).rev().flatten().copied().collect();
+    other.extend(vec![0; 50 * BLOCK]);
+    fs::write(source.join("other"), &other).unwrap();
+    fs::write(source.join("small"), b"a few bytes").unwrap();
+    scene.run(["backup", "--name", "x", source.to_str().unwrap()]).succeeds();
+    let first = stats(&scene);
+    scene.run(["backup", "--name", "x", source.to_str().unwrap()]).succeeds();
+    assert_eq!(first["store_profile"], "cacheless");
+    // 601 blocks of `one`, one of `small`, and those of recipes (24 pieces each, and some more) and of the directory.
+    let chunks = first["chunks"].as_u64().unwrap();
+    assert!((602..602 + 80).contains(&chunks), "{chunks}");
+    // The directories above may have changed.
+    assert!(stats(&scene)["chunks"].as_u64().unwrap() <= chunks + 4, "a second backup stores nothing");
+    scene.run(["check", "--read-data"]).succeeds();
+    scene.run(["scrub"]).succeeds();
+    scene.run(["restore", "latest", "--target", "back"]).succeeds();
+    let back = scene.path("back").join(fs::canonicalize(&source).unwrap().strip_prefix("/").unwrap());
+    assert!(tree(&back) == tree(&source));
+}
+
+#[test]
+fn m1_10_space_goes_back_to_the_device_and_is_used_again() {
+    let scene = scene(&["--chunk-size", "16KiB"]);
+    fs::write(scene.path("image"), noise(2, 8 << 20)).unwrap();
+    scene.run(["volume", "create", "disk", "--size", "16MiB"]).succeeds();
+    scene.run(["volume", "import", "disk", "image"]).succeeds();
+    scene.run(["volume", "snapshot", "disk", "before"]).succeeds();
+    let full = room(&scene);
+    assert!(full >= 8 << 20, "{full}");
+    scene.run(["volume", "delete", "before", "--yes"]).succeeds();
+    scene.run(["volume", "delete", "disk", "--yes"]).succeeds();
+    let removed = scene.run(["prune", "--json"]).succeeds().json();
+    assert!(removed["removed_chunks"].as_u64().unwrap() >= 512, "{removed}");
+    assert!(room(&scene) < full - (7 << 20), "{} of {full} are left", room(&scene));
+    assert_eq!(stats(&scene)["unique_bytes"], 0);
+    scene.run(["check", "--read-data"]).succeeds();
+    let length = fs::metadata(scene.store().join("arena/blocks")).unwrap().len();
+    scene.run(["volume", "create", "disk", "--size", "16MiB"]).succeeds();
+    scene.run(["volume", "import", "disk", "image"]).succeeds();
+    scene.run(["volume", "export", "disk", "out"]).succeeds();
+    assert!(fs::read(scene.path("out")).unwrap()[..8 << 20] == fs::read(scene.path("image")).unwrap());
+    assert_eq!(fs::metadata(scene.store().join("arena/blocks")).unwrap().len(), length, "free blocks were not used again");
+}
+
+#[test]
+fn a_damaged_block_is_named_and_the_rest_comes_back() {
+    let scene = scene(&[]);
+    let source = scene.path("source");
+    fs::create_dir(&source).unwrap();
+    for number in 0..4 {
+        fs::write(source.join(format!("file {number}")), noise(number, 40 * BLOCK)).unwrap();
+    }
+    scene.run(["backup", "--name", "x", source.to_str().unwrap()]).succeeds();
+    let wanted = &noise(2, 40 * BLOCK)[7 * BLOCK..8 * BLOCK];
+    let blocks = fs::File::options().read(true).write(true).open(scene.store().join("arena/blocks")).unwrap();
+    let mut block = vec![0; BLOCK];
+    let at = (0..).map(|number| number * BLOCK as u64).find(|at| {
+        blocks.read_exact_at(&mut block, *at).unwrap();
+        block == wanted
+    });
+    blocks.write_all_at(&[!wanted[100]], at.unwrap() + 100).unwrap();
+    let checked = scene.run(["check", "--read-data"]).ends_with(1);
+    assert!(checked.out.contains("file 2") && checked.out.contains("its bytes have changed"), "{}", checked.out);
+    let restored = scene.run(["restore", "latest", "--target", "back"]).ends_with(3);
+    assert!(restored.err.contains("file 2"), "{}", restored.err);
+    let back = scene.path("back").join(fs::canonicalize(&source).unwrap().strip_prefix("/").unwrap());
+    for number in [0, 1, 3] {
+        assert!(fs::read(back.join(format!("file {number}"))).unwrap() == noise(number, 40 * BLOCK));
+    }
+    for option in ["--rebuild-index", "--repair"] {
+        scene.run(["check", option]).ends_with(2).says(&["by this version; nothing was changed"]);
+    }
+    scene.run(["restore", "latest", "--target", "again"]).ends_with(3);
+    scene.run(["check", "--repair"]).ends_with(2).says(&["cannot be repaired by this version"]);
+}
+
+#[test]
+fn choices_that_blocks_cannot_have_are_refused() {
+    let scene = Scene::new();
+    for (options, what) in [
+        (&["--compression", "lz4"][..], "does not compress"),
+        (&["--chunker", "galois"], "fixed size"),
+        (&["--chunk-min", "1KiB"], "one size"),
+        (&["--container-size", "1MiB"], "no containers"),
+        (&["--frame-size", "64KiB"], "no frames"),
+        (&["--chunk-size", "5000"], "a power of two from 4KiB to 64KiB"),
+        (&["--chunk-size", "128KiB"], "a power of two from 4KiB to 64KiB"),
+        (&["--capacity", "1TiB"], "capacity"),
+    ] {
+        let run = scene.run([&["init", "refused", "--profile", "cacheless"], options].concat());
+        run.ends_with(2).says(&[what]);
+        assert!(!scene.path("refused").exists());
+    }
+}
