@@ -1,5 +1,6 @@
 use onefold_engine::{Hints, Mode};
 use onefold_ground::{Access, Ground, SimulatedGround};
+use onefold_storage::Frame;
 use onefold_upkeep::{NoMonitor, ProblemKind};
 use scene::{Look, Scene, look, settings};
 use std::sync::Arc;
@@ -105,6 +106,18 @@ fn a_store_without_damage_is_clean_in_both_modes() {
     }
 }
 
+/// Returns where the first frame of a container begins that has a needed chunk. Damage of other frames costs nothing, and
+/// a check does not report it.
+fn first_needed_frame(scene: &Scene, path: &str) -> u64 {
+    let engine = scene::open(&scene.copy(), Mode::ReadOnly).unwrap();
+    let storage = engine.containers().unwrap();
+    let mut containers = storage.containers().unwrap().iter().collect::<Vec<_>>().into_iter();
+    let container = containers.find(|container| path.ends_with(&format!("{:08x}", container.number()))).unwrap();
+    let (catalog, dead) = (storage.catalog(container).unwrap(), engine.dead_slots(container).unwrap());
+    let is_needed = |frame: &&Frame| (frame.first_slot..frame.first_slot + frame.slots).any(|slot| !dead.contains(slot as usize));
+    catalog.frames.iter().find(is_needed).unwrap().offset_bytes.into()
+}
+
 #[test]
 fn damage_of_a_sealed_container_is_found_wherever_it_is() {
     let scene = Scene::new();
@@ -117,7 +130,8 @@ fn damage_of_a_sealed_container_is_found_wherever_it_is() {
     all_found(&scene, path, actions(length, &places));
     // All others at fewer places.
     for path in &sealed[1..] {
-        all_found(&scene, path, [Action::Flip(100), Action::Cut(scene.length(path) / 3), Action::Delete]);
+        let needed = first_needed_frame(&scene, path);
+        all_found(&scene, path, [Action::Flip(needed + 36), Action::Cut(scene.length(path) / 3), Action::Delete]);
     }
 }
 
