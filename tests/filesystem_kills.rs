@@ -262,8 +262,8 @@ struct Databases {
 /// With `delete`, a commit is the removal of the journal. SQLite syncs the directory after it with `extra` only. With
 /// `full` the journal of the last commit may come back and undo it, on any file system.
 ///
-/// If SQLite cannot open the directory to sync it, it acknowledges the commit all the same (`unixDelete`). So the program
-/// opens it once more before it takes a commit for acknowledged: who can be reached now could be reached then.
+/// If SQLite cannot open the directory to sync it, it acknowledges the commit all the same (`unixDelete`). So the
+/// program opens it once more before it takes a commit for acknowledged: who can be reached now could be reached then.
 const JOURNALS: [(&str, &str, u64); 4] = [("wal", "full", 0), ("truncate", "full", 0), ("delete", "extra", 0), ("delete", "full", 1)];
 
 /// Each transaction adds an entry, removes an old one, and counts.

@@ -106,8 +106,8 @@ fn a_store_without_damage_is_clean_in_both_modes() {
     }
 }
 
-/// Returns where the first frame of a container begins that has a needed chunk. Damage of other frames costs nothing, and
-/// a check does not report it.
+/// Returns where the first frame of a container begins that has a needed chunk. Damage of other frames costs nothing,
+/// and a check does not report it.
 fn first_needed_frame(scene: &Scene, path: &str) -> u64 {
     let engine = scene::open(&scene.copy(), Mode::ReadOnly).unwrap();
     let storage = engine.containers().unwrap();
