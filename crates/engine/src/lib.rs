@@ -51,6 +51,7 @@ pub use liveness::{Candidate, Cursor, Liveness, Noted, ReferencesOf, Survey};
 pub use lookup::capacity::Coverage;
 pub use lost::quarantine::Quarantined;
 pub use lost::rebuild::Rebuild;
+pub use lost::rebuild::blocks::BlockRebuild;
 pub use lost::scrubbing::ScrubListing;
 pub use lost::store_salvage::{Meaning, SalvageOptions, Salvaged, salvage};
 pub use lost::{LostChunk, Readable};
@@ -75,7 +76,7 @@ use onefold_ground::{Ground, Holder, LockGuard, Reserve};
 use onefold_index::CountedIndex;
 use onefold_index::ObjectIndex;
 use onefold_oplog::{Log, Position};
-use onefold_storage::{ChunkStore, ChunkView, ContainerStore};
+use onefold_storage::{ArenaStore, ChunkStore, ChunkView, ContainerStore};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -100,6 +101,8 @@ pub struct Engine {
     storage_view: ChunkView,
     /// The same, if it is a store of containers.
     containers: Option<Arc<ContainerStore>>,
+    /// The same, if it is an arena.
+    arena: Option<Arc<ArenaStore>>,
     lookup: lookup::Lookup,
     objects: Arc<ObjectIndex>,
     log: Log,

@@ -21,7 +21,7 @@ pub use chunk::{
 pub use counted::{CountedIndex, HeldEntries, IndexView};
 pub use error::{IndexError, Result};
 pub use linked::{
-    BlockEntry, Dia, LinkedBatch, LinkedDamage, LinkedEntry, LinkedIndex, LinkedOptions, LinkedPlace, LinkedShape, LinkedStatistics, Tag,
-    VerifiedPiece,
+    BlockEntry, Dia, LinkedBatch, LinkedDamage, LinkedEntry, LinkedHeader, LinkedIndex, LinkedOptions, LinkedPlace, LinkedShape,
+    LinkedStatistics, Tag, VerifiedPiece,
 };
 pub use objects::{Change, ObjectIndex, ObjectIndexOptions, decode_changes, encode_changes};

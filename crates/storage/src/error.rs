@@ -70,6 +70,8 @@ pub enum StorageError {
         path: String,
         /// What does not fit.
         why: String,
+        /// Whether its bytes are damaged. Otherwise it is another one.
+        is_damage: bool,
     },
     /// A block is to be retired or freed that is in no state for it. Nothing was changed.
     #[error("{path}: block {block} cannot be freed: {why}")]
@@ -199,6 +201,7 @@ impl StorageError {
             StorageError::Damaged { .. }
                 | StorageError::NotThere { .. }
                 | StorageError::BlockDamaged { .. }
+                | StorageError::ArenaHeader { is_damage: true, .. }
                 | StorageError::Table { is_damage: true, .. }
         )
     }

@@ -7,7 +7,7 @@ mod volumes;
 
 use onefold_blocks::{MAX_ENTRY_KEY_BYTES, MAX_ENTRY_VALUE_BYTES};
 use onefold_catalog::{Backup, decode_directory_chunk};
-use onefold_engine::{Engine, Moment, Piece, Recipe, decode_pieces};
+use onefold_engine::{Engine, Moment, Piece, Recipe, Tree, decode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
 use onefold_storage::{Address, ChunkKind, CommittedSlots, ContainerId, Origin, Slot};
@@ -219,20 +219,20 @@ pub(crate) fn mapping(value: &[u8], digest_bytes: usize) -> Option<Recipe> {
     (reader.end().is_ok() && recipe.level == 0).then_some(recipe)
 }
 
-/// Passes the pieces of every block mapping, and of the root recipe of every backup, to `visit`. Passes whatever cannot
-/// be read, except what `volumes` covers, to `problem`. `volumes` is of the same moment. Returns why pieces may be
+/// Passes every block mapping, and the root of every backup, to `visit`. Passes whatever cannot be read, except what
+/// `volumes` covers, to `problem`. `volumes` is of the same moment. Returns why pieces may be
 /// missing that are not lost for good. Reads entries too.
 pub(crate) fn of_objects(
     moment: &Moment<'_>,
     volumes: &VolumeList,
-    visit: &mut dyn FnMut(&Piece),
+    visit: &mut dyn FnMut(Tree<'_>),
     problem: &mut dyn FnMut(String),
 ) -> Option<String> {
     let mut mappings: HashMap<u32, u64> = HashMap::new();
     let mut gaps = Vec::new();
     let mut mapping = |key: &[u8], found: Option<Recipe>| match (mapping_key(key), found) {
         (Some((map, block)), Some(recipe)) => {
-            recipe.pieces.iter().for_each(&mut *visit);
+            visit(Tree { recipe: &recipe, is_directory: false });
             *mappings.entry(map).or_default() += 1;
             match volumes.owner(map) {
                 Some((layer, of)) if recipe.length != u64::from(of.block_bytes) => problem(format!(
@@ -283,7 +283,7 @@ pub(crate) fn pieces_of_objects(moment: &Moment<'_>, visit: &mut dyn FnMut(&Piec
         }
     };
     mappings_of(moment, &mut mapping, &mut |_| {});
-    roots_of(moment, visit, &mut |_| {}, &mut |_| {});
+    roots_of(moment, &mut |tree| tree.recipe.pieces.iter().for_each(&mut *visit), &mut |_| {}, &mut |_| {});
 }
 
 fn mappings_of(moment: &Moment<'_>, visit: &mut dyn FnMut(&[u8], Option<Recipe>), damaged: &mut dyn FnMut(Gap)) {
@@ -291,10 +291,10 @@ fn mappings_of(moment: &Moment<'_>, visit: &mut dyn FnMut(&[u8], Option<Recipe>)
     objects(moment, Kind::Mapping, &mut |key, value| visit(key, mapping(value, digest_bytes)), damaged);
 }
 
-fn roots_of(moment: &Moment<'_>, visit: &mut dyn FnMut(&Piece), problem: &mut dyn FnMut(String), damaged: &mut dyn FnMut(Gap)) {
+fn roots_of(moment: &Moment<'_>, visit: &mut dyn FnMut(Tree<'_>), problem: &mut dyn FnMut(String), damaged: &mut dyn FnMut(Gap)) {
     let digest_bytes = moment.digest_bytes();
     let mut backup = |key: &[u8], value: &[u8]| match Backup::decode_object(key, value, digest_bytes) {
-        Ok(backup) => backup.root.pieces.iter().for_each(&mut *visit),
+        Ok(backup) => visit(Tree { recipe: &backup.root, is_directory: true }),
         Err(error) => problem(format!("the record of a backup cannot be read: {error}")),
     };
     objects(moment, Kind::Backup, &mut backup, damaged);

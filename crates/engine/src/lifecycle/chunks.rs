@@ -5,6 +5,7 @@ use crate::lifecycle::layout::{ARENA, CONTAINERS, INDEX, arena_options, storage_
 use crate::lifecycle::open::recover;
 use crate::lifecycle::settings::Settings;
 use crate::lookup::blocks::Blocks;
+use crate::lost::rebuild::blocks::{NEW_INDEX, new_linked_index};
 use crate::lost::rebuild::{MARKER, empty_index, mark_index};
 use crate::{EngineError, Mode, Result};
 use onefold_ground::profile::Profile;
@@ -22,6 +23,8 @@ pub(crate) struct Chunks {
     pub(crate) storage: ChunkView,
     /// The same, if it is a store of containers.
     pub(crate) containers: Option<Arc<ContainerStore>>,
+    /// The same, if it is an arena.
+    pub(crate) arena: Option<Arc<ArenaStore>>,
     pub(crate) index: Option<IndexView>,
 }
 
@@ -39,12 +42,17 @@ pub(crate) fn create(ground: &Arc<dyn Ground>, descriptor: &Descriptor) -> Resul
 
 /// Creates an empty index, in its directory.
 pub(crate) fn create_index(ground: &Arc<dyn Ground>, descriptor: &Descriptor) -> Result<()> {
-    let digest_bytes = descriptor.fingerprint.digest_bytes();
     if descriptor.profile.has_containers() {
-        return Ok(ChunkIndex::create(ground, INDEX, descriptor.index_partitions, digest_bytes)?);
+        return Ok(ChunkIndex::create(ground, INDEX, descriptor.index_partitions, descriptor.fingerprint.digest_bytes())?);
     }
+    create_linked_index(ground, descriptor, INDEX)
+}
+
+/// Creates an empty index of blocks in a directory.
+pub(crate) fn create_linked_index(ground: &Arc<dyn Ground>, descriptor: &Descriptor, directory: &str) -> Result<()> {
+    let digest_bytes = descriptor.fingerprint.digest_bytes();
     let shape = LinkedShape { digest_bytes, tag: Tag::Status, dia: Dia::Large, slots_bits: SLOTS_BITS };
-    Ok(LinkedIndex::create(ground, INDEX, shape)?)
+    Ok(LinkedIndex::create(ground, directory, shape)?)
 }
 
 /// What an opening needs.
@@ -101,30 +109,32 @@ impl Parts<'_> {
             self.recover(&storage, index.as_ref())?;
             index
         };
-        Ok(Chunks { storage, containers: Some(containers), index })
+        Ok(Chunks { storage, containers: Some(containers), arena: None, index })
     }
 
     fn open_blocks(&self) -> Result<Chunks> {
         let options = arena_options(self.descriptor, self.settings)
             .ok_or_else(|| EngineError::Inconsistent { why: format!("a store of profile `{}` has no blocks", self.descriptor.profile) })?;
-        if self.mode == Mode::Rebuild {
-            // The index has what no other part of the store has: nothing may take it away.
-            let why = format!("a store of profile `{}` cannot be rebuilt by this version; nothing was changed", self.descriptor.profile);
-            return Err(EngineError::Invalid { what: "chunk index".into(), why });
+        let is_rebuild = self.mode == Mode::Rebuild;
+        if is_rebuild {
+            // The old index stays until the new one is whole.
+            new_linked_index(self.ground, self.descriptor)?;
         }
         let digest_bytes = self.descriptor.fingerprint.digest_bytes();
         let index_options = LinkedOptions { auxiliary_bytes: self.settings.auxiliary_index_bytes };
-        let linked = LinkedIndex::open(self.ground, INDEX, self.epoch, digest_bytes, index_options, self.index_access())?;
+        let directory = if is_rebuild { NEW_INDEX } else { INDEX };
+        let linked = LinkedIndex::open(self.ground, directory, self.epoch, digest_bytes, index_options, self.index_access())?;
         let linked = Arc::new(linked);
         let table = Arc::new(Blocks::new(linked.clone()));
         let parts = ArenaParts { table, holes: Arc::new(FileHoles), profile: self.profile.clone() };
         let arena = ArenaStore::open(self.ground.clone(), ARENA, self.epoch, options, parts, self.access())?;
-        if self.mode == Mode::Snapshot {
-            arena.follow_writers();
+        if is_rebuild || self.mode == Mode::Snapshot {
+            arena.load_by_names();
         }
-        let (storage, index) = (ChunkView(arena), IndexView(linked));
-        self.recover(&storage, Some(&index))?;
-        Ok(Chunks { storage, containers: None, index: Some(index) })
+        let (storage, index) = (ChunkView(arena.clone()), IndexView(linked));
+        // A rebuild fills the index by itself.
+        self.recover(&storage, (!is_rebuild).then_some(&index))?;
+        Ok(Chunks { storage, containers: None, arena: Some(arena), index: Some(index) })
     }
 
     fn recover(&self, storage: &ChunkView, index: Option<&IndexView>) -> Result<()> {

@@ -125,7 +125,7 @@ impl Engine {
             objects: &objects,
             log: &log,
         };
-        let Chunks { storage: storage_view, containers, index } = parts.open()?;
+        let Chunks { storage: storage_view, containers, arena, index } = parts.open()?;
         let storage = storage_view.0.clone();
 
         let mut totals = objects.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or(Ok(Totals::default()), |value| Totals::decode(&value))?;
@@ -189,6 +189,7 @@ impl Engine {
             storage,
             storage_view,
             containers,
+            arena,
             lookup,
             objects,
             log,

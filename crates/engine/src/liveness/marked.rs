@@ -60,4 +60,5 @@ pub use run::Marking;
 pub use state::Marked;
 pub(crate) use state::forget_marks;
 pub use trace::{Roots, Tree};
+pub(crate) use trace::{Step, Tracer};
 pub use trial::Reached;

@@ -4,6 +4,10 @@
 //! The old index is not read. A marker file makes every other opening refuse the store until the new index is complete.
 //! So a rebuild that is cut short is simply done again. Containers, log and object index are only read, except that
 //! damaged or lost containers are first rebuilt from parity if possible.
+//!
+//! Where chunks are blocks, [`blocks`] does it.
+
+pub(crate) mod blocks;
 
 use crate::lifecycle::chunks::create_index;
 use crate::lifecycle::layout::INDEX;
@@ -116,10 +120,7 @@ impl Rebuild {
             // The next opening makes them from catalogs.
             None => forget_hooks(&*engine.ground)?,
         }
-        // Before the store opens again: its next owner notes which chunks are counted and nowhere.
-        Recounted { end: engine.log.end(), ..self.found }.write(&*engine.ground)?;
-        engine.ground.remove(MARKER)?;
-        Ok(engine.ground.sync_directory(parent(MARKER))?)
+        end_rebuild(engine, self.found)
     }
 
     /// Returns the slots of a container, rebuilding it from parity if necessary.
@@ -154,6 +155,14 @@ impl Engine {
     }
 }
 
+/// Lets the store open again, with the new index.
+fn end_rebuild(engine: &Engine, found: Recounted) -> Result<()> {
+    // Before it opens: its next owner notes which chunks are counted and nowhere.
+    Recounted { end: engine.log.end(), ..found }.write(&*engine.ground)?;
+    engine.ground.remove(MARKER)?;
+    Ok(engine.ground.sync_directory(parent(MARKER))?)
+}
+
 /// Notes that the index is incomplete from now on.
 pub(crate) fn mark_index(ground: &Arc<dyn Ground>, directory: &str) -> Result<()> {
     ground.create_directory(directory)?;
@@ -166,10 +175,6 @@ pub(crate) fn empty_index(ground: &Arc<dyn Ground>, descriptor: &Descriptor) -> 
     for entry in ground.list(INDEX)? {
         let partition = format!("{INDEX}/{}", entry.name);
         if !entry.is_directory {
-            // A linked index has no partitions.
-            if partition != MARKER {
-                ground.remove(&partition)?;
-            }
             continue;
         }
         for file in ground.list(&partition)? {

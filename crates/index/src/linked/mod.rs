@@ -103,6 +103,17 @@ pub struct LinkedShape {
     pub slots_bits: u32,
 }
 
+/// How far an index has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkedHeader {
+    /// The owner epoch of its writer.
+    pub epoch: u64,
+    /// All of it has the log up to here.
+    pub applied: u64,
+    /// Some of it has the log up to here; 0: no more of it.
+    pub target: u64,
+}
+
 /// How the linked index uses memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkedOptions {

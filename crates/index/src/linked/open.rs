@@ -5,8 +5,8 @@ use super::header::{Header, Journal, MAX_SLOTS_BITS, MIN_SLOTS_BITS, StepKind, T
 use super::page::{Layout, PagedFile};
 use super::pages::Shown;
 use super::sweep::{Frozen, Pending};
-use super::{Counters, Files, LinkedIndex, LinkedOptions, LinkedShape, State};
-use crate::paged::{HeaderFile, JournalFile, Overlay, PAGE_BYTES};
+use super::{Counters, Files, LinkedHeader, LinkedIndex, LinkedOptions, LinkedShape, State};
+use crate::paged::{HeaderContent, HeaderFile, JournalFile, Overlay, PAGE_BYTES};
 use crate::{IndexError, Result};
 use onefold_ground::{Access, File, Ground};
 use parking_lot::{Mutex, RwLock};
@@ -51,6 +51,12 @@ impl LinkedIndex {
         };
         HeaderFile::create(ground.as_ref(), &format!("{directory}/header"), header)?;
         Ok(ground.sync_directory(directory)?)
+    }
+
+    /// Returns the valid headers among the bytes of a header file.
+    pub fn read_headers(bytes: &[u8]) -> Vec<LinkedHeader> {
+        let valid = bytes.chunks(PAGE_BYTES).filter_map(|slot| Header::decode(slot).ok());
+        valid.map(|header| LinkedHeader { epoch: header.epoch, applied: header.applied, target: header.target }).collect()
     }
 
     /// Opens an index and ends an interrupted step. The caller must then [apply](LinkedIndex::apply_batch) the log from

@@ -1,28 +1,44 @@
-//! Finds a chunk in its block without asking the block table: by its name.
+//! Finds chunks in blocks without asking the block table: by their names.
 //!
 //! Another process may be writing to the store. Then the table's pages change while this one reads them, and say
-//! nothing that it could rely on. A chunk that a reader holds is in its block all the same, as nobody removes it. Only
-//! its length is not known: most chunks are as long as a block, and behind the others there are zeros.
+//! nothing that it could rely on. A chunk that a reader holds is in its block all the same, as nobody removes it. Or
+//! the table is damaged, and a new one is made. Only the length of a chunk is not known: most chunks are as long as a
+//! block, and behind the others there are zeros.
 
-use crate::arena::block::block_of_address;
+use crate::arena::block::{address_of_block, block_of_address};
 use crate::arena::reader::lasting;
 use crate::arena::store::ArenaStore;
-use crate::{Address, Result, Slice};
+use crate::{Address, ChunkKind, Result, Slice};
 use onefold_fingerprint::Fingerprint;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// Blocks that are looked at together.
+const PIECE_BLOCKS: u64 = 256;
+
+/// A name that a chunk at the beginning of a block could have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PossibleName {
+    /// The name.
+    pub name: Fingerprint,
+    /// The length of that chunk, bytes.
+    pub length_bytes: u32,
+    /// Whether it is the name of a metadata chunk.
+    pub is_metadata: bool,
+}
+
 impl ArenaStore {
-    /// From now on another process may write to the store. Call only before replay, in a store that is open for
+    /// From now on chunks are found by their names if the block table does not have them: because another process may
+    /// write to the store, or because the table is being rebuilt. Call only before replay, in a store that is open for
     /// reading.
-    pub fn follow_writers(&self) {
-        self.follows_writers.store(true, Relaxed);
+    pub fn load_by_names(&self) {
+        self.loads_by_names.store(true, Relaxed);
     }
 
     /// Loads chunks by their names alone, if this is to be done.
     pub(crate) fn load_by_content(&self, wanted: &[(Address, Fingerprint)]) -> Option<Result<Vec<Slice>>> {
-        let follows_writers = self.follows_writers.load(Relaxed);
-        follows_writers.then(|| wanted.iter().map(|(address, name)| self.find(*address, name)).collect())
+        let by_names = self.loads_by_names.load(Relaxed);
+        by_names.then(|| wanted.iter().map(|(address, name)| self.find(*address, name)).collect())
     }
 
     fn find(&self, address: Address, name: &Fingerprint) -> Result<Slice> {
@@ -32,20 +48,76 @@ impl ArenaStore {
             Ok(bytes) => Arc::new(bytes),
             Err(error) => return Err(self.damaged(block, lasting(error)?)),
         };
-        match self.length_of(name, &bytes) {
-            Some(length) => Ok(Slice::new(bytes, 0..length)),
+        let found = self.possible_names(&bytes).find(|possible| possible.name == *name);
+        match found {
+            Some(PossibleName { length_bytes, .. }) => Ok(Slice::new(bytes, 0..length_bytes as usize)),
             None => Err(self.damaged(block, "it has another chunk, or its bytes have changed".to_owned())),
         }
     }
 
-    /// Returns the length of the chunk of this name at the beginning of a block.
-    pub(crate) fn length_of(&self, name: &Fingerprint, block: &[u8]) -> Option<usize> {
+    /// Returns all names that the bytes of a block allow.
+    pub fn possible_names<'a>(&self, block: &'a [u8]) -> impl Iterator<Item = PossibleName> + use<'a> {
         let algorithm = self.options.fingerprint;
-        if algorithm.fingerprint(block) == *name {
-            return Some(block.len());
-        }
         let shortest = block.iter().rposition(|byte| *byte != 0).map_or(1, |last| last + 1);
-        let is_named = |length: &usize| [algorithm.fingerprint(&block[..*length]), algorithm.metadata(&block[..*length])].contains(name);
-        (shortest..=block.len()).find(is_named)
+        let lengths = std::iter::once(block.len()).chain(shortest..block.len());
+        lengths.flat_map(move |length| {
+            let chunk = &block[..length];
+            let possible = |name, is_metadata| PossibleName { name, length_bytes: length as u32, is_metadata };
+            [possible(algorithm.fingerprint(chunk), false), possible(algorithm.metadata(chunk), true)]
+        })
+    }
+
+    /// Returns the length of a chunk if it is at this address, by its bytes, and the block table has no other chunk
+    /// there. Errors: they say nothing about the chunk.
+    pub fn length_at(&self, address: Address, name: &Fingerprint, kind: ChunkKind) -> Result<Option<u32>> {
+        let Some(block) = block_of_address(address).filter(|block| *block < self.blocks()) else { return Ok(None) };
+        if self.name_in(block)?.is_some_and(|held| held != *name) {
+            return Ok(None);
+        }
+        let start = block * self.block_bytes();
+        let bytes = match self.read_bytes(start..start + self.block_bytes()) {
+            Ok(bytes) => bytes,
+            Err(error) => return lasting(error).map(|_| None),
+        };
+        let is_metadata = kind != ChunkKind::Data;
+        let found = self.possible_names(&bytes).find(|possible| possible.name == *name && possible.is_metadata == is_metadata);
+        Ok(found.map(|found| found.length_bytes))
+    }
+
+    /// Returns the name of the chunk that the block table has in a block.
+    pub fn name_in(&self, block: u64) -> Result<Option<Fingerprint>> {
+        let mut held = Vec::new();
+        self.table.blocks(&[block], &mut held)?;
+        Ok(held.first().copied().flatten().map(|held| held.fingerprint))
+    }
+
+    /// Returns the number of blocks of the file.
+    pub fn blocks(&self) -> u64 {
+        self.space.lock().blocks
+    }
+
+    /// Passes the address and the bytes of each block that the table has no chunk for, unless it is all zeros or cannot
+    /// be read, as long as `visit` returns true.
+    pub fn each_nameless(&self, visit: &mut dyn FnMut(Address, &[u8]) -> bool) -> Result<()> {
+        let (blocks, mut held) = (self.blocks(), Vec::new());
+        for first in (0..blocks).step_by(PIECE_BLOCKS as usize) {
+            let count = PIECE_BLOCKS.min(blocks - first);
+            held.clear();
+            self.table.run(first, count as usize, &mut held)?;
+            for block in (first..).zip(&held).filter(|(_, held)| held.is_none()).map(|(block, _)| block) {
+                let start = block * self.block_bytes();
+                let bytes = match self.read_bytes(start..start + self.block_bytes()) {
+                    Ok(bytes) => bytes,
+                    Err(error) => {
+                        lasting(error)?;
+                        continue;
+                    }
+                };
+                if bytes.iter().any(|byte| *byte != 0) && !visit(address_of_block(block), &bytes) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
     }
 }

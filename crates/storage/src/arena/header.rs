@@ -80,18 +80,18 @@ impl Header {
         Ok(replace_file(ground, &header_path(directory), &self.encode())?)
     }
 
-    /// Reads the header, and refuses one that does not fit the options. With `takes` the arena is opened for writing:
-    /// a greater epoch than this one is refused, and this epoch is durable from here on.
-    pub(crate) fn open(ground: &dyn Ground, directory: &str, options: &ArenaOptions, takes: Option<u64>) -> Result<()> {
+    /// Reads the header, and refuses one that does not fit the options.
+    pub(crate) fn read(ground: &dyn Ground, directory: &str, options: &ArenaOptions) -> Result<Header> {
         let path = || ground.describe(&header_path(directory));
-        let refused = |why: String| StorageError::ArenaHeader { path: path(), why };
+        let damaged = |why: String| StorageError::ArenaHeader { path: path(), why, is_damage: true };
+        let refused = |why: String| StorageError::ArenaHeader { path: path(), why, is_damage: false };
         let bytes = match read_file(ground, &header_path(directory), HEADER_BYTES as u64) {
             Ok(bytes) => bytes,
-            Err(error @ GroundError::TooLong { .. }) => return Err(refused(error.to_string())),
+            Err(error @ GroundError::TooLong { .. }) => return Err(damaged(error.to_string())),
             // It may be a loose cable. The error says what happened.
             Err(error) => return Err(error.into()),
         };
-        let stored = Header::decode(&bytes).map_err(refused)?;
+        let stored = Header::decode(&bytes).map_err(damaged)?;
         let expected = Header::new(options, stored.epoch);
         if stored.store != expected.store {
             return Err(refused("it belongs to another store".to_owned()));
@@ -102,6 +102,13 @@ impl Header {
                 stored.block_bytes, stored.digest_bytes, expected.block_bytes, expected.digest_bytes
             )));
         }
+        Ok(stored)
+    }
+
+    /// Does the same for an opening. With `takes` the arena is opened for writing:
+    /// a greater epoch than this one is refused, and this epoch is durable from here on.
+    pub(crate) fn open(ground: &dyn Ground, directory: &str, options: &ArenaOptions, takes: Option<u64>) -> Result<()> {
+        let stored = Header::read(ground, directory, options)?;
         match takes {
             Some(epoch) if stored.epoch > epoch => {
                 Err(StorageError::Fenced { path: ground.describe(directory), stored_epoch: stored.epoch, epoch })

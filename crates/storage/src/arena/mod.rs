@@ -79,10 +79,11 @@ mod writer;
 pub use block::{
     Block, BlockTable, MAX_BLOCK_BYTES, MAX_BLOCKS, UNIT_BLOCKS, address_of_block, block_of_address, decode_note, encode_note,
 };
+pub use content::PossibleName;
 pub use holes::{FileHoles, Holes, NoHoles};
 pub use options::ArenaOptions;
 pub use records::BLOCKS_STORED;
 pub(crate) use records::stored_blocks;
 pub use store::{ArenaFigures, ArenaParts, ArenaStore};
-pub use verify::{BlockVisitor, NameVisitor};
+pub use verify::BlockVisitor;
 pub use writer::ArenaWriter;

@@ -113,14 +113,12 @@ impl ArenaStore {
         for (block, at) in others {
             let (address, fingerprint) = wanted[at];
             let held = blocks.binary_search(&block).ok().and_then(|place| held.get(place).copied().flatten());
-            let Some(Block { fingerprint: stored, kind, length_bytes, is_lost }) = held else {
+            // A chunk that is known to be lost may be readable again.
+            let Some(Block { fingerprint: stored, kind, length_bytes, .. }) = held else {
                 return Err(self.not_there(address, "its block is free"));
             };
             if stored != fingerprint {
                 return Err(self.not_there(address, "its block has another chunk"));
-            }
-            if is_lost {
-                return Err(self.damaged(block, "it is known to be lost".to_owned()));
             }
             if length_bytes == 0 || u64::from(length_bytes) > self.block_bytes() {
                 return Err(self.damaged(block, format!("the index says that its chunk has {length_bytes} bytes")));

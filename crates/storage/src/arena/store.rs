@@ -36,7 +36,7 @@ pub struct ArenaStore {
     pub(crate) pending: Pending,
     next_writer: AtomicU64,
     /// Whether another process may be writing.
-    pub(crate) follows_writers: AtomicBool,
+    pub(crate) loads_by_names: AtomicBool,
     /// Who wants to know which metadata chunks are committed from now on.
     pub(crate) moments: Mutex<Vec<Weak<Later>>>,
 }
@@ -82,6 +82,11 @@ impl ArenaStore {
         Header::new(options, 0).write(ground, directory)
     }
 
+    /// Returns the greatest epoch that has opened an arena for writing. Errors: its header is damaged, or does not fit.
+    pub fn owner(ground: &dyn Ground, directory: &str, options: &ArenaOptions) -> Result<u64> {
+        Ok(Header::read(ground, directory, options)?.epoch)
+    }
+
     /// Writes a new header for an arena whose header is damaged. For repair: the caller knows by other means that these
     /// are the options, and that no owner with a greater epoch exists.
     pub fn rebuild_header(ground: &dyn Ground, directory: &str, options: &ArenaOptions, epoch: u64) -> Result<()> {
@@ -121,7 +126,7 @@ impl ArenaStore {
             is_writable: AtomicBool::new(false),
             log_end: LogEnd::default(),
             next_writer: AtomicU64::new(0),
-            follows_writers: AtomicBool::new(false),
+            loads_by_names: AtomicBool::new(false),
             moments: Mutex::default(),
         }))
     }

@@ -1,15 +1,12 @@
 //! Looks at blocks themselves: for scrub, check and repair.
 
 use crate::arena::block::{Block, MAX_BLOCKS, UNIT_BLOCKS, address_of_block, first_block, unit_of_origin};
-use crate::arena::reader::{Place, lasting};
+use crate::arena::reader::Place;
 use crate::arena::store::ArenaStore;
 use crate::{ChunkRead, ContainerId, ContainerReport, FrameVisitor, Origin, Result, Scrubbed, StorageError};
-use onefold_fingerprint::Fingerprint;
 
 /// Takes a used block, what it holds, and its bytes, or why they are damaged.
 pub type BlockVisitor<'a> = dyn FnMut(u64, &Block, std::result::Result<&[u8], &str>) + 'a;
-/// Takes a block, and the name of a data chunk of all of its bytes, or why they cannot be read.
-pub type NameVisitor<'a> = dyn FnMut(u64, std::result::Result<Fingerprint, &str>) + 'a;
 
 /// Bytes that are looked at at once.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -101,39 +98,6 @@ impl ArenaStore {
             let is_same = |now: &Block| Block { is_lost: before.is_lost, ..*now } == before;
             if now.first().is_some_and(|now| now.as_ref().is_some_and(is_same)) {
                 visit(block, &before, Err(&why));
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads `count` whole blocks from `first` on as far as the file has them, whether they are used or not, and gives
-    /// each the name that it would have as a data chunk. For a repair that has lost what blocks hold.
-    pub fn name_blocks(&self, first: u64, count: u64, visit: &mut NameVisitor<'_>) -> Result<()> {
-        let block_bytes = self.block_bytes();
-        let end = first.saturating_add(count).min(self.file.len().map_err(StorageError::Ground)? / block_bytes);
-        let mut next = first;
-        while next < end {
-            let piece_end = (next + PIECE_BYTES / block_bytes).min(end);
-            match self.read_bytes(next * block_bytes..piece_end * block_bytes) {
-                Ok(bytes) => {
-                    let chunks: Vec<&[u8]> = bytes.chunks_exact(block_bytes as usize).collect();
-                    let mut names = Vec::with_capacity(chunks.len());
-                    self.options.fingerprint.fingerprint_many(&chunks, &mut names);
-                    (next..).zip(names).for_each(|(block, name)| visit(block, Ok(name)));
-                }
-                Err(_) => self.name_one_by_one(next, piece_end, visit)?,
-            }
-            next = piece_end;
-        }
-        Ok(())
-    }
-
-    fn name_one_by_one(&self, first: u64, end: u64, visit: &mut NameVisitor<'_>) -> Result<()> {
-        let block_bytes = self.block_bytes();
-        for block in first..end {
-            match self.read_bytes(block * block_bytes..(block + 1) * block_bytes) {
-                Ok(bytes) => visit(block, Ok(self.options.fingerprint.fingerprint(&bytes))),
-                Err(error) => visit(block, Err(&lasting(error)?)),
             }
         }
         Ok(())

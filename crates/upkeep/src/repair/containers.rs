@@ -133,6 +133,8 @@ impl Repair<'_> {
 
     /// Runs step 5: chunks that the index has in files that are missing or whose catalog cannot be read.
     pub(super) fn what_was_in(&mut self, engine: &Arc<Engine>, unreadable: &BTreeMap<ContainerId, Arc<str>>) -> Result<()> {
+        // Blocks were read one by one.
+        let Some(storage) = engine.containers() else { return Ok(()) };
         let ask = |origin: Origin| -> Result<Option<Arc<str>>> {
             let file = match suspects::lasting(|| engine.storage().unit_of(origin))? {
                 Ok(file) => file,
@@ -169,7 +171,6 @@ impl Repair<'_> {
             self.monitor.advance(1);
         }
         // If a file comes back, only those of its chunks count that are restored.
-        let Some(storage) = engine.containers() else { return Ok(()) };
         let missing = asked.into_iter().filter(|(_, why)| why.is_some()).map(|(origin, _)| origin);
         let missing = missing.filter_map(|origin| storage.possible_containers(origin).last());
         let given_up: BTreeSet<ContainerId> = unreadable.keys().copied().chain(missing).collect();

@@ -2,8 +2,8 @@
 
 use crate::Monitor;
 use crate::Result;
-use crate::references::{metadata_of, of_objects, volumes};
-use onefold_engine::{EngineError, Piece, Rebuild, Settings};
+use crate::references::{StoreRoots, metadata_of, of_objects, volumes};
+use onefold_engine::{BlockRebuild, Descriptor, EngineError, Piece, Rebuild, Settings, Tree};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::Ground;
 use std::collections::HashMap;
@@ -12,10 +12,13 @@ use std::sync::Arc;
 /// Distinct chunks whose references are summed up before they go to the index.
 const BATCH: usize = 1 << 18;
 
-/// Discards the chunk index and builds a new one: places from the catalogs of all containers, usage counts from all
-/// references. Returns what is damaged or lost, which is not in the new index. Errors: anything else cannot be read,
-/// because counts must never be too low. After an error or an interruption, rebuild again before the store opens.
+/// Discards the chunk index and builds a new one: places from the catalogs of all containers or from the blocks, usage
+/// counts from all references. Returns what is damaged or lost, which is not in the new index. Errors: anything else
+/// cannot be read, because counts must never be too low. After an error or an interruption, rebuild again before the store opens.
 pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command: &str, monitor: &dyn Monitor) -> Result<Vec<String>> {
+    if !Descriptor::read_any(&*ground)?.profile.has_containers() {
+        return rebuild_from_blocks(ground, settings, command, monitor);
+    }
     let mut problems = Vec::new();
     monitor.step("places of chunks", 1);
     let mut rebuild = Rebuild::start(ground, settings, command, &mut |problem| problems.push(problem))?;
@@ -57,7 +60,11 @@ pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command:
         return Ok(problems);
     }
     let names = volumes(&moment, &mut |problem| problems.push(problem));
-    if let Some(why) = of_objects(&moment, &names, &mut |piece| counts.add(piece), &mut |problem| problems.push(problem)) {
+    if let Some(why) =
+        of_objects(&moment, &names, &mut |tree| tree.recipe.pieces.iter().for_each(|piece| counts.add(piece)), &mut |problem| {
+            problems.push(problem)
+        })
+    {
         // Counts would be lower than the number of references.
         return Err(EngineError::Inconsistent {
             why: format!("the chunk index was not rebuilt: some references could not be read: {why}"),
@@ -69,6 +76,43 @@ pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command:
     drop(moment);
     drop(engine);
     rebuild.finish()?;
+    Ok(problems)
+}
+
+/// Does the same for a store of blocks: from what the blocks hold, and from all references.
+fn rebuild_from_blocks(ground: Arc<dyn Ground>, settings: Settings, command: &str, monitor: &dyn Monitor) -> Result<Vec<String>> {
+    let mut problems = Vec::new();
+    monitor.step("places of chunks", 1);
+    let mut rebuild = BlockRebuild::start(ground, settings, command)?;
+    monitor.advance(1);
+    let engine = rebuild.engine().clone();
+    let moment = engine.moment(None)?;
+    monitor.step("references", 2);
+    let roots = StoreRoots::new(engine.digest_bytes());
+    let names = volumes(&moment, &mut |problem| problems.push(problem));
+    let mut failed = None;
+    let mut follow = |tree: Tree<'_>| {
+        if failed.is_none() {
+            failed = rebuild.follow(tree, &roots).err();
+        }
+    };
+    let unread = of_objects(&moment, &names, &mut follow, &mut |problem| problems.push(problem));
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    if let Some(why) = unread {
+        // Counts would be lower than the number of references.
+        return Err(EngineError::Inconsistent {
+            why: format!("the chunk index was not rebuilt: some references could not be read: {why}"),
+        }
+        .into());
+    }
+    monitor.advance(1);
+    rebuild.find_lost(&roots)?;
+    monitor.advance(1);
+    drop(moment);
+    drop(engine);
+    problems.extend(rebuild.finish()?);
     Ok(problems)
 }
 

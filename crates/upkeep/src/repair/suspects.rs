@@ -47,7 +47,9 @@ pub(crate) fn of(engine: &Arc<Engine>, container: ContainerId) -> Result<Suspect
     let dead = engine.dead_slots(container)?;
     let mut lost = Vec::new();
     for (_, (address, slot)) in slots.iter().enumerate().filter(|(number, _)| !dead.contains(*number)) {
-        if content(engine, *address, &slot.fingerprint, slot.kind)?.is_none() {
+        // A block keeps its lost chunk. A container has dead slots.
+        let is_known = || engine.quarantined(&slot.fingerprint, *address).map(|known| known.is_some_and(|known| known.address == *address));
+        if content(engine, *address, &slot.fingerprint, slot.kind)?.is_none() && !is_known()? {
             why.get_or_insert_with(|| format!("the bytes of chunk {} at {address} do not match its fingerprint", slot.fingerprint));
             lost.push(LostChunk {
                 fingerprint: slot.fingerprint,

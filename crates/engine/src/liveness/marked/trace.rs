@@ -62,6 +62,21 @@ impl Step {
         self.what == What::Data
     }
 
+    /// Returns the same chunk at another address.
+    pub(crate) fn at(self, address: Address) -> Step {
+        Step { address, ..self }
+    }
+
+    /// Returns the kind of the chunk; `None`: no reference says it.
+    pub(crate) fn kind(&self) -> Option<ChunkKind> {
+        match self.what {
+            What::Data => Some(ChunkKind::Data),
+            What::Directory => Some(ChunkKind::Directory),
+            What::Pieces { .. } => Some(ChunkKind::Recipe),
+            What::Unknown => None,
+        }
+    }
+
     fn piece(&self) -> Piece {
         Piece::Chunk { fingerprint: self.fingerprint, address: self.address, offset: 0, length: 0 }
     }

@@ -12,7 +12,7 @@
 
 use super::{WholeLog, Work};
 use crate::OBJECTS_WRITTEN;
-use crate::lifecycle::layout::{CONTAINERS, LOG, OBJECTS, UNUSED_KEPT, log_options, storage_options};
+use crate::lifecycle::layout::{ARENA, CONTAINERS, LOG, OBJECTS, UNUSED_KEPT, arena_options, log_options, storage_options};
 use crate::liveness::dead::{self, DeadSlots, PARTITION as DEAD_PARTITION};
 use crate::liveness::marked::forget_marks;
 use crate::{Change, EngineError, Result};
@@ -23,7 +23,7 @@ use onefold_oplog::{
     ALIGNMENT_BYTES, Batch, Log, LogError, Opening, Ownership, PartitionClass, Position, Record, Remnants, first_segment, guess_records,
     replace_log, salvage_batches,
 };
-use onefold_storage::{Closed, ContainerStore, StorageError};
+use onefold_storage::{ArenaStore, Closed, ContainerStore, StorageError};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -194,10 +194,15 @@ impl Work<'_> {
         Ok(self.remnants.get_or_insert_default())
     }
 
-    /// Returns the greatest epoch and position in the headers of the containers.
+    /// Returns the greatest epoch and position in the headers of the chunk store.
     pub(super) fn furthest(&mut self) -> Result<(u64, Position)> {
         if self.furthest.is_none() {
-            self.furthest = Some(self.containers(Access::Read)?.furthest()?);
+            self.furthest = Some(match (self.containers(Access::Read)?, arena_options(&self.descriptor, self.settings)) {
+                (Some(containers), _) => containers.furthest()?,
+                // If it is damaged, it is written again.
+                (None, Some(options)) => (ArenaStore::owner(&**self.ground, ARENA, &options).unwrap_or(0), Position(0)),
+                (None, None) => Default::default(),
+            });
         }
         Ok(self.furthest.unwrap_or_default())
     }
@@ -206,11 +211,12 @@ impl Work<'_> {
     fn read_log(&self) -> Result<WholeLog> {
         let log = Log::open(self.ground.clone(), LOG, self.descriptor.store, log_options(self.settings), Opening::ReadOnly)
             .map_err(lost_files)?;
+        // An arena has no part of its own in the log.
         let storage = self.containers(Access::Read)?;
         let mut failed = None;
         log.replay(log.start(), &mut |start, _, records| {
             for record in records.iter().filter(|record| record.partition.class == PartitionClass::Container) {
-                if let Err(error) = storage.replay(start, record) {
+                if let Some(Err(error)) = storage.as_ref().map(|storage| storage.replay(start, record)) {
                     failed = Some(error);
                     return ControlFlow::Break(());
                 }
@@ -218,7 +224,7 @@ impl Work<'_> {
             ControlFlow::Continue(())
         })?;
         failed.map_or(Ok(()), Err)?;
-        storage.check_spelled()?;
+        storage.map_or(Ok(()), |storage| storage.check_spelled())?;
         Ok(WholeLog { start: log.start(), end: log.end(), epoch: log.epoch() })
     }
 
@@ -227,7 +233,7 @@ impl Work<'_> {
         let mut seen = self.remnants()?.reach;
         seen = seen.max(self.furthest()?.1);
         for header in self.index_headers()? {
-            seen = seen.max(Position(header.applied)).max(Position(header.target));
+            seen = seen.max(header.position);
         }
         if let Ok(objects) = self.objects(Access::Read) {
             seen = seen.max(objects.furthest_position());
@@ -240,7 +246,8 @@ impl Work<'_> {
             .ok_or_else(|| EngineError::Inconsistent { why: format!("a part of it names the impossible log position {}", seen.0) })
     }
 
-    /// Applies all valid batches to the object index, and seals containers.
+    /// Applies all valid batches to the object index, and seals containers. What blocks hold is found again by the
+    /// rebuild of the index.
     fn keep_remnants(&mut self, start: Position) -> Result<()> {
         let storage = self.containers(Access::Read)?;
         // Before it is opened for writing, which may write to it.
@@ -257,9 +264,11 @@ impl Work<'_> {
         let before = objects.as_ref().map_or(made, ObjectIndex::position);
         let furthest = self.furthest_applied(objects.as_ref().map_or(made, ObjectIndex::furthest_position))?;
         let mut unknown = 0u64;
-        let remnants = self.take_batches(&mut |position, _, batch| take_containers(&storage, position, batch, &mut unknown))?;
+        let remnants = self.take_batches(&mut |position, _, batch| take_containers(storage.as_deref(), position, batch, &mut unknown))?;
         let (aside, log_start) = (self.aside(), first_segment(&**self.ground, LOG)?.unwrap_or_default());
-        let closed = storage.close_damaged(self.epoch, log_start, &aside, true)?;
+        let epoch = self.epoch;
+        let close = |is_trial| storage.as_ref().map(|storage| storage.close_damaged(epoch, log_start, &aside, is_trial)).transpose();
+        let closed = close(true)?.unwrap_or_default();
         let is_repeated = self.tell_again(&[REPORT.to_owned()])?;
         self.tell(&remnants, &closed, before, furthest, unknown, is_repeated)?;
         if !self.dry_run {
@@ -272,7 +281,7 @@ impl Work<'_> {
         objects.persist()?;
         // The new log starts here: an older copy would bring back what was deleted since.
         objects.copy_objects()?;
-        storage.close_damaged(self.epoch, log_start, &aside, false)?;
+        close(false)?;
         Ok(())
     }
 
@@ -290,7 +299,7 @@ impl Work<'_> {
     /// Returns how far the log went, as far as its consumers know.
     fn furthest_applied(&self, objects: Position) -> Result<Position> {
         let headers = self.index_headers()?;
-        Ok(headers.iter().map(|header| Position(header.applied)).fold(objects, Position::max))
+        Ok(headers.iter().map(|header| header.applied).fold(objects, Position::max))
     }
 
     /// Reports what was found. `before`: how far the object index had applied the log. `furthest`: how far the log went
@@ -376,15 +385,19 @@ impl Work<'_> {
         Ok(replace_file(&**self.ground, UNUSED_KEPT, self.meaning.kept_text().as_bytes())?)
     }
 
-    pub(super) fn containers(&self, access: Access) -> Result<Arc<ContainerStore>> {
-        Ok(ContainerStore::open(
+    /// Returns the containers, if the store has any.
+    pub(super) fn containers(&self, access: Access) -> Result<Option<Arc<ContainerStore>>> {
+        if !self.descriptor.profile.has_containers() {
+            return Ok(None);
+        }
+        Ok(Some(ContainerStore::open(
             self.ground.clone(),
             CONTAINERS,
             &Ownership::all(u32::from(self.descriptor.container_partitions), self.epoch),
             storage_options(&self.descriptor, self.settings),
             access,
             Arc::new(Profile::default()),
-        )?)
+        )?))
     }
 }
 
@@ -409,13 +422,13 @@ fn dead(objects: &ObjectIndex, closed: &Closed) -> Result<Vec<Change>> {
 }
 
 /// Applies the container records of one batch. Counts the records of unknown kinds.
-fn take_containers(storage: &ContainerStore, position: Position, batch: &Batch, unknown: &mut u64) -> Result<()> {
+fn take_containers(storage: Option<&ContainerStore>, position: Position, batch: &Batch, unknown: &mut u64) -> Result<()> {
     for record in &batch.records {
         match record.partition.class {
-            PartitionClass::Container => match storage.replay(position, record) {
-                Ok(()) => {}
-                Err(StorageError::Record { .. }) => *unknown += 1,
-                Err(error) => return Err(error.into()),
+            PartitionClass::Container => match storage.map(|storage| storage.replay(position, record)) {
+                Some(Err(StorageError::Record { .. })) => *unknown += 1,
+                Some(Err(error)) => return Err(error.into()),
+                Some(Ok(())) | None => {}
             },
             PartitionClass::ObjectIndex => *unknown += u64::from(objects_of(record).is_none()),
             // Rebuilt from containers and objects.

@@ -13,15 +13,16 @@ mod overlay;
 
 use crate::lifecycle::copied;
 use crate::lifecycle::descriptor::{DESCRIPTOR, DESCRIPTOR_COPY, Descriptor};
-use crate::lifecycle::layout::{INDEX, LOCK, LOG, OBJECTS, OWNER, read_epoch, write_epoch};
+use crate::lifecycle::layout::{ARENA, INDEX, LOCK, LOG, OBJECTS, OWNER, arena_options, read_epoch, write_epoch};
 use crate::lost::rebuild;
 use crate::read::snapshot::nobody_reads;
 use crate::read::views::{OPENING_LIMIT, lock_views_within};
 use crate::{Change, Engine, EngineError, Mode, Result, Settings};
 use onefold_ground::{Access, Ground, GroundError, Holder, read_file, replace_file};
 use onefold_index::chunk::header;
-use onefold_index::{ChunkIndex, ChunkIndexOptions, IndexError, ObjectIndex, ObjectIndexOptions};
+use onefold_index::{ChunkIndex, ChunkIndexOptions, CountedIndex, IndexError, LinkedIndex, LinkedOptions, ObjectIndex, ObjectIndexOptions};
 use onefold_oplog::{Ownership, Position, Remnants};
+use onefold_storage::{ArenaStore, StorageError};
 use std::sync::Arc;
 
 pub(crate) use log::MARKER;
@@ -101,10 +102,6 @@ fn repair_parts(ground: &Arc<dyn Ground>, settings: &Settings, meaning: &dyn Mea
         looked => looked?,
     }
     let (descriptor, spelled) = look_at_descriptor(&**ground)?;
-    if !descriptor.profile.has_containers() {
-        let why = format!("a store of profile `{}` cannot be repaired by this version; nothing was changed", descriptor.profile);
-        return Err(EngineError::Invalid { what: "repair".into(), why });
-    }
     let mut work = Work {
         ground,
         settings,
@@ -123,7 +120,8 @@ fn repair_parts(ground: &Arc<dyn Ground>, settings: &Settings, meaning: &dyn Mea
     work.repair_descriptor(spelled)?;
     work.look_at_log()?;
     work.repair_owner()?;
-    work.repair_blocks()?;
+    work.repair_arena()?;
+    work.repair_objects()?;
     work.look_at_index()?;
     work.repair_log()?;
     if !dry_run {
@@ -152,7 +150,7 @@ struct Work<'a> {
     log: std::result::Result<WholeLog, String>,
     /// The remains of a log that is not complete.
     remnants: Option<Remnants>,
-    /// Greatest epoch and position in the headers of the containers.
+    /// Greatest epoch and position in the headers of the containers, or of the arena.
     furthest: Option<(u64, Position)>,
 }
 
@@ -162,6 +160,23 @@ struct WholeLog {
     start: Position,
     end: Position,
     epoch: u64,
+}
+
+/// How far a part of the store has come.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// The owner epoch.
+    epoch: u64,
+    /// All of it has the log up to here.
+    applied: Position,
+    /// Some of it has the log up to here.
+    position: Position,
+}
+
+impl Seen {
+    fn new(epoch: u64, applied: u64, target: u64) -> Seen {
+        Seen { epoch, applied: Position(applied), position: Position(applied.max(target)) }
+    }
 }
 
 /// Which file of the descriptor must be rewritten, and why.
@@ -291,18 +306,46 @@ impl Work<'_> {
         Ok(epoch)
     }
 
-    /// Returns the valid headers of the chunk index.
-    fn index_headers(&self) -> Result<Vec<header::Header>> {
+    /// Returns what the valid headers of the chunk index say.
+    fn index_headers(&self) -> Result<Vec<Seen>> {
+        let has_containers = self.descriptor.profile.has_containers();
+        let of_partition = |partition| format!("{INDEX}/{partition:04x}/header");
+        let paths: Vec<String> = match has_containers {
+            true => (0..self.descriptor.index_partitions).map(of_partition).collect(),
+            false => vec![format!("{INDEX}/header")],
+        };
         let mut headers = Vec::new();
-        for partition in 0..self.descriptor.index_partitions {
-            let bytes = match read_file(&**self.ground, &format!("{INDEX}/{partition:04x}/header"), 1 << 20) {
+        for path in paths {
+            let bytes = match read_file(&**self.ground, &path, 1 << 20) {
                 Ok(bytes) => bytes,
                 Err(error) if error.is_lasting() || matches!(error, GroundError::TooLong { .. }) => continue,
                 Err(error) => return Err(error.into()),
             };
-            headers.extend(bytes.chunks(header::SLOT_BYTES).filter_map(|slot| header::Header::decode(slot).ok()));
+            if has_containers {
+                let slots = bytes.chunks(header::SLOT_BYTES).filter_map(|slot| header::Header::decode(slot).ok());
+                headers.extend(slots.map(|header| Seen::new(header.epoch, header.applied, header.target)));
+            } else {
+                let slots = LinkedIndex::read_headers(&bytes).into_iter();
+                headers.extend(slots.map(|header| Seen::new(header.epoch, header.applied, header.target)));
+            }
         }
         Ok(headers)
+    }
+
+    /// Writes the header of the arena again, if it is damaged: the descriptor says what it has to say.
+    fn repair_arena(&mut self) -> Result<()> {
+        let Some(options) = arena_options(&self.descriptor, self.settings) else { return Ok(()) };
+        let why = match ArenaStore::owner(&**self.ground, ARENA, &options) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.is_damage() || matches!(&error, StorageError::Ground(ground) if ground.is_not_found()) => error.to_string(),
+            Err(error) => return Err(error.into()),
+        };
+        self.say(format!("the header of the arena is rewritten: {why}"));
+        if self.dry_run {
+            return Ok(());
+        }
+        self.set_aside(&format!("{ARENA}/header"))?;
+        Ok(ArenaStore::rebuild_header(&**self.ground, ARENA, &options, self.epoch)?)
     }
 
     /// Determines whether the chunk index must be rebuilt.
@@ -320,7 +363,7 @@ impl Work<'_> {
         }
         let why = match self.index() {
             Ok(index) => {
-                let damaged = index.verify()?;
+                let damaged = index.verify_while(&mut || true);
                 damaged
                     .first()
                     .map(|page| format!("{} of its pages are damaged; the first is {} page {}", damaged.len(), page.path, page.page))
@@ -348,10 +391,14 @@ impl Work<'_> {
         Ok(replace_file(&**self.ground, rebuild::MARKER, b"the chunk index is being rebuilt\n")?)
     }
 
-    fn index(&self) -> onefold_index::Result<ChunkIndex> {
+    fn index(&self) -> onefold_index::Result<Box<dyn CountedIndex>> {
         let digest_bytes = self.descriptor.fingerprint.digest_bytes();
+        if !self.descriptor.profile.has_containers() {
+            let index = LinkedIndex::open(self.ground, INDEX, self.epoch, digest_bytes, LinkedOptions::default(), Access::Read)?;
+            return Ok(Box::new(index));
+        }
         let ownership = Ownership::all(self.descriptor.index_partitions, self.epoch);
-        ChunkIndex::open(self.ground, INDEX, &ownership, digest_bytes, ChunkIndexOptions::default(), Access::Read)
+        Ok(Box::new(ChunkIndex::open(self.ground, INDEX, &ownership, digest_bytes, ChunkIndexOptions::default(), Access::Read)?))
     }
 
     fn objects(&self, access: Access) -> onefold_index::Result<ObjectIndex> {

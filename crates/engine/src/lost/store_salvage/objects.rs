@@ -12,7 +12,7 @@ use onefold_oplog::{Position, first_segment};
 impl Work<'_> {
     /// Rebuilds partitions whose files are damaged, or older than the log and their second copy. Also rewrites damaged
     /// second copies.
-    pub(super) fn repair_blocks(&mut self) -> Result<()> {
+    pub(super) fn repair_objects(&mut self) -> Result<()> {
         let first = first_segment(&**self.ground, LOG)?;
         for partition in 0..self.descriptor.object_partitions {
             // Without any segment, the second copy is the newest state that is left.
