@@ -73,6 +73,12 @@ pub enum StorageError {
         /// Whether its bytes are damaged. Otherwise it is another one.
         is_damage: bool,
     },
+    /// The file of an arena, which has all data of the store, is not there. Nothing was changed.
+    #[error("{path}, which has the data of the store, is missing")]
+    ArenaMissing {
+        /// The file, in a form for people.
+        path: String,
+    },
     /// A block is to be retired or freed that is in no state for it. Nothing was changed.
     #[error("{path}: block {block} cannot be freed: {why}")]
     BlockState {

@@ -87,7 +87,7 @@ impl Header {
         let refused = |why: String| StorageError::ArenaHeader { path: path(), why, is_damage: false };
         let bytes = match read_file(ground, &header_path(directory), HEADER_BYTES as u64) {
             Ok(bytes) => bytes,
-            Err(error @ GroundError::TooLong { .. }) => return Err(damaged(error.to_string())),
+            Err(error) if matches!(error, GroundError::TooLong { .. }) || error.is_not_found() => return Err(damaged(error.to_string())),
             // It may be a loose cable. The error says what happened.
             Err(error) => return Err(error.into()),
         };

@@ -107,7 +107,11 @@ impl ArenaStore {
         options.check()?;
         let takes = (access == Access::ReadWrite).then_some(epoch);
         Header::open(&*ground, directory, &options, takes)?;
-        let file = ground.open(&blocks_path(directory), access)?;
+        let path = blocks_path(directory);
+        let file = match ground.open(&path, access) {
+            Err(error) if error.is_not_found() => return Err(StorageError::ArenaMissing { path: ground.describe(&path) }),
+            file => file?,
+        };
         let block_bytes = options.block_bytes as usize;
         // Bytes behind the last whole block mean nothing: only whole blocks are ever asked for.
         let blocks = (file.len()? / block_bytes as u64).min(options.limit_blocks());

@@ -143,7 +143,13 @@ impl ChunkStore for ArenaStore {
             next = first_block(unit).checked_add(UNIT_BLOCKS);
         }
         for unit in 0..self.table.units()? {
-            if self.table.used(unit)? > 0 {
+            let is_used = match self.table.used(unit) {
+                Ok(used) => used > 0,
+                // It may have chunks.
+                Err(StorageError::Table { is_damage: true, .. }) => true,
+                Err(error) => return Err(error),
+            };
+            if is_used {
                 units.insert(container_of_unit(unit));
             }
         }

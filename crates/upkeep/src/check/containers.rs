@@ -51,9 +51,23 @@ impl Check<'_> {
         self.containers(&units, &mut suspects);
         for unit in suspects {
             let Looked { found, wrong, .. } = look_into(self.engine, unit, self.options.read_data, &mut ReadBuffer::default());
-            // The error says nothing about the stored data. Damage is in the report.
-            let found = found?;
-            let chunks = if found.damage.is_empty() { Vec::new() } else { self.engine.storage().chunks_of(unit)? };
+            let looked = found.and_then(|found| {
+                let chunks = if found.damage.is_empty() { Vec::new() } else { self.engine.storage().chunks_of(unit)? };
+                Ok((found, chunks))
+            });
+            let (found, chunks) = match looked {
+                Ok(looked) => looked,
+                // What the blocks have is not known.
+                Err(error) if error.is_damage() => {
+                    if self.knows_all_entries {
+                        self.report.add(ProblemKind::IndexPage, error.to_string());
+                        self.knows_all_entries = false;
+                    }
+                    continue;
+                }
+                // The error says nothing about the stored data.
+                Err(error) => return Err(error.into()),
+            };
             for damage in &found.damage {
                 self.report.add(ProblemKind::Container, damage.to_string());
                 let StorageError::BlockDamaged { block, .. } = damage else { continue };

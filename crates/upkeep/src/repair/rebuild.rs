@@ -14,7 +14,8 @@ const BATCH: usize = 1 << 18;
 
 /// Discards the chunk index and builds a new one: places from the catalogs of all containers or from the blocks, usage
 /// counts from all references. Returns what is damaged or lost, which is not in the new index. Errors: anything else
-/// cannot be read, because counts must never be too low. After an error or an interruption, rebuild again before the store opens.
+/// cannot be read, because counts must never be too low. After an error or an interruption, rebuild again before the
+/// store opens.
 pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command: &str, monitor: &dyn Monitor) -> Result<Vec<String>> {
     if !Descriptor::read_any(&*ground)?.profile.has_containers() {
         return rebuild_from_blocks(ground, settings, command, monitor);

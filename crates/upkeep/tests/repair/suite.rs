@@ -2,150 +2,20 @@
 
 #[path = "../repair/cases.rs"]
 mod cases;
+#[path = "../repair/common.rs"]
+mod common;
 #[path = "../damage/merging.rs"]
 mod merging;
 #[allow(dead_code, reason = "shared with the tests of damage")]
 #[path = "../damage/scene.rs"]
 mod scene;
 
-use onefold_engine::{Mode, Settings};
+use common::{Damage, content, files, is_known_lost, list, must_be_sound, repaired, run, sorted, write_volume_again};
+use onefold_engine::Mode;
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
-use onefold_upkeep::{CheckOptions, NoMonitor, Problem, ProblemKind, RepairOptions, RepairReport, UpkeepError, check, repair};
-use onefold_volume::{Volumes, VolumesOptions};
-use scene::{Look, Scene, VOLUME, look, open, settings};
-use std::collections::BTreeMap;
+use onefold_upkeep::{CheckOptions, NoMonitor, ProblemKind, check};
+use scene::{Scene, open};
 use std::io::ErrorKind;
-use std::sync::Arc;
-
-fn run(ground: &SimulatedGround, dry_run: bool) -> Result<RepairReport, UpkeepError> {
-    let options = RepairOptions { dry_run, may_lose: true, memory_bytes: 16 << 20 };
-    repair(Arc::new(ground.clone()), Settings { ..settings() }, options, "test", &NoMonitor)
-}
-
-/// All files and their bytes.
-fn content(ground: &SimulatedGround) -> BTreeMap<String, Vec<u8>> {
-    fn walk(ground: &SimulatedGround, directory: &str, files: &mut BTreeMap<String, Vec<u8>>) {
-        for entry in ground.list(directory).unwrap() {
-            let path = if directory.is_empty() { entry.name } else { format!("{directory}/{}", entry.name) };
-            if entry.is_directory {
-                walk(ground, &path, files);
-            } else if path != "lock" {
-                files.insert(path.clone(), onefold_ground::read_file(ground, &path, 1 << 30).unwrap());
-            }
-        }
-    }
-    let mut files = BTreeMap::new();
-    walk(ground, "", &mut files);
-    files
-}
-
-fn is_known_lost(problem: &Problem) -> bool {
-    matches!(problem.kind, ProblemKind::Quarantined | ProblemKind::Affected)
-}
-
-fn sorted(mut problems: Vec<Problem>) -> Vec<Problem> {
-    problems.sort_by(|one, other| one.what.cmp(&other.what));
-    problems
-}
-
-fn list(problems: &[Problem]) -> String {
-    problems
-        .iter()
-        .filter(|problem| problem.kind != ProblemKind::Affected)
-        .map(|problem| format!("\n  {:?} {}", problem.kind, problem.what))
-        .collect()
-}
-
-/// What must hold after a repair: nothing is wrong but what is known to be lost, and nothing that is read is wrong.
-fn must_be_sound(ground: &SimulatedGround, scene: &Scene, what: &str) -> Look {
-    let found = look(ground, Mode::ReadWrite, scene.states.last().unwrap());
-    assert!(found.refused.is_none(), "{what}: {:?}", found.refused);
-    assert!(found.report.problems.iter().all(is_known_lost), "{what}:{}", list(&found.report.problems));
-    assert!(found.agrees(scene.states.last().unwrap()), "{what}");
-    found.assert_named(what);
-    found
-}
-
-/// Writes the volume again, as its user would; then nothing of it is lost.
-fn write_volume_again(ground: &SimulatedGround, scene: &Scene, what: &str) {
-    let expected = &scene.states.last().unwrap().volume;
-    {
-        let engine = open(ground, Mode::ReadWrite).unwrap();
-        let volumes = Volumes::open(engine.clone(), VolumesOptions::default()).unwrap();
-        let volume = volumes.get(VOLUME).unwrap();
-        volume.write(0, expected).unwrap();
-        volume.flush().unwrap();
-        drop((volume, volumes));
-        onefold_upkeep::remove_unused(&engine, &NoMonitor, &|| true).unwrap();
-        engine.close().unwrap();
-    }
-    let found = must_be_sound(ground, scene, what);
-    assert!(found.volume.iter().all(|(_, bytes)| bytes.is_some()), "{what}");
-    assert!(!found.report.problems.iter().any(|problem| problem.what.contains(&format!("{VOLUME:?}"))), "{what}");
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Damage {
-    Flip(u64),
-    Zero(u64, u64),
-    Cut(u64),
-    Delete,
-}
-
-impl Damage {
-    fn apply(self, ground: &SimulatedGround, path: &str) {
-        match self {
-            Damage::Flip(at) => ground.corrupt(path, at, 0x20).unwrap(),
-            Damage::Zero(at, length) => {
-                ground.open(path, Access::ReadWrite).unwrap().write_at(at, &vec![0; length as usize]).unwrap();
-            }
-            Damage::Cut(length) => ground.open(path, Access::ReadWrite).unwrap().set_len(length).unwrap(),
-            Damage::Delete => ground.remove(path).unwrap(),
-        }
-    }
-}
-
-/// A dry run finds what the repair finds, where the repair rebuilds nothing that a dry run cannot keep in memory.
-fn must_say_the_same(would: &RepairReport, did: &RepairReport, what: &str) {
-    let is_rehearsed = !did.actions.iter().any(|action| action.starts_with("the chunk index"));
-    let actions = |report: &RepairReport| -> Vec<String> {
-        let done = |action: &String| action.replace("would be", "was").replace("were", "was").replace("could be removed", "may be removed");
-        report.actions.iter().map(done).collect()
-    };
-    if is_rehearsed {
-        assert_eq!(actions(would), actions(did), "{what}");
-        assert_eq!(sorted(would.check.problems.clone()), sorted(did.check.problems.clone()), "{what}");
-        assert_eq!(would.quarantined_chunks, did.quarantined_chunks, "{what}");
-        assert_eq!(would.restored_chunks, did.restored_chunks, "{what}");
-        assert_eq!(would.check.repaired, did.check.repaired, "{what}");
-    }
-    assert_eq!(would.actions.is_empty(), did.actions.is_empty(), "{what}: {:?} {:?}", would.actions, did.actions);
-}
-
-/// Repairs a damaged copy in every way that must do the same.
-fn repaired(scene: &Scene, damage: &[(&str, Damage)]) -> Look {
-    let what = format!("{damage:?}");
-    let ground = scene.copy();
-    damage.iter().for_each(|(path, damage)| damage.apply(&ground, path));
-    let before = content(&ground);
-    let would = run(&ground, true).unwrap_or_else(|error| panic!("{what}: dry run: {error}"));
-    assert!(content(&ground) == before, "{what}: a dry run changed something");
-    let did = run(&ground, false).unwrap_or_else(|error| panic!("{what}: {error}"));
-    must_say_the_same(&would, &did, &what);
-    assert!(did.check.problems.iter().all(is_known_lost), "{what}: {:?}{}", did.actions, list(&did.check.problems));
-    let found = must_be_sound(&ground, scene, &what);
-    let again = run(&ground, false).unwrap();
-    assert_eq!(again.actions, Vec::<String>::new(), "{what}: the second time");
-    assert_eq!(sorted(again.check.problems), sorted(did.check.problems), "{what}");
-    write_volume_again(&ground, scene, &what);
-    found
-}
-
-fn files(scene: &Scene, wanted: impl Fn(&str) -> bool) -> Vec<String> {
-    let files: Vec<String> = scene.files().into_iter().filter(|path| wanted(path)).collect();
-    assert!(!files.is_empty());
-    files
-}
 
 /// The files in which the index has chunks.
 fn of_index(scene: &Scene) -> Vec<String> {

@@ -22,7 +22,7 @@ use onefold_ground::{Access, Ground, GroundError, Holder, read_file, replace_fil
 use onefold_index::chunk::header;
 use onefold_index::{ChunkIndex, ChunkIndexOptions, CountedIndex, IndexError, LinkedIndex, LinkedOptions, ObjectIndex, ObjectIndexOptions};
 use onefold_oplog::{Ownership, Position, Remnants};
-use onefold_storage::{ArenaStore, StorageError};
+use onefold_storage::ArenaStore;
 use std::sync::Arc;
 
 pub(crate) use log::MARKER;
@@ -337,7 +337,7 @@ impl Work<'_> {
         let Some(options) = arena_options(&self.descriptor, self.settings) else { return Ok(()) };
         let why = match ArenaStore::owner(&**self.ground, ARENA, &options) {
             Ok(_) => return Ok(()),
-            Err(error) if error.is_damage() || matches!(&error, StorageError::Ground(ground) if ground.is_not_found()) => error.to_string(),
+            Err(error) if error.is_damage() => error.to_string(),
             Err(error) => return Err(error.into()),
         };
         self.say(format!("the header of the arena is rewritten: {why}"));

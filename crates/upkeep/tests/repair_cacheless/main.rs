@@ -1,0 +1,296 @@
+//! Repair, as in `repair`, of stores whose chunks are blocks: what the blocks hold is named again by what refers to it
+//! (M1.2 to M1.5). The same after a crash at any sync of a repair, and on a full disk.
+
+#[path = "../repair/common.rs"]
+mod common;
+#[path = "../damage/merging.rs"]
+mod merging;
+#[allow(dead_code, reason = "shared with the tests of damage")]
+#[path = "../damage/scene.rs"]
+mod scene;
+
+use common::{Damage, content, files, list, must_be_sound, repaired, run, write_volume_again};
+use onefold_engine::{Mode, StoreProfile};
+use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
+use onefold_storage::block_of_address;
+use onefold_upkeep::{CheckOptions, NoMonitor, ProblemKind, PruneOptions, check, prune, rebuild_chunk_index};
+use scene::{Scene, open, settings};
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::sync::Arc;
+
+const PROFILE: StoreProfile = StoreProfile::Cacheless;
+
+const BLOCKS: &str = "arena/blocks";
+const BLOCK_BYTES: u64 = 4096;
+
+/// The blocks that have a chunk, and how many bytes of each are of the chunk.
+fn used_blocks(ground: &SimulatedGround) -> BTreeMap<u64, u64> {
+    let engine = open(&ground.snapshot(CrashPolicy::KeepAll), Mode::ReadOnly).unwrap();
+    let storage = engine.storage();
+    let chunks = storage.units().unwrap().iter().flat_map(|unit| storage.chunks_of(unit).unwrap()).collect::<Vec<_>>();
+    chunks.iter().map(|(address, slot)| (block_of_address(*address).unwrap(), u64::from(slot.length_bytes))).collect()
+}
+
+#[test]
+fn a_store_without_damage_is_left_as_it_is() {
+    assert!(repaired(&Scene::new(), &[]).report.is_clean());
+}
+
+#[test]
+fn a_damaged_block_costs_its_chunk_and_nothing_else() {
+    let scene = Scene::new();
+    let used: Vec<(u64, u64)> = used_blocks(&scene.ground).into_iter().collect();
+    for (turn, (block, length)) in used.iter().enumerate().step_by(4) {
+        let damage = match turn % 3 {
+            0 => Damage::Flip(block * BLOCK_BYTES + turn as u64 * 1009 % length),
+            _ => Damage::Zero(block * BLOCK_BYTES, BLOCK_BYTES),
+        };
+        let problems = repaired(&scene, &[(BLOCKS, damage)]).report.problems;
+        let lost = problems.iter().filter(|problem| problem.kind == ProblemKind::Quarantined).count();
+        assert!(lost <= 1, "{damage:?}:{}", list(&problems));
+    }
+}
+
+#[test]
+fn m1_5_a_damaged_index_is_made_anew_from_blocks_and_references_and_nothing_is_lost() {
+    let scene = Scene::new();
+    let all = files(&scene, |path| path.starts_with("index/"));
+    let pages = |path: &&String| path.contains("/slots-") || path.ends_with("/blocks") || path.ends_with("/units");
+    let mut cases: Vec<Vec<(&str, Damage)>> = vec![all.iter().map(|path| (path.as_str(), Damage::Delete)).collect()];
+    for path in all.iter().filter(pages) {
+        let last = scene.length(path) - BLOCK_BYTES;
+        cases.extend(
+            [Damage::Flip(50), Damage::Zero(last, BLOCK_BYTES), Damage::Cut(last), Damage::Delete]
+                .map(|damage| vec![(path.as_str(), damage)]),
+        );
+    }
+    cases.push(all.iter().filter(pages).map(|path| (path.as_str(), Damage::Flip(100))).collect());
+    cases.push(vec![("index/header", Damage::Zero(0, 2 * BLOCK_BYTES))]);
+    cases.push(vec![("index/header", Damage::Delete)]);
+    cases.push(vec![("index/journal", Damage::Delete)]);
+    for case in cases {
+        assert!(repaired(&scene, &case).report.is_clean(), "{case:?}");
+    }
+}
+
+#[test]
+fn a_damaged_header_of_the_arena_is_written_anew_and_nothing_is_lost() {
+    let scene = Scene::new();
+    for damage in [Damage::Flip(3), Damage::Flip(20), Damage::Cut(10), Damage::Zero(0, 40), Damage::Delete] {
+        assert!(repaired(&scene, &[("arena/header", damage)]).report.is_clean(), "{damage:?}");
+    }
+}
+
+#[test]
+fn a_file_of_blocks_that_is_cut_or_gone_costs_what_was_in_it() {
+    let scene = Scene::new();
+    let used: Vec<u64> = used_blocks(&scene.ground).into_keys().collect();
+    let middle = used[used.len() / 2] * BLOCK_BYTES;
+    for damage in [Damage::Cut(middle), Damage::Cut(middle + 77), Damage::Cut(0)] {
+        let problems = repaired(&scene, &[(BLOCKS, damage)]).report.problems;
+        assert!(problems.iter().any(|problem| problem.kind == ProblemKind::Quarantined), "{damage:?}:{}", list(&problems));
+    }
+}
+
+#[test]
+fn a_file_of_blocks_that_is_gone_is_for_people_to_look_for() {
+    let scene = Scene::new();
+    for is_found_again in [true, false] {
+        let ground = scene.copy();
+        Damage::Delete.apply(&ground, BLOCKS);
+        for dry_run in [true, false] {
+            let error = run(&ground, dry_run).unwrap_err().to_string();
+            assert!(error.contains(BLOCKS), "{error}");
+        }
+        // An empty file says that there is nothing to look for.
+        let file = ground.create(BLOCKS).unwrap();
+        if is_found_again {
+            file.write_at(0, &scene.bytes(BLOCKS)).unwrap();
+        }
+        file.sync().unwrap();
+        ground.sync_directory("arena").unwrap();
+        run(&ground, false).unwrap();
+        assert_eq!(must_be_sound(&ground, &scene, "gone").report.is_clean(), is_found_again);
+    }
+}
+
+fn zero_block(ground: &SimulatedGround, block: u64) {
+    Damage::Zero(block * BLOCK_BYTES, BLOCK_BYTES).apply(ground, BLOCKS);
+}
+
+#[test]
+fn m1_5_a_chunk_that_was_lost_and_stored_again_elsewhere_is_found_without_the_index() {
+    let scene = Scene::new();
+    let index = files(&scene, |path| path.starts_with("index/"));
+    let mut moved = 0;
+    for (block, _) in used_blocks(&scene.ground).into_iter().step_by(7) {
+        let ground = scene.copy();
+        zero_block(&ground, block);
+        let lost = run(&ground, false).unwrap().quarantined_chunks;
+        write_volume_again(&ground, &scene, &format!("block {block}"));
+        let left = must_be_sound(&ground, &scene, "written again").report.quarantined_chunks;
+        moved += lost - left;
+        let places = used_blocks(&ground);
+        index.iter().for_each(|path| ground.remove(path).unwrap());
+        run(&ground, false).unwrap();
+        let found = must_be_sound(&ground, &scene, &format!("block {block}, without an index"));
+        assert_eq!(found.report.quarantined_chunks, left, "block {block}:{}", list(&found.report.problems));
+        // What nothing refers to is not found again.
+        let is_known = |(place, length)| places.get(place) == Some(length);
+        assert!(left > 0 || used_blocks(&ground).iter().all(is_known), "block {block}");
+    }
+    assert!(moved > 3, "{moved}");
+}
+
+#[test]
+fn a_chunk_that_is_lost_with_the_index_keeps_its_count_and_serves_all_when_it_is_written_again() {
+    let scene = Scene::new();
+    let index = files(&scene, |path| path.starts_with("index/"));
+    let mut served = 0;
+    for (block, _) in used_blocks(&scene.ground).into_iter().step_by(11) {
+        let ground = scene.copy();
+        zero_block(&ground, block);
+        index.iter().for_each(|path| ground.remove(path).unwrap());
+        let did = run(&ground, false).unwrap();
+        let before = must_be_sound(&ground, &scene, "lost").report.quarantined_chunks;
+        write_volume_again(&ground, &scene, &format!("block {block}"));
+        let after = must_be_sound(&ground, &scene, "served").report.quarantined_chunks;
+        served += before - after;
+        // And a removal takes none of it.
+        let engine = open(&ground, Mode::ReadWrite).unwrap();
+        prune(&engine, PruneOptions::default(), &NoMonitor, &|| true).unwrap();
+        engine.close().unwrap();
+        drop(engine);
+        let left = must_be_sound(&ground, &scene, "pruned").report.quarantined_chunks;
+        assert_eq!(left, after, "block {block}: {:?}", did.actions);
+    }
+    assert!(served > 1, "{served}");
+}
+
+#[test]
+fn what_can_be_read_again_is_restored() {
+    let scene = Scene::new();
+    let used: Vec<u64> = used_blocks(&scene.ground).into_keys().collect();
+    let whole = scene.bytes(BLOCKS);
+    for lost in used.chunks(used.len() / 5) {
+        let ground = scene.copy();
+        lost.iter().for_each(|block| zero_block(&ground, *block));
+        assert!(run(&ground, false).unwrap().quarantined_chunks > 0);
+        must_be_sound(&ground, &scene, "lost");
+        let file = ground.open(BLOCKS, onefold_ground::Access::ReadWrite).unwrap();
+        for block in lost {
+            let at = (block * BLOCK_BYTES) as usize;
+            file.write_at(at as u64, &whole[at..whole.len().min(at + BLOCK_BYTES as usize)]).unwrap();
+        }
+        file.sync().unwrap();
+        let did = run(&ground, false).unwrap();
+        assert!(did.check.is_clean(), "{:?}{}", did.actions, list(&did.check.problems));
+        assert!(must_be_sound(&ground, &scene, "restored").report.is_clean());
+        let engine = open(&ground, Mode::ReadOnly).unwrap();
+        assert!(check(&engine, CheckOptions { read_data: true, ..CheckOptions::default() }, &NoMonitor).unwrap().is_clean());
+    }
+}
+
+#[test]
+fn an_index_that_is_made_anew_without_need_says_the_same() {
+    let scene = Scene::new();
+    let ground = scene.copy();
+    let before = used_blocks(&ground);
+    let problems = rebuild_chunk_index(Arc::new(ground.clone()), settings(), "test", &NoMonitor).unwrap();
+    assert!(problems.is_empty(), "{problems:?}");
+    assert!(must_be_sound(&ground, &scene, "rebuilt").report.is_clean());
+    assert_eq!(used_blocks(&ground), before);
+    assert!(!content(&ground).keys().any(|path| path.starts_with("index/new/")));
+}
+
+/// A page of the index, blocks, the header of the arena.
+fn much_damage(scene: &Scene) -> Vec<(String, Damage)> {
+    let used: Vec<u64> = used_blocks(&scene.ground).into_keys().collect();
+    let slots = files(scene, |path| path.contains("/slots-")).swap_remove(0);
+    vec![
+        (slots, Damage::Flip(60)),
+        ("index/blocks".into(), Damage::Zero(0, BLOCK_BYTES)),
+        (BLOCKS.into(), Damage::Zero(used[used.len() / 3] * BLOCK_BYTES, BLOCK_BYTES)),
+        (BLOCKS.into(), Damage::Flip(used[used.len() / 2] * BLOCK_BYTES)),
+        ("arena/header".into(), Damage::Flip(12)),
+    ]
+}
+
+/// What is damaged in one run: with the index or without it.
+fn damaged(scene: &Scene, all: &[(String, Damage)], with_index: bool) -> SimulatedGround {
+    let ground = scene.copy();
+    all.iter().skip(if with_index { 0 } else { 2 }).for_each(|(path, damage)| damage.apply(&ground, path));
+    ground
+}
+
+#[test]
+fn a_repair_that_crashes_at_any_sync_is_ended_by_the_next() {
+    let scene = Scene::new();
+    let all = much_damage(&scene);
+    for with_index in [false, true] {
+        let ground = damaged(&scene, &all, with_index);
+        let start = ground.syncs();
+        run(&ground, false).unwrap();
+        let expected = must_be_sound(&ground, &scene, "lost").report.quarantined_chunks;
+        assert!(expected > 0);
+        let syncs = ground.syncs() - start;
+        assert!(syncs > 10, "{syncs}");
+        for crash in 0..syncs {
+            for policy in [CrashPolicy::DropAll, CrashPolicy::Random { seed: crash }, CrashPolicy::KeepAll] {
+                let what = format!("crash at sync {crash} of {syncs}, {policy:?}, index damaged too: {with_index}");
+                let ground = damaged(&scene, &all, with_index);
+                ground.crash_after_syncs(crash);
+                let _ = run(&ground, false);
+                let ground = ground.restart(policy);
+                run(&ground, false).unwrap_or_else(|error| panic!("{what}: {error}"));
+                let found = must_be_sound(&ground, &scene, &what);
+                assert_eq!(found.report.quarantined_chunks, expected, "{what}:{}", list(&found.report.problems));
+            }
+        }
+    }
+}
+
+#[test]
+fn m1_5_a_rebuild_that_crashes_leaves_the_old_index_or_the_new_one() {
+    let scene = Scene::new();
+    let rebuild = |ground: &SimulatedGround| rebuild_chunk_index(Arc::new(ground.clone()), settings(), "test", &NoMonitor);
+    let ground = scene.copy();
+    let start = ground.syncs();
+    rebuild(&ground).unwrap();
+    let syncs = ground.syncs() - start;
+    for crash in 0..syncs {
+        for policy in [CrashPolicy::DropAll, CrashPolicy::Random { seed: crash }, CrashPolicy::KeepAll] {
+            let what = format!("crash at sync {crash} of {syncs}, {policy:?}");
+            let ground = scene.copy();
+            ground.crash_after_syncs(crash);
+            let _ = rebuild(&ground);
+            let ground = ground.restart(policy);
+            // The store opens as it is, or says that a rebuild must be ended.
+            if let Err(error) = open(&ground.snapshot(CrashPolicy::KeepAll), Mode::ReadWrite) {
+                assert!(error.to_string().contains("rebuil"), "{what}: {error}");
+                rebuild(&ground).unwrap_or_else(|error| panic!("{what}: {error}"));
+            }
+            assert!(must_be_sound(&ground, &scene, &what).report.is_clean(), "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_repair_that_meets_errors_or_a_full_disk_is_ended_by_the_next() {
+    let scene = Scene::new();
+    let all = much_damage(&scene);
+    for seed in 0..60 {
+        let ground = damaged(&scene, &all, true);
+        if seed % 2 == 0 {
+            ground.set_capacity(ground.used_bytes() + seed * 3000);
+        } else {
+            ground.fail_operation(seed * 7, ErrorKind::Other);
+        }
+        let _ = run(&ground, false);
+        ground.set_capacity(u64::MAX);
+        let ground = ground.restart(CrashPolicy::KeepAll);
+        run(&ground, false).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        must_be_sound(&ground, &scene, &format!("seed {seed}"));
+    }
+}
