@@ -11,10 +11,11 @@ mod scene;
 
 use common::{Damage, content, files, list, must_be_sound, repaired, run, write_volume_again};
 use onefold_engine::{Mode, StoreProfile};
-use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
-use onefold_storage::block_of_address;
+use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
+use onefold_storage::{ChunkKind, Slot, block_of_address};
 use onefold_upkeep::{CheckOptions, NoMonitor, ProblemKind, PruneOptions, check, prune, rebuild_chunk_index};
-use scene::{Scene, open, settings};
+use onefold_volume::{Volumes, VolumesOptions};
+use scene::{Scene, VOLUME_BYTES, noise, open, settings};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -169,6 +170,48 @@ fn a_chunk_that_is_lost_with_the_index_keeps_its_count_and_serves_all_when_it_is
 }
 
 #[test]
+fn what_lost_metadata_may_need_is_kept_though_the_index_is_lost_too() {
+    let scene = Scene::new();
+    let index = files(&scene, |path| path.starts_with("index/"));
+    let whole = scene.bytes(BLOCKS);
+    let metadata: Vec<u64> = {
+        let engine = open(&scene.copy(), Mode::ReadOnly).unwrap();
+        let storage = engine.storage();
+        let chunks = storage.units().unwrap().iter().flat_map(|unit| storage.chunks_of(unit).unwrap()).collect::<Vec<_>>();
+        let is_metadata = |(address, slot): (_, Slot)| (slot.kind != ChunkKind::Data).then(|| block_of_address(address).unwrap());
+        chunks.into_iter().filter_map(is_metadata).collect()
+    };
+    assert!(metadata.len() > 4);
+    for block in metadata {
+        let ground = scene.copy();
+        zero_block(&ground, block);
+        index.iter().for_each(|path| ground.remove(path).unwrap());
+        run(&ground, false).unwrap();
+        must_be_sound(&ground, &scene, "lost");
+        // Much is written, and what is not needed goes.
+        {
+            let engine = open(&ground, Mode::ReadWrite).unwrap();
+            let volumes = Volumes::open(engine.clone(), VolumesOptions::default()).unwrap();
+            let volume = volumes.create("other", VOLUME_BYTES, 64 << 10, None).unwrap();
+            volume.write(0, &noise(block + 1000, VOLUME_BYTES as usize)).unwrap();
+            volume.flush().unwrap();
+            drop((volume, volumes));
+            prune(&engine, PruneOptions::default(), &NoMonitor, &|| true).unwrap();
+            engine.close().unwrap();
+        }
+        // The device can be read again.
+        let file = ground.open(BLOCKS, Access::ReadWrite).unwrap();
+        let at = (block * BLOCK_BYTES) as usize;
+        file.write_at(at as u64, &whole[at..][..BLOCK_BYTES as usize]).unwrap();
+        file.sync().unwrap();
+        rebuild_chunk_index(Arc::new(ground.clone()), settings(), "test", &NoMonitor).unwrap();
+        run(&ground, false).unwrap();
+        let found = must_be_sound(&ground, &scene, &format!("block {block}"));
+        assert!(found.report.is_clean(), "block {block}:{}", list(&found.report.problems));
+    }
+}
+
+#[test]
 fn what_can_be_read_again_is_restored() {
     let scene = Scene::new();
     let used: Vec<u64> = used_blocks(&scene.ground).into_keys().collect();
@@ -178,7 +221,7 @@ fn what_can_be_read_again_is_restored() {
         lost.iter().for_each(|block| zero_block(&ground, *block));
         assert!(run(&ground, false).unwrap().quarantined_chunks > 0);
         must_be_sound(&ground, &scene, "lost");
-        let file = ground.open(BLOCKS, onefold_ground::Access::ReadWrite).unwrap();
+        let file = ground.open(BLOCKS, Access::ReadWrite).unwrap();
         for block in lost {
             let at = (block * BLOCK_BYTES) as usize;
             file.write_at(at as u64, &whole[at..whole.len().min(at + BLOCK_BYTES as usize)]).unwrap();

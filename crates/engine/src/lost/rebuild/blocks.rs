@@ -7,7 +7,9 @@
 //! 2. What references lead to, each with its count.
 //! 3. Chunks that are not where references say: they were lost once, and stored again elsewhere. All blocks without a
 //!    chunk are searched for them.
-//! 4. Chunks that are nowhere. They keep their counts, so that the next write of the same bytes serves all who refer to
+//! 4. If metadata is lost, whatever else is in a block, under the name that its bytes have as a whole block of data. It
+//!    may be what the metadata needs, and the metadata may come back.
+//! 5. Chunks that are nowhere. They keep their counts, so that the next write of the same bytes serves all who refer to
 //!    them, and stays as long as one of them does. A lost chunk keeps the block that its reference names, if no other
 //!    chunk is there: nothing is destroyed that may come back.
 //!
@@ -45,7 +47,7 @@ const COUNTED_TOGETHER: usize = 1 << 15;
 /// The most lost chunks that are searched for in other blocks, and whose own blocks are kept.
 const MOST_LOST: usize = 1 << 16;
 
-/// A store of blocks whose index is made anew.
+/// A store of blocks whose index is rebuilt.
 #[derive(Debug)]
 pub struct BlockRebuild {
     engine: Arc<Engine>,
@@ -59,6 +61,8 @@ pub struct BlockRebuild {
     counts: HashMap<Fingerprint, i64>,
     /// Chunks that are not at the address of the first reference to them, and their counts.
     lost: HashMap<Fingerprint, (Step, i64)>,
+    /// Whether one of those that are nowhere is metadata.
+    has_lost_metadata: bool,
     /// Metadata chunks whose references cannot be read.
     unreadable: Vec<Fingerprint>,
     /// Where the next lost chunk goes that cannot have its own block.
@@ -82,6 +86,7 @@ impl BlockRebuild {
             found: Recounted::default(),
             counts: HashMap::new(),
             lost: HashMap::new(),
+            has_lost_metadata: false,
             unreadable: Vec::new(),
             spare,
             problems: Vec::new(),
@@ -180,7 +185,7 @@ impl BlockRebuild {
         let kind = step.kind().unwrap_or(ChunkKind::Data);
         let is_new = match self.entry(&name)? {
             Some(entry) => entry.count == 0,
-            None => match self.arena.length_at(step.address, &name, kind)? {
+            None => match self.length_at(step, kind)? {
                 Some(length_bytes) => {
                     let block = block_of_address(step.address).expect("a chunk was found there");
                     self.insert(&[(name, block, kind, length_bytes)])?;
@@ -201,6 +206,51 @@ impl BlockRebuild {
             self.hand_over()?;
         }
         Ok(is_new && kind != ChunkKind::Data)
+    }
+
+    /// Returns the length of a chunk if it is where a reference says, and no other chunk with references is there.
+    fn length_at(&mut self, step: &Step, kind: ChunkKind) -> Result<Option<u32>> {
+        let found = self.arena.length_at(step.address, &step.fingerprint, kind)?;
+        let (Some(length_bytes), Some(block)) = (found, block_of_address(step.address)) else { return Ok(None) };
+        if let Some(other) = self.arena.name_in(block)? {
+            // An earlier rebuild kept the bytes under another name (`keep_unknown`).
+            if self.counts.contains_key(&other) || self.entry(&other)?.is_none_or(|entry| entry.count > 0) {
+                return Ok(None);
+            }
+            self.apply(ChunkBatch { removals: &[other], ..ChunkBatch::default() })?;
+        }
+        Ok(Some(length_bytes))
+    }
+
+    /// Keeps what is in blocks without a chunk if lost metadata may need it. Call when all chunks were searched for.
+    fn keep_unknown(&mut self) -> Result<()> {
+        if !self.has_lost_metadata && self.unreadable.is_empty() {
+            return Ok(());
+        }
+        let (arena, mut kept, mut failed) = (self.arena.clone(), 0, None);
+        arena.each_nameless(&mut |address, bytes| {
+            let is_kept = self.keep_block(address, bytes);
+            match is_kept {
+                Ok(is_kept) => kept += u64::from(is_kept),
+                Err(error) => failed = Some(error),
+            }
+            failed.is_none()
+        })?;
+        if kept > 0 {
+            self.problems.push(format!("{kept} blocks that nothing refers to are kept: lost metadata may need them"));
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn keep_block(&mut self, address: Address, bytes: &[u8]) -> Result<bool> {
+        let Some(block) = block_of_address(address) else { return Ok(false) };
+        let Some(whole) = self.arena.possible_names(bytes).next() else { return Ok(false) };
+        // Another block has the same bytes.
+        if self.entry(&whole.name)?.is_some() {
+            return Ok(false);
+        }
+        self.insert(&[(whole.name, block, ChunkKind::Data, whole.length_bytes)])?;
+        Ok(true)
     }
 
     /// Searches all blocks without a chunk for chunks that were not where references say. Call when everything was
@@ -254,6 +304,7 @@ impl BlockRebuild {
         self.hand_over()?;
         let lost = std::mem::take(&mut self.lost);
         lost.into_values().try_for_each(|(step, count)| self.lose(&step, count))?;
+        self.keep_unknown()?;
         let nowhere: Vec<_> = self.unreadable.iter().map(|name| (*name, 0)).collect();
         self.apply(ChunkBatch { places: &nowhere, ..ChunkBatch::default() })?;
         let engine = &self.engine;
@@ -275,6 +326,7 @@ impl BlockRebuild {
     /// Notes a chunk that is nowhere. It has references, so the index keeps it.
     fn lose(&mut self, step: &Step, count: i64) -> Result<()> {
         let name = step.fingerprint;
+        self.has_lost_metadata |= step.kind() != Some(ChunkKind::Data);
         self.problems.push(format!("chunk {name} is not at {}, and in no other block", step.address));
         let mut block = block_of_address(step.address);
         if block.map(|block| self.arena.name_in(block)).transpose()?.flatten().is_some() {
