@@ -98,7 +98,7 @@ bench-servers: ## Backups over a connection, other servers beside ours, then man
 	"$${CARGO_TARGET_DIR:-target}"/release/onefold-bench servers --size $(BENCH_BYTES) --runs $(SERVERS_RUNS) --delay $(SERVERS_DELAY) --programs "$${CARGO_TARGET_DIR:-target}"/peers/bin --out "$${CARGO_TARGET_DIR:-target}"/servers
 	"$${CARGO_TARGET_DIR:-target}"/release/onefold-bench servers --many $(SERVERS_CLIENTS) --out "$${CARGO_TARGET_DIR:-target}"/many
 
-bench-files: ## A mounted filesystem beside the disk's own and a passthrough (bindfs), as root: E1.1 to E1.4, trees of many files
+bench-files: ## A mounted filesystem beside the disk's own and a passthrough (bindfs), as root: E1.1 to E1.5, trees of many files
 	$(CARGO) build --release --bin onefold --bin onefold-bench
 	"$${CARGO_TARGET_DIR:-target}"/release/onefold bench run bench/papers/e1-*.toml --size $(FILES_SIZE) --repetitions $(FILES_RUNS) --directory $(FILES_DIR) --out "$${CARGO_TARGET_DIR:-target}"/bench-files.json
 	"$${CARGO_TARGET_DIR:-target}"/release/onefold bench report "$${CARGO_TARGET_DIR:-target}"/bench-files.json --quiet --out "$${CARGO_TARGET_DIR:-target}"/bench-files.html

@@ -1,5 +1,5 @@
 //! A mounted filesystem beside the disk's own and beside a FUSE passthrough (bindfs) of it, on the same disk: trees of
-//! many small files, and what `find` and `git` make of them. Large files are experiments: E1.1 to E1.4 in `papers`.
+//! many small files, and what `find` and `git` make of them. Large files are experiments: E1.1 to E1.5 in `papers`.
 
 use crate::Options;
 use crate::process::run;

@@ -5,7 +5,7 @@ use crate::sight::Sight;
 use crate::steps::STEPS;
 use crate::world::Profile;
 use onefold_chunking::{Kind, Sizes};
-use onefold_engine::{CachePolicy, Descriptor, Settings, StoreProfile};
+use onefold_engine::{CachePolicy, Descriptor, Dia, Settings, StoreProfile, Tag};
 use onefold_storage::Compression;
 use onefold_volume::VolumesOptions;
 
@@ -50,10 +50,14 @@ pub const SAMPLED: Profile = Profile {
     ..EXACT
 };
 
-/// Profile `cacheless`. The limits of memory are as small as for the others.
+/// Profile `cacheless`, with all layouts of its index. The limits of memory are as small as for the others.
 pub const CACHELESS: Profile = Profile {
     name: "cacheless",
-    descriptor: |seed| small_descriptor(seed).of_blocks(4096),
+    descriptor: |seed| Descriptor {
+        index_tag: [Tag::Status, Tag::Big][seed as usize % 2],
+        index_area: [Dia::Large, Dia::Large, Dia::Slim][seed as usize % 3],
+        ..small_descriptor(seed).of_blocks(4096)
+    },
     settings: |seed| Settings { parity_group: 0, ..small_settings(seed) },
     meets: &[Sight::Sweep, Sight::Growth, Sight::Segment, Sight::Trim, Sight::LayerUnderWay, Sight::NewerNames, Sight::RemovedFile],
     ..EXACT

@@ -55,8 +55,8 @@ pub use lost::rebuild::blocks::BlockRebuild;
 pub use lost::scrubbing::ScrubListing;
 pub use lost::store_salvage::{Meaning, SalvageOptions, Salvaged, salvage};
 pub use lost::{LostChunk, Readable};
-pub use onefold_index::Change;
 pub use onefold_index::sampled::HooksStatistics;
+pub use onefold_index::{Change, Dia, Tag};
 pub use onefold_storage::{
     Address, CachePolicy, CompressedFrame, ContainerId, FrameError, MergeStatistics, Origin, ParityStatistics, Repair,
 };

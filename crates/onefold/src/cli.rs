@@ -272,9 +272,35 @@ pub struct Init {
     /// The same for volumes alone: a random read reads and decompresses this much [default: --frame-size, else 64KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub volume_frame_size: Option<u64>,
+    /// Bits of a fingerprint in a record of the hash table, with `--profile cacheless`: 4, or with `big` 36. Fewer wrong
+    /// records are read, and the table is larger [default: status]
+    #[arg(long, value_enum)]
+    pub index_tag: Option<TagName>,
+    /// Where fingerprints and counts are, with `--profile cacheless`: in the order of the blocks, or with `slim` in the
+    /// hash table [default: large]
+    #[arg(long, value_enum)]
+    pub index_area: Option<AreaName>,
     /// How facts are printed.
     #[command(flatten)]
     pub format: Format,
+}
+
+/// Tags of the index of a store of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TagName {
+    /// 52 bytes for each block
+    Status,
+    /// 56 bytes for each block
+    Big,
+}
+
+/// Areas of the index of a store of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AreaName {
+    /// Reading needs no hash table
+    Large,
+    /// A duplicate needs no area
+    Slim,
 }
 
 /// Profiles that a store can have.

@@ -111,7 +111,12 @@ fn a_damaged_block_is_named_and_the_rest_comes_back() {
 
 #[test]
 fn m1_5_the_index_is_made_anew_from_the_blocks() {
-    let scene = scene(&[]);
+    for layout in [&[][..], &["--index-tag", "big", "--index-area", "slim"]] {
+        rebuilds(&scene(layout));
+    }
+}
+
+fn rebuilds(scene: &Scene) {
     let source = scene.path("source");
     fs::create_dir(&source).unwrap();
     for number in 0..4 {
@@ -153,9 +158,13 @@ fn choices_that_blocks_cannot_have_are_refused() {
         (&["--chunk-size", "5000"], "a power of two from 4KiB to 64KiB"),
         (&["--chunk-size", "128KiB"], "a power of two from 4KiB to 64KiB"),
         (&["--capacity", "1TiB"], "capacity"),
+        (&["--index-area", "small"], "possible values: large, slim"),
     ] {
         let run = scene.run([&["init", "refused", "--profile", "cacheless"], options].concat());
         run.ends_with(2).says(&[what]);
         assert!(!scene.path("refused").exists());
+    }
+    for (option, value) in [("--index-tag", "big"), ("--index-area", "slim")] {
+        scene.run(["init", "refused", option, value]).ends_with(2).says(&[option, "only profile `cacheless`"]);
     }
 }

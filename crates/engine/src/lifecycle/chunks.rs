@@ -10,7 +10,7 @@ use crate::lost::rebuild::{MARKER, empty_index, mark_index};
 use crate::{EngineError, Mode, Result};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground};
-use onefold_index::{ChunkIndex, ChunkIndexOptions, Dia, IndexView, LinkedIndex, LinkedOptions, LinkedShape, ObjectIndex, Tag};
+use onefold_index::{ChunkIndex, ChunkIndexOptions, IndexView, LinkedIndex, LinkedOptions, LinkedShape, ObjectIndex};
 use onefold_oplog::{Log, Ownership, View};
 use onefold_storage::{ArenaParts, ArenaStore, ChunkView, ContainerStore, FileHoles};
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub(crate) fn create_index(ground: &Arc<dyn Ground>, descriptor: &Descriptor) ->
 /// Creates an empty index of blocks in a directory.
 pub(crate) fn create_linked_index(ground: &Arc<dyn Ground>, descriptor: &Descriptor, directory: &str) -> Result<()> {
     let digest_bytes = descriptor.fingerprint.digest_bytes();
-    let shape = LinkedShape { digest_bytes, tag: Tag::Status, dia: Dia::Large, slots_bits: SLOTS_BITS };
+    let shape = LinkedShape { digest_bytes, tag: descriptor.index_tag, dia: descriptor.index_area, slots_bits: SLOTS_BITS };
     Ok(LinkedIndex::create(ground, directory, shape)?)
 }
 

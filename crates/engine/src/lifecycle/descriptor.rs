@@ -5,6 +5,7 @@ use crate::{EngineError, Result, Settings};
 use onefold_chunking::{Kind as ChunkerKind, Sizes};
 use onefold_fingerprint::Algorithm;
 use onefold_ground::{Ground, GroundError, checksum, fill_random, read_file, replace_file};
+use onefold_index::{Dia, Tag};
 use onefold_storage::Compression;
 use std::fmt::Write as _;
 
@@ -56,6 +57,10 @@ pub struct Descriptor {
     pub object_partitions: u16,
     /// Container partitions.
     pub container_partitions: u16,
+    /// The tags of the linked index, in a store whose chunks are blocks.
+    pub index_tag: Tag,
+    /// The area of the linked index, in such a store.
+    pub index_area: Dia,
     /// Whether the store discards the bytes of user data once they are chunked, named, looked up and given a place: for
     /// experiments with more data than space. It keeps everything else. Such a store opens only if the
     /// [settings](Settings::discards_data) say so too.
@@ -80,6 +85,8 @@ impl Descriptor {
             index_partitions: 16,
             object_partitions: 1,
             container_partitions: 1,
+            index_tag: Tag::default(),
+            index_area: Dia::default(),
             discards_data: false,
         })
     }
@@ -154,6 +161,9 @@ impl Descriptor {
                 return invalid("partitions", format!("a store of profile `{}` has one of each kind", self.profile));
             }
         }
+        if self.profile.has_containers() && (self.index_tag, self.index_area) != (Tag::default(), Dia::default()) {
+            return invalid("index tag and area", format!("only a store of profile `cacheless` has them, this one has `{}`", self.profile));
+        }
         if !self.index_partitions.is_power_of_two() || self.index_partitions > 1 << 12 {
             return invalid("index partitions", format!("{}; it must be a power of two up to 4096", self.index_partitions));
         }
@@ -210,6 +220,9 @@ impl Descriptor {
         if let Some(bytes) = self.capacity_bytes {
             let _ = writeln!(text, "capacity_bytes = {bytes}");
         }
+        if !self.profile.has_containers() {
+            let _ = writeln!(text, "index_tag = \"{}\"\nindex_area = \"{}\"", self.index_tag, self.index_area);
+        }
         if self.discards_data {
             let _ = writeln!(text, "data = \"{DISCARDED}\"");
         }
@@ -249,6 +262,8 @@ impl Descriptor {
         if word("encryption")? != "none" {
             return Err(damaged(format!("`encryption` is {:?}; this version knows \"none\"", word("encryption")?)));
         }
+        // Only stores of blocks have these lines.
+        let of_index = |key: &str| if table.contains_key(key) { word(key).map(Some) } else { Ok(None) };
         let discards_data = match table.get("data") {
             None => false,
             Some(toml::Value::String(data)) if data == DISCARDED => true,
@@ -276,6 +291,14 @@ impl Descriptor {
             index_partitions: number("index_partitions", 1 << 20)? as u32,
             object_partitions: number("object_partitions", 1 << 15)? as u16,
             container_partitions: number("container_partitions", 1 << 15)? as u16,
+            index_tag: match of_index("index_tag")? {
+                None => Tag::default(),
+                Some(tag) => tag.parse().map_err(|why| damaged(format!("`index_tag`: {why}")))?,
+            },
+            index_area: match of_index("index_area")? {
+                None => Dia::default(),
+                Some(area) => area.parse().map_err(|why| damaged(format!("`index_area`: {why}")))?,
+            },
             discards_data,
         };
         descriptor.validate()?;

@@ -16,7 +16,7 @@ pub use table::SpecError;
 
 use crate::results::About;
 use onefold_chunking::{Kind, Sizes};
-use onefold_engine::{Descriptor, StoreProfile};
+use onefold_engine::{Descriptor, Dia, StoreProfile, Tag};
 use onefold_fingerprint::Algorithm;
 use onefold_ground::{DeviceModel, ModelledPart};
 use onefold_storage::Compression;
@@ -154,6 +154,10 @@ pub struct StoreSpec {
     pub frame_bytes: u32,
     /// Bytes of a block of a volume.
     pub block_bytes: u32,
+    /// The tags of the linked index.
+    pub index_tag: Tag,
+    /// The area of the linked index.
+    pub index_area: Dia,
     /// Whether the bytes of chunks are discarded.
     pub discard_data: bool,
 }
@@ -299,6 +303,8 @@ impl StoreSpec {
             compression: self.compression,
             sequential_frame_bytes: self.frame_bytes,
             sequential_compression: self.compression,
+            index_tag: self.index_tag,
+            index_area: self.index_area,
             discards_data: self.discard_data,
             ..new
         })

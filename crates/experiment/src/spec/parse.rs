@@ -223,6 +223,8 @@ fn store(table: &Table<'_>) -> Result<StoreSpec> {
         "frame",
         "compression",
         "block",
+        "index_tag",
+        "index_area",
         "discard_data",
     ];
     let table = table.clone().only(&keys)?;
@@ -237,6 +239,8 @@ fn store(table: &Table<'_>) -> Result<StoreSpec> {
         container_bytes: table.size("container", 64 * KIB..=256 * MIB)?.unwrap_or(4 * MIB) as u32,
         frame_bytes: table.size("frame", 4 * KIB..=4 * MIB)?.unwrap_or(64 * KIB) as u32,
         block_bytes: table.size("block", 64 * KIB..=MIB)?.unwrap_or(256 * KIB) as u32,
+        index_tag: table.parsed("index_tag")?.unwrap_or_default(),
+        index_area: table.parsed("index_area")?.unwrap_or_default(),
         discard_data: table.flag("discard_data", false)?,
     };
     if !store.block_bytes.is_power_of_two() {

@@ -53,6 +53,8 @@ use onefold_ground::{Access, Ground};
 use onefold_oplog::Position;
 use pages::Shown;
 use parking_lot::{Mutex, RwLock};
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use step::Figures;
@@ -88,6 +90,40 @@ pub enum Dia {
     Large,
     /// They are in the record of the hash table, and the area leads back to that.
     Slim,
+}
+
+impl fmt::Display for Tag {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Tag::Status => "status",
+            Tag::Big => "big",
+        })
+    }
+}
+
+impl FromStr for Tag {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Tag, String> {
+        [Tag::Status, Tag::Big].into_iter().find(|tag| tag.to_string() == text).ok_or_else(|| format!("`{text}` is no tag: status or big"))
+    }
+}
+
+impl fmt::Display for Dia {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Dia::Large => "large",
+            Dia::Slim => "slim",
+        })
+    }
+}
+
+impl FromStr for Dia {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Dia, String> {
+        [Dia::Large, Dia::Slim].into_iter().find(|dia| dia.to_string() == text).ok_or_else(|| format!("`{text}` is no area: large or slim"))
+    }
 }
 
 /// What an index looks like on disk. It never changes, but for the number of slots.

@@ -1,6 +1,6 @@
 //! `onefold init`.
 
-use crate::cli::{ChunkerName, FingerprintName, Init, ProfileName};
+use crate::cli::{AreaName, ChunkerName, FingerprintName, Init, ProfileName, TagName};
 use crate::failure::{Exit, Failure, Result};
 use crate::output::Output;
 use crate::remote::is_url;
@@ -9,7 +9,7 @@ use crate::store::{SETTINGS_FILE, ground};
 use crate::talk::Talk;
 use crate::units::{counted, number, printable, size};
 use onefold_chunking::{Kind, Sizes};
-use onefold_engine::{Coverage, Descriptor, Engine, EngineError, StoreProfile};
+use onefold_engine::{Coverage, Descriptor, Dia, Engine, EngineError, StoreProfile, Tag};
 use onefold_fingerprint::Algorithm;
 use onefold_ground::permissions::set_mode_of;
 use onefold_ground::{Ground, Permissions, replace_file};
@@ -243,12 +243,27 @@ fn of_blocks(options: &Init) -> Result<Descriptor> {
     let block_bytes =
         u32::try_from(block_bytes).map_err(|_| Failure::cannot_run(format!("--chunk-size: {} is too large", size(block_bytes))))?;
     let of_blocks = Descriptor { capacity_bytes: options.capacity, ..Descriptor::new()? }.of_blocks(block_bytes);
-    Ok(Descriptor { fingerprint: options.fingerprint.map_or(of_blocks.fingerprint, algorithm), ..of_blocks })
+    Ok(Descriptor {
+        fingerprint: options.fingerprint.map_or(of_blocks.fingerprint, algorithm),
+        index_tag: match options.index_tag {
+            None | Some(TagName::Status) => Tag::Status,
+            Some(TagName::Big) => Tag::Big,
+        },
+        index_area: match options.index_area {
+            None | Some(AreaName::Large) => Dia::Large,
+            Some(AreaName::Slim) => Dia::Slim,
+        },
+        ..of_blocks
+    })
 }
 
 fn descriptor(options: &Init) -> Result<Descriptor> {
     if options.profile == ProfileName::Cacheless {
         return of_blocks(options);
+    }
+    let of_linked = [("--index-tag", options.index_tag.is_some()), ("--index-area", options.index_area.is_some())];
+    if let Some((option, _)) = of_linked.into_iter().find(|(_, is_chosen)| *is_chosen) {
+        return Err(Failure::cannot_run(format!("{option}: only profile `cacheless` has it")).advise("leave it out"));
     }
     let wrong = |option: &str, why: &dyn std::fmt::Display| Failure::cannot_run(format!("{option}: {why}"));
     let in_memory = |option: &str, bytes: u64| usize::try_from(bytes).map_err(|_| wrong(option, &format!("{} is too large", size(bytes))));

@@ -9,7 +9,7 @@ mod merging;
 #[path = "../damage/scene.rs"]
 mod scene;
 
-use common::{Damage, content, files, list, must_be_sound, repaired, run, write_volume_again};
+use common::{Damage, content, files, list, must_be_sound, repaired, run};
 use onefold_engine::{Mode, StoreProfile};
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
 use onefold_storage::{ChunkKind, Slot, block_of_address};
