@@ -272,8 +272,8 @@ pub struct Init {
     /// The same for volumes alone: a random read reads and decompresses this much [default: --frame-size, else 64KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub volume_frame_size: Option<u64>,
-    /// Bits of a fingerprint in a record of the hash table, with `--profile cacheless`: 4, or with `big` 36, which reads
-    /// fewer wrong records from a larger table [default: status]
+    /// Bits of a fingerprint in a record of the hash table, with `--profile cacheless`: 4, or with `big` 36. That reads
+    /// fewer wrong records, and makes the table larger [default: status]
     #[arg(long, value_enum)]
     pub index_tag: Option<TagName>,
     /// Where fingerprints and counts are, with `--profile cacheless`: in the order of the blocks, or with `slim` in the
