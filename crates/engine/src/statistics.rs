@@ -171,7 +171,7 @@ impl Engine {
             quarantined_chunks,
             quarantined_bytes,
             chunks: totals.chunks,
-            containers: usage.units,
+            containers: if self.containers.is_some() { usage.units } else { 0 },
             unique_bytes: totals.raw_bytes + open_bytes,
             stored_bytes: totals.stored_bytes + open_bytes,
             dead_bytes: totals.dead_bytes,

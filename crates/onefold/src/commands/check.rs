@@ -75,9 +75,12 @@ fn show(options: &Check, report: &CheckReport, exposure: Option<&Exposure>, cons
                 let were = counted(report.repaired, "container was", "containers were");
                 console.note(&format!("{were} damaged or lost and rebuilt from parity"));
             }
+            let containers = match report.containers {
+                0 if report.chunks > 0 => String::new(),
+                containers => format!("{}, ", counted(containers, "container", "containers")),
+            };
             console.note(&format!(
-                "{}, {}, {}{data}: {}",
-                counted(report.containers, "container", "containers"),
+                "{containers}{}, {}{data}: {}",
                 counted(report.chunks, "chunk", "chunks"),
                 counted(report.references, "reference", "references"),
                 if report.is_clean() { "clean".to_owned() } else { counted(report.problem_count, "problem", "problems") }

@@ -73,7 +73,8 @@ fn run(options: &Prune, session: &Session<'_>) -> Result<Exit> {
             output.line(problem)?;
         }
         if !session.quiet {
-            print(&mut output, &report, options.dry_run)?;
+            let may_merge = session.store.engine.descriptor().profile.has_containers();
+            print(&mut output, &report, options.dry_run, may_merge)?;
             if report.kept_for.is_some() && session.store.engine.why_nothing_is_removed()?.is_some() {
                 output.line(format_args!("{:<12} {KEPT_FOR_LOST}", "hint"))?;
             }
@@ -83,16 +84,15 @@ fn run(options: &Prune, session: &Session<'_>) -> Result<Exit> {
     Ok(if report.problems.is_empty() { Exit::Done } else { Exit::Failed })
 }
 
-fn print(output: &mut crate::output::Output<'_>, report: &PruneReport, dry_run: bool) -> Result<()> {
+fn print(output: &mut crate::output::Output<'_>, report: &PruneReport, dry_run: bool, may_merge: bool) -> Result<()> {
     let (removed, merged, freed) =
         if dry_run { ("would remove", "would merge", "would free about") } else { ("removed", "merged", "freed") };
     let chunks = counted(report.chunks, "chunk", "chunks");
     output.line(format_args!("{removed:<12} {chunks} that nothing needs, {} before compression", size(report.chunk_bytes)))?;
-    output.line(format_args!(
-        "{merged:<12} {} into {}",
-        counted(report.containers_before, "container", "containers"),
-        report.containers_after
-    ))?;
+    if may_merge {
+        let containers = counted(report.containers_before, "container", "containers");
+        output.line(format_args!("{merged:<12} {containers} into {}", report.containers_after))?;
+    }
     output.line(format_args!("{freed:<12} {}", size(report.freed_bytes)))?;
     if let Some(kept) = &report.kept_for {
         output.line(format_args!("{:<12} {kept}; the next prune removes what is then unneeded", "kept"))?;

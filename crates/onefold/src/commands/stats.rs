@@ -259,6 +259,10 @@ fn index(statistics: &Statistics, profile: StoreProfile) -> Vec<(&'static str, S
             ("missed", format!("about {} of duplicates were not found", size(statistics.missed_duplicates_estimate))),
         ];
     }
+    if !profile.has_containers() {
+        let (entries, memory) = (counted(statistics.index_entries, "entry", "entries"), size(statistics.index_memory_bytes));
+        return vec![("index", format!("{entries} on disk, {memory} of changes in memory"))];
+    }
     vec![
         ("index", format!("{}, {} of memory", counted(statistics.index_entries, "entry", "entries"), size(statistics.index_memory_bytes))),
         ("", index_cache(statistics)),
@@ -285,6 +289,10 @@ fn print(
     let logical = contents.logical_bytes();
     let times = |whole, part| times_less(whole, part).map_or_else(String::new, |times| format!("  ({times})"));
     let (unique, stored) = (statistics.unique_bytes, statistics.stored_bytes);
+    let (in_containers, has_containers) = match profile.has_containers() {
+        true => (format!(" in {}", counted(statistics.containers, "container", "containers")), true),
+        false => (", a block each".to_owned(), false),
+    };
     let beginning = [
         (
             "logical",
@@ -310,10 +318,11 @@ fn print(
         ("to merge", format!("{} in {}", size(debt.bytes), counted(debt.containers, "container", "containers"))),
         ("on disk", format!("{}, of it log {}", size(statistics.disk_bytes), size(statistics.log_bytes))),
         ("reserve", reserve(statistics)),
-        ("chunks", format!("{} in {}", number(statistics.chunks), counted(statistics.containers, "container", "containers"))),
+        ("chunks", format!("{}{in_containers}", number(statistics.chunks))),
     ];
     let end = [("parity", parity(statistics)), ("scrub", format!("{}{}", scrub::coverage(scrubbed), damaged(scrubbed)))];
-    for (name, value) in beginning.into_iter().chain(index(statistics, profile)).chain(end) {
+    let lines = beginning.into_iter().chain(index(statistics, profile)).chain(end);
+    for (name, value) in lines.filter(|(name, _)| has_containers || !["to merge", "parity"].contains(name)) {
         output.line(format_args!("{name:<9} {value}"))?;
     }
     if statistics.quarantined_chunks > 0 {

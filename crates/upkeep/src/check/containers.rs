@@ -8,6 +8,15 @@ use crate::reading::{Looked, look_into, look_into_all};
 use onefold_engine::{DeadSlots, Repair};
 use onefold_ground::ReadBuffer;
 use onefold_storage::{Catalog, ContainerId, ContainerSet, ContainerStore, Origin, StorageError, block_of_address};
+use std::collections::HashSet;
+
+/// Returns the block that is damaged.
+fn block_of_damage(damage: &StorageError) -> Option<u64> {
+    match damage {
+        StorageError::BlockDamaged { block, .. } => Some(*block),
+        _ => None,
+    }
+}
 
 impl Check<'_> {
     /// Runs step 2: all containers, then those added meanwhile, because merging may have moved chunks into them that
@@ -68,12 +77,10 @@ impl Check<'_> {
                 // The error says nothing about the stored data.
                 Err(error) => return Err(error.into()),
             };
-            for damage in &found.damage {
-                self.report.add(ProblemKind::Container, damage.to_string());
-                let StorageError::BlockDamaged { block, .. } = damage else { continue };
-                let lost = chunks.iter().find(|(address, _)| block_of_address(*address) == Some(*block));
-                lost.iter().for_each(|(address, slot)| self.lost.insert(Needed::stored(self.engine, &slot.fingerprint, *address)));
-            }
+            let damaged: HashSet<u64> = found.damage.iter().filter_map(block_of_damage).collect();
+            found.damage.iter().for_each(|damage| self.report.add(ProblemKind::Container, damage.to_string()));
+            let lost = chunks.iter().filter(|(address, _)| block_of_address(*address).is_some_and(|block| damaged.contains(&block)));
+            lost.for_each(|(address, slot)| self.lost.insert(Needed::stored(self.engine, &slot.fingerprint, *address)));
             for (address, fingerprint) in wrong {
                 self.report
                     .add(ProblemKind::Container, format!("the bytes of chunk {fingerprint} at {address} do not match its fingerprint"));
@@ -145,7 +152,7 @@ impl Check<'_> {
         let (engine, monitor) = (self.engine, self.monitor);
         look_into_all(engine, containers, self.options.read_data, &|| !monitor.is_cancelled(), &mut |looked| {
             let Looked { container, found, wrong, read_bytes } = looked;
-            self.report.containers += 1;
+            self.report.containers += u64::from(self.engine.containers().is_some());
             self.report.read_bytes += read_bytes;
             self.report.chunks += found.as_ref().map_or(0, |found| found.chunks);
             let is_whole = found.is_ok_and(|found| found.damage.is_empty() && found.homes.iter().all(|home| self.present.contains(*home)));
