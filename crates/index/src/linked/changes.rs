@@ -52,6 +52,11 @@ pub(super) struct Changed {
 }
 
 impl Change {
+    /// Returns whether the log named a block.
+    pub fn is_placed(&self) -> bool {
+        self.place.is_some()
+    }
+
     /// Returns the entry after the change.
     pub fn apply(self, entry: Option<Entry>) -> Changed {
         let before = entry.filter(|_| !self.is_removed);

@@ -289,6 +289,21 @@ fn m1_13_between_any_two_steps_of_growth_every_chunk_is_found_and_no_other() {
 }
 
 #[test]
+fn m1_13_a_sweep_of_many_more_chunks_than_a_table_has_slots_reads_few_slots_for_each() {
+    let (_, ground) = created(1, SHAPE);
+    let index = open(&ground, Access::ReadWrite, 1).unwrap();
+    let chunks = 4000;
+    assert!(index.statistics().slots <= chunks / 100);
+    let inserts: Vec<_> = (0..chunks).map(|number| (key(number), number + FIRST_ADDRESS, 0)).collect();
+    index.apply_batch(Position(1), LinkedBatch { inserts: &inserts, ..LinkedBatch::default() }).unwrap();
+    index.sweep_all().unwrap();
+    let statistics = index.statistics();
+    assert_eq!((statistics.entries, index.verify_all()), (chunks, Vec::new()));
+    assert!(statistics.slot_reads < 12 * chunks, "{} slots", statistics.slot_reads);
+    assert!(statistics.entries * 4 <= statistics.slots * 3 && statistics.entries * 4 > statistics.slots, "{statistics:?}");
+}
+
+#[test]
 fn a_change_of_a_count_without_a_block_is_dropped_and_counted() {
     let mut scene = Scene::new(SHAPE);
     scene.count(chunk(1, 1, 1), 3);

@@ -14,10 +14,14 @@
 //! may use them.
 //!
 //! # Room
-//! The table grows at three quarters, and steps of growth take turns with those of the sweep. A step of growth moves
-//! many times more records than one of the sweep inserts. So there is always room, and if there were not, only growth
-//! would go on. A step of the sweep may insert a few records more than that allows, because it does not end between
-//! chunks that share their first 64 bits. Digests hardly ever do: some slots are kept for them.
+//! The table grows at three quarters, counting what the sweep still brings. Steps of growth take turns with those of
+//! the sweep. If the sweep brings more than there is room for, only growth goes on until there is. A sweep goes in the
+//! order of the homes. In a table that is too small for all of it, its first chunks would fill the first slots to the
+//! last one, and each search for a free slot would pass all of them.
+//!
+//! A step of growth moves many times more records than one of the sweep inserts. A step of the sweep may insert a few
+//! records more than there is room for, because it does not end between chunks that share their first 64 bits. Digests
+//! hardly ever do: some slots are kept for them.
 
 use super::header::{Header, MAX_SLOTS_BITS, StepKind, Table};
 use super::page::{Layout, PageId, PagedFile, UNITS_PER_PAGE, seal_page};
@@ -57,9 +61,10 @@ impl Header {
 }
 
 impl LinkedIndex {
-    pub(super) fn wants_growth(&self, files: &Files) -> bool {
+    /// Returns whether the table has to grow for its records and so many more.
+    pub(super) fn wants_growth(&self, files: &Files, more: u64) -> bool {
         let header = files.header.current();
-        let is_due = header.entries > header.table().slots() / 4 * 3 || header.entries >= header.most_entries();
+        let is_due = header.entries + more > header.table().slots() / 4 * 3 || header.entries >= header.most_entries();
         header.grown > 0 || files.made.is_some() || (is_due && header.bits < MAX_SLOTS_BITS)
     }
 

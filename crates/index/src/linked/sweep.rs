@@ -80,6 +80,25 @@ pub(super) struct Work {
     order: Vec<u32>,
     /// Chunks that went before their turn.
     gone: HashSet<Fingerprint>,
+    /// Changes that give a chunk a block. Most of these chunks are new.
+    placed: u64,
+    /// All changes are of chunks whose first 64 bits are not below this.
+    first: u64,
+}
+
+impl Work {
+    fn new(frozen: &Frozen) -> Work {
+        let changes = &frozen.memory.changes;
+        let order = changes.sorted();
+        let placed = order.iter().filter(|slot| changes.slot(**slot).1.is_placed()).count() as u64;
+        Work { target: frozen.target, order, gone: HashSet::new(), placed, first: frozen.replayed_from }
+    }
+
+    /// Returns about how many records the sweep may still bring, behind this progress.
+    fn records_left(&self, progress: u64) -> u64 {
+        let (left, all) = (u64::MAX - progress.max(self.first), u64::MAX - self.first);
+        (u128::from(self.placed) * u128::from(left) / u128::from(all.max(1))) as u64
+    }
 }
 
 /// A step that has not ended.
@@ -189,9 +208,24 @@ impl LinkedIndex {
 
     /// Moves some families, makes room in the area, or brings some changes into pages.
     fn merge_step(&self, files: &mut Files, frozen: &Frozen) -> Result<Stepped> {
-        let mut limit = files.header.current().most_entries();
-        if self.wants_growth(files) {
-            let is_crowded = files.header.current().entries >= limit;
+        let mut work = match files.work.take() {
+            Some(work) if work.target == frozen.target => work,
+            _ => Work::new(frozen),
+        };
+        let stepped = self.merge_some(files, &mut work, frozen);
+        // After an error the set of chunks that are gone may name some that are not.
+        if matches!(stepped, Ok(Stepped::UnderWay)) {
+            files.work = Some(work);
+        }
+        stepped
+    }
+
+    fn merge_some(&self, files: &mut Files, work: &mut Work, frozen: &Frozen) -> Result<Stepped> {
+        let header = files.header.current();
+        let mut limit = header.most_entries();
+        let more = work.records_left(if header.target == frozen.target { header.progress } else { 0 });
+        if self.wants_growth(files, more) {
+            let is_crowded = header.entries + more >= limit;
             files.has_grown = is_crowded || !files.has_grown;
             if files.has_grown {
                 match self.grow(files) {
@@ -209,16 +243,7 @@ impl LinkedIndex {
         if header.target != frozen.target {
             files.header.write(Header { target: frozen.target, progress: 0, ..header })?;
         }
-        let mut work = match files.work.take() {
-            Some(work) if work.target == frozen.target => work,
-            _ => Work { target: frozen.target, order: frozen.memory.changes.sorted(), gone: HashSet::new() },
-        };
-        let stepped = self.sweep_step(files, &mut work, frozen, limit);
-        // After an error the set of chunks that are gone may name some that are not.
-        if matches!(stepped, Ok(Stepped::UnderWay)) {
-            files.work = Some(work);
-        }
-        stepped
+        self.sweep_step(files, work, frozen, limit)
     }
 
     fn sweep_step(&self, files: &mut Files, work: &mut Work, frozen: &Frozen, most_entries: u64) -> Result<Stepped> {
