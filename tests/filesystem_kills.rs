@@ -16,6 +16,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Everything small, so that in a short load the log wraps, buffers are written out and the indexes are swept.
 const SMALL: &str = "[log]\nsegment = \"1MiB\"\nlimit = \"2MiB\"\ncommit = \"1MiB\"\ncommit_interval_ms = 20\n\
                      [memory]\nauxiliary_index = \"1MiB\"\nobject_index_pending = \"1MiB\"\n[mount]\ncommit_interval_ms = 50\n";
+/// What the stores are, as options of `init`.
+const EXACT: [&str; 2] = ["--container-size", "1MiB"];
+const CACHELESS: [&str; 2] = ["--profile", "cacheless"];
+/// How many times the daemon is killed, if nobody says otherwise: on a store of blocks, under one load, less often.
+const KILLS: u64 = 10;
+const CACHELESS_KILLS: u64 = 4;
 const SERVE: [&str; 6] = ["--nbd", "none", "--nbd-socket", "nbd.sock", "--fs", "files=files"];
 
 /// What is done in the filesystem in each round.
@@ -29,7 +35,12 @@ trait Load {
 
 /// Kills the daemon under a load, at random moments. Now and then it is killed once more while it starts.
 fn kills<L: Load>(new: impl FnOnce(&Path) -> L) {
-    let scene = Scene::new(&["--container-size", "1MiB"], "");
+    kills_of(&EXACT, KILLS, new);
+}
+
+/// Does the same on a store made with these options.
+fn kills_of<L: Load>(store: &[&str], default_kills: u64, new: impl FnOnce(&Path) -> L) {
+    let scene = Scene::new(store, "");
     scene.run(["fs", "create", "files"]).succeeds();
     let root = scene.path("files");
     fs::create_dir(&root).unwrap();
@@ -38,7 +49,7 @@ fn kills<L: Load>(new: impl FnOnce(&Path) -> L) {
     let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos().into();
     println!("seed {seed}");
     let mut random = Random::new(seed);
-    for round in 0..setting("ONEFOLD_FILESYSTEM_KILLS", 10) {
+    for round in 0..setting("ONEFOLD_FILESYSTEM_KILLS", default_kills) {
         scene.set(if round % 4 == 3 { "" } else { SMALL });
         let mut daemon = Some(scene.serve_with(&SERVE));
         load.verify();
@@ -197,6 +208,10 @@ struct Fio {
 }
 
 impl Fio {
+    fn new(root: &Path) -> Fio {
+        Fio { root: root.to_owned(), notes: tempfile::tempdir().unwrap(), written: Vec::new() }
+    }
+
     /// Runs it to its end. Returns its exit code, and how many requests of a kind it made.
     fn end(load: Running, kind: &str) -> (i32, u64) {
         let run = load.finish();
@@ -246,7 +261,14 @@ impl Load for Fio {
 #[test]
 fn what_fio_wrote_synchronously_verifies_after_kills_at_random_moments() {
     if has_fuse() && installed(&["fio"]) {
-        kills(|root| Fio { root: root.to_owned(), notes: tempfile::tempdir().unwrap(), written: Vec::new() });
+        kills(Fio::new);
+    }
+}
+
+#[test]
+fn m1_1_what_fio_wrote_synchronously_verifies_after_kills_of_a_store_of_blocks() {
+    if has_fuse() && installed(&["fio"]) {
+        kills_of(&CACHELESS, CACHELESS_KILLS, Fio::new);
     }
 }
 

@@ -19,6 +19,11 @@ const STEPS: u64 = 5000;
 const FSX_BYTES: u64 = 2 << 20;
 /// Seeds of `fsx` between two prunes: the store does not outgrow a disk in an hour.
 const SEEDS_OF_PRUNE: u64 = 20;
+/// Seconds that `fsx` runs, if nobody says otherwise: on a store of containers, and on one of blocks.
+const FSX_SECONDS: u64 = 60;
+const CACHELESS_FSX_SECONDS: u64 = 12;
+/// A store of blocks, as options of `init`.
+const CACHELESS: [&str; 2] = ["--profile", "cacheless"];
 /// Other users than root, with a group.
 const USERS: [&[(&str, &str)]; 2] = [&[("nobody", "nogroup"), ("nobody", "nobody")], &[("daemon", "daemon")]];
 
@@ -31,7 +36,12 @@ fn mounted_filesystem(scene: &Scene) -> (Served, PathBuf) {
 }
 
 fn new_scene() -> Scene {
-    let scene = Scene::new(&[], "");
+    new_scene_of(&[])
+}
+
+/// The same in a store made with these options.
+fn new_scene_of(store: &[&str]) -> Scene {
+    let scene = Scene::new(store, "");
     scene.run(["fs", "create", "home"]).succeeds();
     scene
 }
@@ -61,13 +71,22 @@ fn user(of: &[(&str, &str)]) -> Option<String> {
 
 #[test]
 fn pjdfstest_finds_nothing_that_posix_forbids() {
+    pjdfstest(&[]);
+}
+
+#[test]
+fn pjdfstest_finds_nothing_that_posix_forbids_in_a_store_of_blocks() {
+    pjdfstest(&CACHELESS);
+}
+
+fn pjdfstest(store: &[&str]) {
     let Some(program) = has_fuse().then(|| suite("pjdfstest")).flatten() else { return };
     let users: Vec<String> = USERS.iter().filter_map(|of| user(of)).collect();
     if users.len() < USERS.len() {
         println!("skipped: pjdfstest needs the users nobody and daemon");
         return;
     }
-    let scene = new_scene();
+    let scene = new_scene_of(store);
     let (served, place) = mounted_filesystem(&scene);
     let config = format!(
         "[features]\nposix_fallocate = {{}}\nrename_ctime = {{}}\nutime_now = {{}}\nutimensat = {{}}\n\
@@ -94,8 +113,17 @@ fn pjdfstest_finds_nothing_that_posix_forbids() {
 
 #[test]
 fn fsx_reads_what_it_wrote() {
+    fsx(&[], FSX_SECONDS);
+}
+
+#[test]
+fn m1_1_fsx_reads_what_it_wrote_to_a_store_of_blocks() {
+    fsx(&CACHELESS, CACHELESS_FSX_SECONDS);
+}
+
+fn fsx(store: &[&str], default_seconds: u64) {
     let Some(program) = has_fuse().then(|| suite("fsx")).flatten() else { return };
-    let scene = new_scene();
+    let scene = new_scene_of(store);
     let (served, place) = mounted_filesystem(&scene);
     let config = format!(
         "flen = {FSX_BYTES}\n[opsize]\nmax = 200000\n[weights]\nclose_open = 1\ninvalidate = 1\nmapread = 10\nmapwrite = 10\n\
@@ -103,7 +131,7 @@ fn fsx_reads_what_it_wrote() {
          posix_fadvise = 1\ncopy_file_range = 5\n"
     );
     fs::write(scene.path("suite.toml"), config).unwrap();
-    let until = Instant::now() + Duration::from_secs(setting("ONEFOLD_FSX_SECONDS", 60));
+    let until = Instant::now() + Duration::from_secs(setting("ONEFOLD_FSX_SECONDS", default_seconds));
     let mut seed = 0;
     while seed == 0 || Instant::now() < until {
         seed += 1;

@@ -206,15 +206,20 @@ fn kill_while_it_starts(scene: &Scene, random: &mut Random) {
     start.kill();
 }
 
+/// What the stores are, as options of `init`.
+const EXACT: &[&str] = &["--container-size", "1MiB"];
+const CACHELESS: &[&str] = &["--profile", "cacheless"];
+
 /// How the daemon is reached: what it is started with, and a connection to the volume.
 struct Way {
+    store: &'static [&'static str],
     options: &'static [&'static str],
     connect: fn(&Daemon, u32) -> Box<dyn Face>,
 }
 
 /// The daemon is killed so many times; each connection is another client.
 fn kills(way: &Way, times: usize) {
-    let scene = Scene::new(&["--container-size", "1MiB"], "");
+    let scene = Scene::new(way.store, "");
     scene.volume("disk", "16MiB");
     scene.run(["fs", "create", "files"]).succeeds();
     let place = scene.path("files");
@@ -260,13 +265,19 @@ fn kills(way: &Way, times: usize) {
 #[test]
 fn what_was_flushed_survives_kills_at_random_moments() {
     let options = &["--nbd", "none", "--nbd-socket", "nbd.sock"];
-    kills(&Way { options, connect: |daemon, _| Box::new(daemon.connect("disk")) }, 14);
+    kills(&Way { store: EXACT, options, connect: |daemon, _| Box::new(daemon.connect("disk")) }, 14);
+}
+
+#[test]
+fn m1_1_what_was_flushed_survives_kills_of_a_store_of_blocks() {
+    let options = &["--nbd", "none", "--nbd-socket", "nbd.sock"];
+    kills(&Way { store: CACHELESS, options, connect: |daemon, _| Box::new(daemon.connect("disk")) }, 8);
 }
 
 #[test]
 fn what_was_synchronized_over_iscsi_survives_kills_at_random_moments() {
     let options = &["--nbd", "none", "--iscsi", "127.0.0.1:0"];
-    kills(&Way { options, connect: |daemon, number| Box::new(daemon.initiator("disk", number)) }, 8);
+    kills(&Way { store: EXACT, options, connect: |daemon, number| Box::new(daemon.initiator("disk", number)) }, 8);
 }
 
 #[test]
@@ -280,7 +291,7 @@ fn what_was_synced_to_a_mounted_file_survives_kills_at_random_moments() {
     };
     if has_fuse() {
         let options = &["--nbd", "none", "--nbd-socket", "nbd.sock", "--fs", "files=files"];
-        kills(&Way { options, connect }, 10);
+        kills(&Way { store: EXACT, options, connect }, 10);
     }
 }
 
@@ -294,6 +305,16 @@ fn fio(scene: &Scene, daemon: &Daemon, options: &[&str]) -> Running {
 
 #[test]
 fn what_fio_synced_verifies_after_kills_under_its_verifying_load() {
+    kills_under_fio(&[], 6);
+}
+
+#[test]
+fn m1_1_what_fio_synced_verifies_after_kills_of_a_store_of_blocks() {
+    kills_under_fio(CACHELESS, 3);
+}
+
+/// Kills the daemon so many times while fio writes over NBD to a store made with these options.
+fn kills_under_fio(store: &[&str], times: u64) {
     if !installed(&["fio"]) {
         return;
     }
@@ -301,10 +322,10 @@ fn what_fio_synced_verifies_after_kills_under_its_verifying_load() {
         println!("skipped: fio was built without its nbd engine");
         return;
     }
-    let scene = Scene::new(&[], SMALL);
+    let scene = Scene::new(store, SMALL);
     scene.volume("disk", "32MiB");
     let mut random = Random::new(seed());
-    for kill in 0..6 {
+    for kill in 0..times {
         let daemon = scene.serve();
         let randseed = format!("--randseed={}", 1 + kill);
         fio(&scene, &daemon, &[&randseed, "--do_verify=0", "--end_fsync=1"]).finish().succeeds();

@@ -6,7 +6,7 @@
 use crate::containers::ContainerStore;
 use crate::{
     Address, Answering, CommittedSlots, CompressedFrame, ContainerId, ContainerReport, ContainerSet, FileFigures, FrameVisitor, NewChunk,
-    Origin, Prepared, Result, Scope, ScrubThreads, Scrubbed, Slice, Slot,
+    Origin, Prepared, Result, Scope, ScrubThreads, Scrubbed, Slice, Slot, StorageError,
 };
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::ReadBuffer;
@@ -150,6 +150,12 @@ pub trait ChunkStore: Debug + Send + Sync {
     /// Returns all chunks of a unit, with their addresses.
     fn chunks_of(&self, unit: ContainerId) -> Result<Vec<(Address, Slot)>> {
         Ok(self.chunks_beside(unit.into())?.1)
+    }
+
+    /// Does the same for a check, which reports damage and goes on. If what a unit has is only known in part, appends
+    /// why to `damaged`, and returns the chunks that are known.
+    fn known_chunks_of(&self, unit: ContainerId, _damaged: &mut Vec<StorageError>) -> Result<Vec<(Address, Slot)>> {
+        self.chunks_of(unit)
     }
 
     /// Returns which chunks are durable now. They are of one moment if no batch is committed during the call.

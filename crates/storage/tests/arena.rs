@@ -5,7 +5,7 @@ mod common;
 use common::arenas::*;
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Profile;
-use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
+use onefold_ground::{Access, CrashPolicy, Ground, ReadBuffer, SimulatedGround};
 use onefold_oplog::{Effects, Partition, PartitionClass, Position, Record};
 use onefold_storage::*;
 use parking_lot::Mutex;
@@ -406,9 +406,9 @@ fn blocks_tell_which_chunks_they_may_have() {
         };
         world.store.each_nameless(&mut visit).unwrap();
         assert_eq!(found, [(address, data.len() as u32)]);
-        // It has another one there.
+        // The bytes count, whatever the table has there.
         world.table.set(block, held.map(|held| Block { fingerprint: arena_chunk(number + 1).0, ..held }));
-        assert_eq!(length_at(address), None);
+        assert_eq!(length_at(address), Some(data.len() as u32));
         world.table.set(block, held);
         tried += 1;
     }
@@ -488,6 +488,35 @@ fn an_arena_of_other_blocks_or_another_store_is_not_opened_and_a_reader_writes_n
     assert!(matches!(open(7, Access::ReadWrite), Err(StorageError::ArenaHeader { .. })));
     ArenaStore::rebuild_header(&ground, ARENA, &arena_options(), 6).unwrap();
     open(7, Access::ReadWrite).unwrap();
+}
+
+#[test]
+fn m1_5_where_the_block_table_is_damaged_a_check_goes_on_with_the_other_blocks() {
+    let (ground, mut world, mut known) = world(&arena_options());
+    let mut writer = world.store.writer();
+    world.append(&mut writer, &mut known, 20).unwrap();
+    world.flush(&mut known).unwrap();
+    let unit = world.store.units().unwrap().iter().next().unwrap();
+    let all = world.store.chunks_of(unit).unwrap();
+    // Two pages of the table, and a block of a sound one.
+    world.table.damaged.lock().extend([3, 4, 5, 12]);
+    ground.corrupt("arena/blocks", 9 * BLOCK, 0x10).unwrap();
+    assert_eq!(world.store.units().unwrap().iter().collect::<Vec<_>>(), [unit], "it may have chunks");
+    assert!(world.store.chunks_of(unit).unwrap_err().is_damage());
+    let mut damaged = Vec::new();
+    let chunks = world.store.known_chunks_of(unit, &mut damaged).unwrap();
+    assert_eq!(
+        chunks,
+        all.iter().filter(|(address, _)| ![3, 4, 5, 12].contains(&(address.bits() - UNIT_BLOCKS))).copied().collect::<Vec<_>>()
+    );
+    let texts = |damage: &[StorageError]| damage.iter().map(StorageError::to_string).collect::<Vec<_>>();
+    assert_eq!(texts(&damaged), ["page 0", "page 1"]);
+    let mut seen = 0;
+    let report = world.store.verify(unit, true, &mut ReadBuffer::default(), &mut |chunks| seen += chunks.len()).unwrap();
+    assert_eq!(texts(&report.damage), ["arena/blocks: block 9 is damaged: its bytes have changed", "page 0", "page 1"]);
+    assert_eq!((seen, report.chunks), (15, 16));
+    let report = world.store.verify(unit, false, &mut ReadBuffer::default(), &mut |_| {}).unwrap();
+    assert_eq!(texts(&report.damage), ["page 0"]);
 }
 
 #[test]

@@ -173,6 +173,15 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
+    /// Reports damage of the chunk index that a later step meets. Step 1 reported damaged pages one by one, but not an
+    /// error of the device.
+    fn index_damage(&mut self, why: &str) {
+        if self.knows_all_entries {
+            self.report.add(ProblemKind::IndexPage, why.to_owned());
+            self.knows_all_entries = false;
+        }
+    }
+
     /// Reports objects that cannot be read. Step 3 counts their references.
     fn objects(&mut self) -> Result<()> {
         let mut problems = Vec::new();

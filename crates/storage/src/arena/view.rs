@@ -1,6 +1,6 @@
 //! The arena as a [`ChunkStore`].
 
-use crate::arena::block::{UNIT_BLOCKS, address_of_block, container_of_unit, first_block, unit_of_block, unit_of_origin};
+use crate::arena::block::{Block, UNIT_BLOCKS, address_of_block, container_of_unit, first_block, unit_of_block, unit_of_origin};
 use crate::arena::records::BLOCKS_STORED;
 use crate::arena::store::ArenaStore;
 use crate::containers::Later;
@@ -17,6 +17,9 @@ use std::sync::{Arc, Weak};
 
 /// The block table is asked for this many blocks at once.
 const PIECE_BLOCKS: u64 = 4096;
+
+/// Appends what some blocks hold, as [`BlockTable::run`](crate::BlockTable::run) does.
+type Run<'a> = dyn FnMut(u64, usize, &mut Vec<Option<Block>>) -> Result<()> + 'a;
 
 impl ChunkStore for ArenaStore {
     fn new_writer(self: Arc<Self>) -> Box<dyn ChunkWriter> {
@@ -194,20 +197,13 @@ impl ChunkStore for ArenaStore {
 
     fn chunks_beside(&self, origin: Origin) -> Result<(ContainerId, Vec<(Address, Slot)>)> {
         let unit = self.unit(origin)?;
-        let first = first_block(unit);
-        let slot = |fingerprint, kind, length_bytes| Slot { fingerprint, kind, frame: 0, offset_bytes: 0, length_bytes };
-        let pending = self.pending.stored_in(first..first + UNIT_BLOCKS).into_iter();
-        let mut slots: BTreeMap<u64, Slot> =
-            pending.map(|stored| (stored.block, slot(stored.fingerprint, stored.kind, stored.length_bytes))).collect();
-        let mut held = Vec::new();
-        for piece in (first..first + UNIT_BLOCKS).step_by(PIECE_BLOCKS as usize) {
-            held.clear();
-            self.table.run(piece, PIECE_BLOCKS as usize, &mut held)?;
-            for (block, held) in (piece..).zip(&held).filter_map(|(block, held)| Some((block, held.as_ref()?))) {
-                slots.insert(block, slot(held.fingerprint, held.kind, held.length_bytes));
-            }
-        }
-        Ok((container_of_unit(unit), slots.into_iter().map(|(block, slot)| (address_of_block(block), slot)).collect()))
+        let chunks = self.chunks_in(unit, &mut |first, count, held| self.table.run(first, count, held))?;
+        Ok((container_of_unit(unit), chunks))
+    }
+
+    fn known_chunks_of(&self, unit: ContainerId, damaged: &mut Vec<StorageError>) -> Result<Vec<(Address, Slot)>> {
+        let unit = self.unit(unit.into())?;
+        self.chunks_in(unit, &mut |first, count, held| self.run_in_parts(first, count, held, damaged))
     }
 
     /// Units are not filled from their first slot on, so a number of slots cannot tell which blocks had chunks at a
@@ -227,6 +223,24 @@ impl ChunkStore for ArenaStore {
 }
 
 impl ArenaStore {
+    /// Returns the chunks of a unit: those in memory, and those in the block table, which is asked by `run`.
+    fn chunks_in(&self, unit: u32, run: &mut Run<'_>) -> Result<Vec<(Address, Slot)>> {
+        let first = first_block(unit);
+        let slot = |fingerprint, kind, length_bytes| Slot { fingerprint, kind, frame: 0, offset_bytes: 0, length_bytes };
+        let pending = self.pending.stored_in(first..first + UNIT_BLOCKS).into_iter();
+        let mut slots: BTreeMap<u64, Slot> =
+            pending.map(|stored| (stored.block, slot(stored.fingerprint, stored.kind, stored.length_bytes))).collect();
+        let mut held = Vec::new();
+        for piece in (first..first + UNIT_BLOCKS).step_by(PIECE_BLOCKS as usize) {
+            held.clear();
+            run(piece, PIECE_BLOCKS as usize, &mut held)?;
+            for (block, held) in (piece..).zip(&held).filter_map(|(block, held)| Some((block, held.as_ref()?))) {
+                slots.insert(block, slot(held.fingerprint, held.kind, held.length_bytes));
+            }
+        }
+        Ok(slots.into_iter().map(|(block, slot)| (address_of_block(block), slot)).collect())
+    }
+
     fn unit(&self, origin: Origin) -> Result<u32> {
         unit_of_origin(origin).ok_or_else(|| self.no_block(origin.address(0)))
     }

@@ -7,6 +7,7 @@ use onefold_ground::{Access, File, SimulatedGround};
 use onefold_storage::*;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 pub const ARENA: &str = "arena";
@@ -18,6 +19,8 @@ pub struct Table {
     pub blocks: Mutex<BTreeMap<u64, Block>>,
     /// Units below this are used as a whole, beside what the map has: for large arenas in small tests.
     pub full_units: u32,
+    /// What it holds of these blocks cannot be read, nor how many of their units are used.
+    pub damaged: Mutex<BTreeSet<u64>>,
     /// Runs once, behind the next look at blocks.
     pub after_look: Hook,
 }
@@ -63,6 +66,14 @@ impl Table {
         self.blocks.lock().clone()
     }
 
+    /// Errors: one of these blocks is in a damaged part.
+    fn check(&self, blocks: Range<u64>) -> Result<()> {
+        match self.damaged.lock().range(blocks).next() {
+            Some(block) => Err(StorageError::Table { why: format!("page {}", block / 8), is_damage: true, is_full: false }),
+            None => Ok(()),
+        }
+    }
+
     pub fn apply(&self, record: &onefold_oplog::Record) {
         let (mut stored, mut notes) = (Vec::new(), Vec::new());
         stored_chunks(record, 32, &mut stored, &mut notes).unwrap();
@@ -77,6 +88,7 @@ impl Table {
 impl BlockTable for Table {
     fn blocks(&self, wanted: &[u64], out: &mut Vec<Option<Block>>) -> Result<()> {
         assert!(wanted.windows(2).all(|pair| pair[0] < pair[1]), "{wanted:?}");
+        wanted.iter().try_for_each(|block| self.check(*block..*block + 1))?;
         let blocks = self.blocks.lock();
         out.extend(wanted.iter().map(|block| blocks.get(block).copied()));
         drop(blocks);
@@ -85,6 +97,7 @@ impl BlockTable for Table {
     }
 
     fn run(&self, first: u64, count: usize, out: &mut Vec<Option<Block>>) -> Result<()> {
+        self.check(first..first + count as u64)?;
         let blocks = self.blocks.lock();
         let other = Block { fingerprint: Fingerprint::from_digest(&[9; 32]), kind: ChunkKind::Data, length_bytes: 1, is_lost: false };
         let filled = |block: u64| (block < u64::from(self.full_units) * UNIT_BLOCKS).then_some(other);
@@ -96,6 +109,7 @@ impl BlockTable for Table {
 
     fn used(&self, unit: u32) -> Result<u32> {
         let first = u64::from(unit) * UNIT_BLOCKS;
+        self.check(first..first + UNIT_BLOCKS)?;
         let counted = self.blocks.lock().range(first..first + UNIT_BLOCKS).count() as u32;
         Ok(if unit < self.full_units { UNIT_BLOCKS as u32 } else { counted })
     }

@@ -60,25 +60,18 @@ impl Check<'_> {
         self.containers(&units, &mut suspects);
         for unit in suspects {
             let Looked { found, wrong, .. } = look_into(self.engine, unit, self.options.read_data, &mut ReadBuffer::default());
-            let looked = found.and_then(|found| {
-                let chunks = if found.damage.is_empty() { Vec::new() } else { self.engine.storage().chunks_of(unit)? };
-                Ok((found, chunks))
-            });
-            let (found, chunks) = match looked {
-                Ok(looked) => looked,
-                // What the blocks have is not known.
-                Err(error) if error.is_damage() => {
-                    if self.knows_all_entries {
-                        self.report.add(ProblemKind::IndexPage, error.to_string());
-                        self.knows_all_entries = false;
-                    }
-                    continue;
+            // The error says nothing about the stored data. Damage is in the report.
+            let mut damage = found?.damage;
+            let mut of_table = Vec::new();
+            let chunks = if damage.is_empty() { Vec::new() } else { self.engine.storage().known_chunks_of(unit, &mut of_table)? };
+            damage.extend(of_table);
+            for damage in &damage {
+                match damage {
+                    StorageError::Table { why, .. } => self.index_damage(why),
+                    other => self.report.add(ProblemKind::Container, other.to_string()),
                 }
-                // The error says nothing about the stored data.
-                Err(error) => return Err(error.into()),
-            };
-            let damaged: HashSet<u64> = found.damage.iter().filter_map(block_of_damage).collect();
-            found.damage.iter().for_each(|damage| self.report.add(ProblemKind::Container, damage.to_string()));
+            }
+            let damaged: HashSet<u64> = damage.iter().filter_map(block_of_damage).collect();
             let lost = chunks.iter().filter(|(address, _)| block_of_address(*address).is_some_and(|block| damaged.contains(&block)));
             lost.for_each(|(address, slot)| self.lost.insert(Needed::stored(self.engine, &slot.fingerprint, *address)));
             for (address, fingerprint) in wrong {

@@ -162,7 +162,8 @@ fn one_pass(check: &mut Check<'_>, turn: Turn, missing: &mut BTreeSet<Origin>) -
         let dead = check.dead_slots(container)?;
         knows_all &= dead.is_some();
         let dead = dead.unwrap_or_default();
-        let slots = match engine.storage().chunks_of(container) {
+        let mut damaged = Vec::new();
+        let slots = match engine.storage().known_chunks_of(container, &mut damaged) {
             Ok(slots) => slots,
             Err(error) => {
                 knows_all &= dead.is_given_up();
@@ -173,6 +174,7 @@ fn one_pass(check: &mut Check<'_>, turn: Turn, missing: &mut BTreeSet<Origin>) -
                 continue;
             }
         };
+        knows_all &= damaged.is_empty();
         let counting = answering.origins(container, &slots)?;
         // Removed chunks and chunks in quarantine are not stored, whatever the catalog says.
         let alive = slots.iter().enumerate().take(durable).filter(|(number, _)| !dead.contains(*number)).map(|(_, slot)| slot);
@@ -220,11 +222,7 @@ fn read_index(check: &mut Check<'_>, table: &mut Table, moment: &mut Moment<'_>)
     };
     chunks.for_each(visit, &mut |error| failed.push(error));
     for error in failed {
-        // Damaged pages were reported one by one, but an error of the device was not.
-        if check.knows_all_entries {
-            check.report.add(ProblemKind::IndexPage, error.to_string());
-            check.knows_all_entries = false;
-        }
+        check.index_damage(&error.to_string());
     }
 }
 

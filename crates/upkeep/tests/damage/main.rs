@@ -7,7 +7,9 @@
 //! covers (padding, free pages). What nobody can find: the last batches of the log, which look like a torn tail when
 //! they are gone; the store is then an older state of itself, whole.
 
+mod actions;
 mod came_back;
+mod common;
 mod holes;
 mod lost;
 mod matrix;

@@ -1,7 +1,11 @@
 //! Damage, as in `damage`, of stores whose chunk index has no counts: what is needed is marked (M3.7).
 
+#[path = "../damage/actions.rs"]
+mod actions;
 #[path = "../damage/came_back.rs"]
 mod came_back;
+#[path = "../damage/common.rs"]
+mod common;
 #[path = "../damage/holes.rs"]
 mod holes;
 #[path = "../damage/lost.rs"]

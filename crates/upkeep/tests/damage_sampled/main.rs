@@ -1,8 +1,12 @@
 //! Damage, as in `damage`, of stores without a chunk index: hooks and marks are among the files that are damaged
 //! (M3.4 to M3.7).
 
+#[path = "../damage/actions.rs"]
+mod actions;
 #[path = "../damage/came_back.rs"]
 mod came_back;
+#[path = "../damage/common.rs"]
+mod common;
 #[path = "../damage/holes.rs"]
 mod holes;
 #[path = "../damage/lost.rs"]

@@ -31,7 +31,7 @@ use onefold_ground::{Access, Ground, parent, replace_file};
 use onefold_index::{ChunkBatch, CountedIndex, IndexEntry, IndexView, LinkedIndex, LinkedOptions};
 use onefold_oplog::{Position, Pressure, View};
 use onefold_storage::{
-    Address, ArenaParts, ArenaStore, Block, ChunkKind, ChunkView, MAX_BLOCKS, NoHoles, address_of_block, block_of_address, encode_note,
+    Address, ArenaParts, ArenaStore, ChunkKind, ChunkView, MAX_BLOCKS, NoHoles, address_of_block, block_of_address, encode_note,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -123,21 +123,13 @@ impl BlockRebuild {
         let blocks = old.blocks();
         for first in (0..blocks).step_by(IMPORTED_TOGETHER as usize) {
             let count = IMPORTED_TOGETHER.min(blocks - first);
-            let mut sound = Vec::new();
-            if let Err(error) = sound_blocks(old, first, count, &mut sound) {
-                if !error.is_damage() {
-                    return Err(error.into());
+            let mut chunks = Vec::new();
+            // Where the table is damaged, its blocks are found by their names.
+            old.verify_blocks(first, count, &mut |block, held, bytes| {
+                if bytes.is_ok() {
+                    chunks.push((held.fingerprint, block, held.kind, held.length_bytes));
                 }
-                // A damaged page costs its own blocks only.
-                sound.clear();
-                for block in first..first + count {
-                    match sound_blocks(old, block, 1, &mut sound) {
-                        Err(error) if !error.is_damage() => return Err(error.into()),
-                        _ => {}
-                    }
-                }
-            }
-            let chunks: Vec<_> = sound.iter().map(|(block, held)| (held.fingerprint, *block, held.kind, held.length_bytes)).collect();
+            })?;
             self.insert(&chunks)?;
         }
         Ok(())
@@ -380,11 +372,6 @@ impl BlockRebuild {
         while self.index.pressure() >= Pressure::Behind && self.index.step()? {}
         Ok(())
     }
-}
-
-/// Appends the blocks whose bytes are what the table says.
-fn sound_blocks(arena: &ArenaStore, first: u64, count: u64, sound: &mut Vec<(u64, Block)>) -> onefold_storage::Result<()> {
-    arena.verify_blocks(first, count, &mut |block, held, bytes| sound.extend(bytes.is_ok().then_some((block, *held))))
 }
 
 /// Makes an empty index beside the old one. If a rebuild was cut short while its index took the place of the old one,
