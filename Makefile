@@ -32,8 +32,12 @@ PAPERS = $(shell ls bench/papers/e[03]-*.toml | sort -V)
 FILES_SIZE ?= 4GiB
 FILES_RUNS ?= 3
 FILES_DIR ?= /var/tmp
+# Unique data of `bench-memory`, which is written twice, memory of the daemon, and where the store is.
+MEMORY_SIZE ?= 2GiB
+MEMORY_LIMIT ?= 64MiB
+MEMORY_DIR ?= /var/tmp
 
-.PHONY: help run demo test simulate lint bench bench-quick bench-papers bench-files bench-peers bench-servers fuzz mutations docs
+.PHONY: help run demo test simulate lint bench bench-quick bench-papers bench-files bench-memory bench-peers bench-servers fuzz mutations docs
 
 help: ## Lists what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -103,6 +107,10 @@ bench-files: ## A mounted filesystem beside the disk's own and a passthrough (bi
 	"$${CARGO_TARGET_DIR:-target}"/release/onefold bench run bench/papers/e1-*.toml --size $(FILES_SIZE) --repetitions $(FILES_RUNS) --directory $(FILES_DIR) --out "$${CARGO_TARGET_DIR:-target}"/bench-files.json
 	"$${CARGO_TARGET_DIR:-target}"/release/onefold bench report "$${CARGO_TARGET_DIR:-target}"/bench-files.json --quiet --out "$${CARGO_TARGET_DIR:-target}"/bench-files.html
 	"$${CARGO_TARGET_DIR:-target}"/release/onefold-bench run --parts files --runs $(FILES_RUNS) --disk $(FILES_DIR)
+
+bench-memory: ## Profile cacheless within MEMORY_LIMIT of memory, page cache included, beside exact, as root: MEMORY_SIZE=20GiB
+	$(CARGO) build --release --bin onefold --bin onefold-bench
+	"$${CARGO_TARGET_DIR:-target}"/release/onefold-bench memory --size $(MEMORY_SIZE) --limit $(MEMORY_LIMIT) --directory $(MEMORY_DIR) --json "$${CARGO_TARGET_DIR:-target}"/bench-memory.json
 
 fuzz: ## Each fuzz target for a minute (nightly Rust, C++ compiler, cargo-fuzz)
 	tools/fuzz $(SECONDS_EACH) $(TARGET)

@@ -2,7 +2,7 @@
 //! many small files, and what `find` and `git` make of them. Large files are experiments: E1.1 to E1.5 in `papers`.
 
 use crate::Options;
-use crate::process::run;
+use crate::process::{peak_bytes, run};
 use crate::report::{Aim, Report, median};
 use crate::server::is_installed;
 use anyhow::{Context, Result, bail};
@@ -65,14 +65,7 @@ impl Tree {
             }
         };
         self.process = Some(command.stdout(Stdio::null()).spawn()?);
-        let until = Instant::now() + Duration::from_secs(30);
-        while !is_mounted(&self.place)? {
-            if Instant::now() > until {
-                bail!("{} does not get mounted", self.place.display());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(())
+        wait_for_mount(&self.place)
     }
 
     fn unmount(&mut self) -> Result<()> {
@@ -99,9 +92,7 @@ impl Tree {
 
     /// Greatest resident memory of the process so far, bytes.
     fn peak_bytes(&self) -> Option<f64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.process.as_ref()?.id())).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-        line.trim().trim_end_matches(" kB").parse::<f64>().ok().map(|kib| kib * 1024.0)
+        peak_bytes(self.process.as_ref()?.id()).map(|bytes| bytes as f64)
     }
 }
 
@@ -113,6 +104,18 @@ impl Drop for Tree {
             let _ = process.wait();
         }
     }
+}
+
+/// Waits until something is mounted at a directory.
+pub fn wait_for_mount(place: &Path) -> Result<()> {
+    let until = Instant::now() + Duration::from_secs(30);
+    while !is_mounted(place)? {
+        if Instant::now() > until {
+            bail!("{} does not get mounted", place.display());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
 }
 
 fn is_mounted(place: &Path) -> Result<bool> {

@@ -12,6 +12,7 @@ mod ideal;
 mod ingest;
 mod iscsi;
 mod marking;
+mod memory;
 mod peers;
 mod pipeline;
 mod process;
@@ -47,6 +48,8 @@ enum Command {
     Peers(peers::Options),
     /// Measures backups over a connection, of other programs beside ours, and writes a report
     Servers(servers::Options),
+    /// Measures a store with little memory, in a control group that limits it (as root)
+    Memory(memory::Options),
     /// Makes the corpus in a new directory
     Corpus {
         /// Directory to make
@@ -164,6 +167,7 @@ fn main() -> Result<ExitCode> {
         Command::Run(options) => run(options)?,
         Command::Peers(options) => peers::measure(&options)?,
         Command::Servers(options) => servers::measure(&options)?,
+        Command::Memory(options) => memory::measure(&options)?,
         Command::Corpus { directory, size, seed } => corpus::create(&directory, size, seed)?,
         Command::Change { directory, seed } => corpus::change(&directory, seed)?,
         Command::FillLog { store } => reclamation::fill_log(&store)?,

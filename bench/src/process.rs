@@ -48,6 +48,17 @@ pub fn times_s(stat: &str) -> Result<(f64, f64)> {
     Ok(((ticks(11)? + ticks(12)?) / 100.0, (ticks(13)? + ticks(14)?) / 100.0))
 }
 
+/// Greatest resident memory of a running process so far, bytes; `None`: it has ended.
+pub fn peak_bytes(pid: u32) -> Option<u64> {
+    peak_in_status(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+}
+
+/// `VmHWM` in the text of `/proc/PID/status`.
+fn peak_in_status(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()? * 1024)
+}
+
 /// Runs a program to its end; a failure is an error.
 pub fn run(program: &Path, arguments: &[&str]) -> Result<Cost> {
     let output = Command::new(std::env::current_exe()?)
@@ -83,6 +94,12 @@ pub fn measured(command: &[String]) -> Result<ExitCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_peak_is_read_from_the_status() {
+        assert_eq!(peak_in_status("Name:\ta\nVmPeak:\t  9 kB\nVmHWM:\t   12345 kB\nVmRSS:\t 1 kB\n"), Some(12345 * 1024));
+        assert_eq!(peak_in_status("Name:\tkthreadd\n"), None);
+    }
 
     #[test]
     fn times_are_found_behind_a_name_with_blanks_and_brackets() {

@@ -1,6 +1,6 @@
 //! A server of disks that runs beside, and what it takes.
 
-use crate::process::times_s;
+use crate::process::{peak_bytes, times_s};
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File};
 use std::path::Path;
@@ -34,6 +34,16 @@ impl Server {
     pub fn cpu_s(&self) -> Result<f64> {
         let text = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         Ok(times_s(&text)?.0)
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Greatest resident memory so far, bytes.
+    pub fn peak_bytes(&self) -> Result<u64> {
+        peak_bytes(self.child.id()).context("the server has ended")
     }
 
     /// Lets it end by itself.

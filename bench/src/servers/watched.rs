@@ -3,7 +3,7 @@
 //! sshd starts a process for each client, which starts `borg serve`. Times of children that ended are in those of their
 //! parents; memory is sampled, as nothing remembers that of children together.
 
-use crate::process::times_s;
+use crate::process::{peak_bytes, times_s};
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -131,25 +131,12 @@ fn tree(pid: u32) -> Vec<u32> {
 
 /// The greatest resident memory of each process of a tree so far, together. Pages that they share count for each.
 fn memory_bytes(pid: u32) -> u64 {
-    let peak = |pid| peak_bytes(&fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default());
-    tree(pid).into_iter().filter_map(peak).sum()
-}
-
-/// `VmHWM` in the text of `/proc/PID/status`.
-fn peak_bytes(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()? * 1024)
+    tree(pid).into_iter().filter_map(peak_bytes).sum()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_peak_is_read_from_the_status() {
-        assert_eq!(peak_bytes("Name:\ta\nVmPeak:\t  9 kB\nVmHWM:\t   12345 kB\nVmRSS:\t 1 kB\n"), Some(12345 * 1024));
-        assert_eq!(peak_bytes("Name:\tkthreadd\n"), None);
-    }
 
     #[test]
     fn children_count_for_a_server() {

@@ -1,6 +1,6 @@
-//! A client for measurements: writes and flushes of one export over a Unix socket, any number of them in flight. It
-//! negotiates no options, so it expects simple replies. Tests have a client of their own, which shares nothing with the
-//! server.
+//! A client for measurements: writes and flushes of one export over a Unix socket, any number of them in flight, and
+//! reads one by one. It negotiates no options, so it expects simple replies. Tests have a client of their own, which
+//! shares nothing with the server.
 
 use crate::wire::{
     INIT_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, REQUEST_MAGIC, SIMPLE_REPLY_MAGIC, command, handshake_flag, info, option, option_reply,
@@ -95,6 +95,17 @@ impl Client {
             return Err(invalid("a reply is invalid"));
         }
         Ok((u64::from_be_bytes(reply[8..].try_into().expect("eight bytes")), u32_at(&reply, 4)))
+    }
+
+    /// Fills `into`, at most [`crate::MAX_PAYLOAD_BYTES`]. Returns the error number of the protocol, 0 for success.
+    /// Call only when nothing is in flight.
+    pub fn read(&mut self, offset: u64, into: &mut [u8]) -> io::Result<u32> {
+        self.request(command::READ, offset, offset, into.len() as u32, &[])?;
+        let (_, error) = self.receive()?;
+        if error == 0 {
+            self.stream.read_exact(into)?;
+        }
+        Ok(error)
     }
 
     fn request(&mut self, kind: u16, cookie: u64, offset: u64, length: u32, data: &[u8]) -> io::Result<()> {

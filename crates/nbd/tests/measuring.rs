@@ -28,6 +28,9 @@ fn many_writes_are_in_flight_and_errors_are_told() {
     assert_eq!((client.receive().unwrap(), disk.flushes.load(Ordering::SeqCst)), ((u64::MAX, 0), 1));
     let content = disk.content();
     (0..32).for_each(|number| assert!(content[number as usize * LENGTH..][..LENGTH] == block(number)));
+    let mut read = vec![0; LENGTH];
+    assert_eq!(client.read(3 * LENGTH as u64, &mut read).unwrap(), 0);
+    assert!(read == block(3));
     *disk.failure.write().unwrap() = Some(ExportError::NoSpace);
     client.send_write(7, 0, &block(0)).unwrap();
     assert_eq!(client.receive().unwrap(), (7, 28));
