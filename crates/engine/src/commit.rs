@@ -96,7 +96,7 @@ impl Commits {
 /// A function that writes a batch to the log.
 pub(crate) type Write = fn(&Log, &[Record]) -> onefold_oplog::Result<(Position, Position)>;
 
-/// Bytes of queued transactions from which the next submitter flushes first. Bounds memory.
+/// The highest limit of queued transactions, bytes.
 const QUEUE_BYTES: usize = 32 << 20;
 /// A larger transaction is refused: with those that wait, it would not fit a batch, and no flush would succeed again.
 const MAX_TRANSACTION_BYTES: usize = 96 << 20;
@@ -125,7 +125,7 @@ impl Engine {
         self.reclaiming.watch().touch(transaction.references.iter().map(|reference| &reference.fingerprint));
         // A batch must fit into the log several times. Queued transactions go first: if a flush failed after the
         // staging, this transaction would be taken and answered with an error.
-        if self.commits.queue.lock().bytes > QUEUE_BYTES.min(self.settings.log_limit_bytes as usize / 4) {
+        if self.commits.queue.lock().bytes > self.queue_limit_bytes() {
             self.flush()?;
         }
         let mut queue = self.commits.queue.lock();
@@ -141,6 +141,12 @@ impl Engine {
         queue.bytes += bytes;
         queue.transactions.push(transaction);
         Ok(true)
+    }
+
+    /// Returns the bytes of queued transactions from which the next submitter flushes first. A commit of them holds
+    /// several times as much for its records and counts, so small settings bound them as well.
+    fn queue_limit_bytes(&self) -> usize {
+        QUEUE_BYTES.min(self.settings.log_limit_bytes as usize / 4).min(self.settings.object_index_pending_bytes)
     }
 
     /// Submits objects that are only advice. Drops them where the object index or the log is behind, the disk is full,

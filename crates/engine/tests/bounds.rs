@@ -95,6 +95,25 @@ fn m0_17_a_log_left_long_under_a_greater_limit_takes_writes_under_a_smaller_one(
 }
 
 #[test]
+fn references_to_known_data_wait_within_the_bound_of_objects() {
+    // Nothing is stored, so no unsynced data makes anybody commit.
+    let ground = store(&descriptor());
+    let engine = open(&ground, tight(false));
+    let mut stream = engine.stream();
+    let pieces = write(&mut stream, &bytes(1, 20_000), SLICE);
+    engine.flush().unwrap();
+    for number in 0..200u64 {
+        let changes = vec![(0, number.to_be_bytes().to_vec(), Some(vec![9; 500]))];
+        engine.submit(Transaction { changes, references: references(&pieces, 1) }).unwrap();
+    }
+    drop(stream);
+    drop(engine);
+    let engine = open(&ground.restart(CrashPolicy::DropAll), tight(false));
+    let durable = engine.range(0, &0u64.to_be_bytes(), &200u64.to_be_bytes(), 1000).unwrap().len();
+    assert!(durable >= 200 - (16 << 10) / 500 - 2, "only {durable} of 200 objects went to the log while they were submitted");
+}
+
+#[test]
 fn m0_12_small_flushes_do_not_make_small_containers_or_frames() {
     // What a commit adds begins at a page, so frames of a page or two would cost as much again.
     let ground = store(&Descriptor { compression: Compression::None, container_bytes: 1 << 20, frame_bytes: 64 << 10, ..descriptor() });
@@ -242,7 +261,7 @@ fn a_full_disk_is_said_and_the_store_goes_on_when_there_is_room() {
 
 #[test]
 fn a_transaction_that_was_answered_with_an_error_was_not_taken() {
-    const FIRST: usize = 63 << 10;
+    const FIRST: usize = 15 << 10;
     let ground: SimulatedGround = store(&descriptor());
     let engine = open(&ground, tight(false));
     let change = |key: &[u8], bytes: usize| Transaction { changes: vec![(0, key.to_vec(), Some(vec![1; bytes]))], references: vec![] };

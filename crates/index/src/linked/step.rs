@@ -89,8 +89,10 @@ impl<'a> Step<'a> {
         let Header { generation, target, step, entries, lost, early, .. } = self.header;
         let head = JournalHead { kind, generation: generation.into(), target, progress, step: step + 1, grown, entries, lost, early };
         let mut journal = Journal::with_room(head, self.changed.len());
+        // Each page is freed once it is copied, so that the step and its journal are not both in memory.
+        self.loaded.retain(|id, _| self.changed.contains(id));
         for id in &self.changed {
-            if let Some(bytes) = self.loaded.get_mut(id) {
+            if let Some(mut bytes) = self.loaded.remove(id) {
                 seal_page(&mut bytes[..], *id);
                 journal.push(*id, |out| out.extend_from_slice(&bytes[..]));
             }
