@@ -146,6 +146,36 @@ fn rebuilds(scene: &Scene) {
     }
 }
 
+/// Metadata without references is not in a new index: what it refers to is not counted.
+#[test]
+fn m1_8_what_forgotten_backups_share_with_others_survives_a_rebuild_and_a_prune() {
+    for is_stored_again in [false, true] {
+        let scene = scene(&[]);
+        let source = scene.path("source");
+        fs::create_dir_all(source.join("below")).unwrap();
+        for number in 0..4 {
+            fs::write(source.join(format!("below/file {number}")), noise(number, 60 * BLOCK + 5)).unwrap();
+        }
+        let source = source.to_str().unwrap();
+        scene.run(["backup", "--name", "a", source]).succeeds();
+        if !is_stored_again {
+            scene.run(["backup", "--name", "b", source]).succeeds();
+        }
+        let listed = scene.run(["backups", "--name", "a", "--json"]).succeeds().json();
+        let id = listed.as_array().map_or(&listed, |all| &all[0])["id"].as_str().unwrap().to_owned();
+        scene.run(["forget", &id, "--yes"]).succeeds();
+        scene.run(["check", "--rebuild-index"]).succeeds();
+        if is_stored_again {
+            scene.run(["backup", "--name", "b", source]).succeeds();
+        }
+        scene.run(["prune"]).succeeds();
+        scene.run(["check", "--read-data"]).succeeds();
+        scene.run(["restore", "latest", "--target", "back"]).succeeds();
+        let back = scene.path("back").join(fs::canonicalize(source).unwrap().strip_prefix("/").unwrap());
+        assert!(tree(&back) == tree(std::path::Path::new(source)));
+    }
+}
+
 #[test]
 fn choices_that_blocks_cannot_have_are_refused() {
     let scene = Scene::new();

@@ -5,7 +5,7 @@ use crate::lifecycle::layout::{ARENA, CONTAINERS, INDEX, arena_options, storage_
 use crate::lifecycle::open::recover;
 use crate::lifecycle::settings::Settings;
 use crate::lookup::blocks::Blocks;
-use crate::lost::rebuild::blocks::{NEW_INDEX, new_linked_index};
+use crate::lost::rebuild::blocks::{NEW_INDEX, forget_new_index, new_linked_index};
 use crate::lost::rebuild::{MARKER, empty_index, mark_index};
 use crate::{EngineError, Mode, Result};
 use onefold_ground::profile::Profile;
@@ -73,7 +73,13 @@ impl Parts<'_> {
         if self.mode != Mode::Rebuild && self.ground.exists(MARKER)? {
             return Err(EngineError::Inconsistent { why: "the rebuild of its chunk index was interrupted and must run again".into() });
         }
-        if self.descriptor.profile.has_containers() { self.open_containers() } else { self.open_blocks() }
+        if self.descriptor.profile.has_containers() {
+            return self.open_containers();
+        }
+        if self.mode == Mode::ReadWrite {
+            forget_new_index(&**self.ground)?;
+        }
+        self.open_blocks()
     }
 
     fn access(&self) -> Access {

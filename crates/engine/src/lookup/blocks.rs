@@ -50,5 +50,5 @@ impl BlockTable for Blocks {
 }
 
 fn table(error: onefold_index::IndexError) -> StorageError {
-    StorageError::Table { is_damage: error.is_damage(), is_full: error.is_full(), why: error.to_string() }
+    StorageError::Table { is_damage: error.is_damage() || error.is_lasting(), is_full: error.is_full(), why: error.to_string() }
 }

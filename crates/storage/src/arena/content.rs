@@ -5,7 +5,7 @@
 //! the table is damaged, and a new one is made. Only the length of a chunk is not known: most chunks are as long as a
 //! block, and behind the others there are zeros.
 
-use crate::arena::block::{address_of_block, block_of_address};
+use crate::arena::block::{Block, address_of_block, block_of_address};
 use crate::arena::reader::lasting;
 use crate::arena::store::ArenaStore;
 use crate::{Address, ChunkKind, Result, Slice};
@@ -58,13 +58,21 @@ impl ArenaStore {
     /// Returns all names that the bytes of a block allow.
     pub fn possible_names<'a>(&self, block: &'a [u8]) -> impl Iterator<Item = PossibleName> + use<'a> {
         let algorithm = self.options.fingerprint;
-        let shortest = block.iter().rposition(|byte| *byte != 0).map_or(1, |last| last + 1);
-        let lengths = std::iter::once(block.len()).chain(shortest..block.len());
-        lengths.flat_map(move |length| {
+        possible_lengths(block).flat_map(move |length| {
             let chunk = &block[..length];
             let possible = |name, is_metadata| PossibleName { name, length_bytes: length as u32, is_metadata };
             [possible(algorithm.fingerprint(chunk), false), possible(algorithm.metadata(chunk), true)]
         })
+    }
+
+    /// Returns the length of a data chunk of zeros that has this name. Blocks without a chunk are zeros more often than
+    /// not, so the names are computed once.
+    fn length_of_zeros(&self, name: &Fingerprint) -> Option<u32> {
+        let names = self.names_of_zeros.get_or_init(|| {
+            let zeros = vec![0; self.block_bytes() as usize];
+            (1..=zeros.len()).map(|length| (self.options.fingerprint.fingerprint(&zeros[..length]), length as u32)).collect()
+        });
+        names.get(name).copied()
     }
 
     /// Returns the length of a chunk if the bytes at this address have its name, whatever the block table says. Errors:
@@ -77,15 +85,19 @@ impl ArenaStore {
             Err(error) => return lasting(error).map(|_| None),
         };
         let is_metadata = kind != ChunkKind::Data;
-        let found = self.possible_names(&bytes).find(|possible| possible.name == *name && possible.is_metadata == is_metadata);
-        Ok(found.map(|found| found.length_bytes))
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Ok(if is_metadata { None } else { self.length_of_zeros(name) });
+        }
+        let algorithm = self.options.fingerprint;
+        let name_of = |chunk: &[u8]| if is_metadata { algorithm.metadata(chunk) } else { algorithm.fingerprint(chunk) };
+        Ok(possible_lengths(&bytes).find(|length| name_of(&bytes[..*length]) == *name).map(|length| length as u32))
     }
 
-    /// Returns the name of the chunk that the block table has in a block.
-    pub fn name_in(&self, block: u64) -> Result<Option<Fingerprint>> {
+    /// Returns the chunk that the block table has in a block, lost or not.
+    pub fn held_in(&self, block: u64) -> Result<Option<Block>> {
         let mut held = Vec::new();
         self.table.blocks(&[block], &mut held)?;
-        Ok(held.first().copied().flatten().map(|held| held.fingerprint))
+        Ok(held.first().copied().flatten())
     }
 
     /// Returns the number of blocks of the file.
@@ -93,15 +105,16 @@ impl ArenaStore {
         self.space.lock().blocks
     }
 
-    /// Passes the address and the bytes of each block that the table has no chunk for, unless it is all zeros or cannot
+    /// Passes each block for which the table has no chunk or a lost one, and its bytes, unless it is all zeros or cannot
     /// be read, as long as `visit` returns true.
-    pub fn each_nameless(&self, visit: &mut dyn FnMut(Address, &[u8]) -> bool) -> Result<()> {
+    pub fn each_without_chunk(&self, visit: &mut dyn FnMut(Address, Option<Block>, &[u8]) -> bool) -> Result<()> {
         let (blocks, mut held) = (self.blocks(), Vec::new());
         for first in (0..blocks).step_by(PIECE_BLOCKS as usize) {
             let count = PIECE_BLOCKS.min(blocks - first);
             held.clear();
             self.table.run(first, count as usize, &mut held)?;
-            for block in (first..).zip(&held).filter(|(_, held)| held.is_none()).map(|(block, _)| block) {
+            let is_without = |held: &Option<Block>| held.is_none_or(|held| held.is_lost);
+            for (block, held) in (first..).zip(&held).filter(|(_, held)| is_without(held)) {
                 let start = block * self.block_bytes();
                 let bytes = match self.read_bytes(start..start + self.block_bytes()) {
                     Ok(bytes) => bytes,
@@ -110,11 +123,17 @@ impl ArenaStore {
                         continue;
                     }
                 };
-                if bytes.iter().any(|byte| *byte != 0) && !visit(address_of_block(block), &bytes) {
+                if bytes.iter().any(|byte| *byte != 0) && !visit(address_of_block(block), *held, &bytes) {
                     return Ok(());
                 }
             }
         }
         Ok(())
     }
+}
+
+/// Returns the lengths that a chunk at the beginning of a block can have: behind it there are only zeros.
+fn possible_lengths(block: &[u8]) -> impl Iterator<Item = usize> + use<> {
+    let shortest = block.iter().rposition(|byte| *byte != 0).map_or(1, |last| last + 1);
+    std::iter::once(block.len()).chain(shortest..block.len())
 }

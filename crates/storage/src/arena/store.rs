@@ -9,13 +9,15 @@ use crate::arena::space::{Space, WriterId};
 use crate::containers::Later;
 use crate::containers::log_end::LogEnd;
 use crate::{Result, StorageError};
+use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, File, Ground};
 use onefold_oplog::Position;
 use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// An open arena.
 #[derive(Debug)]
@@ -35,8 +37,10 @@ pub struct ArenaStore {
     pub(crate) space: Mutex<Space>,
     pub(crate) pending: Pending,
     next_writer: AtomicU64,
-    /// Whether another process may be writing.
+    /// Whether chunks are found by their names where the block table does not have them.
     pub(crate) loads_by_names: AtomicBool,
+    /// The names of chunks of zeros, and their lengths.
+    pub(crate) names_of_zeros: OnceLock<HashMap<Fingerprint, u32>>,
     /// Who wants to know which metadata chunks are committed from now on.
     pub(crate) moments: Mutex<Vec<Weak<Later>>>,
 }
@@ -131,6 +135,7 @@ impl ArenaStore {
             log_end: LogEnd::default(),
             next_writer: AtomicU64::new(0),
             loads_by_names: AtomicBool::new(false),
+            names_of_zeros: OnceLock::new(),
             moments: Mutex::default(),
         }))
     }

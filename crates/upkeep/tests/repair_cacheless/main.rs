@@ -116,6 +116,12 @@ fn a_file_of_blocks_that_is_gone_is_for_people_to_look_for() {
     }
 }
 
+fn delete_index(ground: &SimulatedGround) {
+    for file in ground.list("index").unwrap().into_iter().filter(|entry| !entry.is_directory) {
+        ground.remove(&format!("index/{}", file.name)).unwrap();
+    }
+}
+
 fn zero_block(ground: &SimulatedGround, block: u64) {
     Damage::Zero(block * BLOCK_BYTES, BLOCK_BYTES).apply(ground, BLOCKS);
 }
@@ -124,7 +130,8 @@ fn zero_block(ground: &SimulatedGround, block: u64) {
 fn write_other(ground: &SimulatedGround, bytes: &[u8]) {
     let engine = open(ground, Mode::ReadWrite).unwrap();
     let volumes = Volumes::open(engine.clone(), VolumesOptions::default()).unwrap();
-    let volume = volumes.create("other", VOLUME_BYTES, 64 << 10, None).unwrap();
+    let size = VOLUME_BYTES.max((bytes.len() as u64).next_multiple_of(64 << 10));
+    let volume = volumes.create("other", size, 64 << 10, None).unwrap();
     volume.write(0, bytes).unwrap();
     volume.flush().unwrap();
     drop((volume, volumes));
@@ -154,7 +161,6 @@ fn lost(ground: &SimulatedGround, scene: &Scene, what: &str) -> u64 {
 #[test]
 fn m1_5_a_chunk_that_was_lost_and_stored_again_elsewhere_is_found_without_the_index() {
     let scene = Scene::new();
-    let index = files(&scene, |path| path.starts_with("index/"));
     let mut moved = 0;
     for (block, bytes) in data_blocks(&scene).into_iter().step_by(7) {
         let what = format!("block {block}");
@@ -165,7 +171,7 @@ fn m1_5_a_chunk_that_was_lost_and_stored_again_elsewhere_is_found_without_the_in
         write_other(&ground, &bytes);
         assert_eq!(lost(&ground, &scene, &what), 0, "{what}");
         let places = used_blocks(&ground);
-        index.iter().for_each(|path| ground.remove(path).unwrap());
+        delete_index(&ground);
         let did = run(&ground, false).unwrap();
         assert_eq!((did.quarantined_chunks, lost(&ground, &scene, &what)), (0, 0), "{what}");
         // What nothing refers to is not found again.
@@ -175,15 +181,31 @@ fn m1_5_a_chunk_that_was_lost_and_stored_again_elsewhere_is_found_without_the_in
 }
 
 #[test]
+fn m1_5_chunks_that_took_the_blocks_of_each_other_are_all_found_without_the_index() {
+    let scene = Scene::new();
+    let blocks = data_blocks(&scene);
+    let ground = scene.copy();
+    blocks.iter().for_each(|(block, _)| zero_block(&ground, *block));
+    assert!(run(&ground, false).unwrap().quarantined_chunks > 100);
+    let backwards: Vec<u8> = blocks.iter().rev().flat_map(|(_, bytes)| bytes).copied().collect();
+    write_other(&ground, &backwards);
+    assert_eq!(lost(&ground, &scene, "stored again"), 0);
+    delete_index(&ground);
+    let did = run(&ground, false).unwrap();
+    assert_eq!((did.quarantined_chunks, lost(&ground, &scene, "rebuilt")), (0, 0), "{:?}", did.actions);
+    delete_other_and_prune(&ground);
+    assert_eq!(lost(&ground, &scene, "pruned"), 0);
+}
+
+#[test]
 fn a_chunk_that_is_lost_with_the_index_keeps_its_count_and_serves_all_when_it_is_written_again() {
     let scene = Scene::new();
-    let index = files(&scene, |path| path.starts_with("index/"));
     let mut served = 0;
     for (block, bytes) in data_blocks(&scene).into_iter().step_by(5) {
         let what = format!("block {block}");
         let ground = scene.copy();
         zero_block(&ground, block);
-        index.iter().for_each(|path| ground.remove(path).unwrap());
+        delete_index(&ground);
         run(&ground, false).unwrap();
         served += lost(&ground, &scene, &what);
         write_other(&ground, &bytes);
@@ -198,7 +220,6 @@ fn a_chunk_that_is_lost_with_the_index_keeps_its_count_and_serves_all_when_it_is
 #[test]
 fn what_lost_metadata_may_need_is_kept_though_the_index_is_lost_too() {
     let scene = Scene::new();
-    let index = files(&scene, |path| path.starts_with("index/"));
     let whole = scene.bytes(BLOCKS);
     let metadata: Vec<u64> = {
         let engine = open(&scene.copy(), Mode::ReadOnly).unwrap();
@@ -211,7 +232,7 @@ fn what_lost_metadata_may_need_is_kept_though_the_index_is_lost_too() {
     for block in metadata {
         let ground = scene.copy();
         zero_block(&ground, block);
-        index.iter().for_each(|path| ground.remove(path).unwrap());
+        delete_index(&ground);
         run(&ground, false).unwrap();
         must_be_sound(&ground, &scene, "lost");
         // Much is written, and what is not needed goes.

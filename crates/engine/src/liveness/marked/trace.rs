@@ -77,7 +77,8 @@ impl Step {
         }
     }
 
-    fn piece(&self) -> Piece {
+    /// Returns the chunk as a piece of a recipe.
+    pub(crate) fn piece(&self) -> Piece {
         Piece::Chunk { fingerprint: self.fingerprint, address: self.address, offset: 0, length: 0 }
     }
 }

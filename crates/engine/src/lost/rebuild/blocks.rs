@@ -2,16 +2,16 @@
 //!
 //! What a block holds is only in the index. But a reference has the name and the address of a chunk, and the bytes of a
 //! block tell whether a chunk of that name is there, and how long it is. So a new index gets, in this order:
-//! 1. What the readable pages of the old index say, as far as the bytes of the blocks confirm it. Nothing else knows of
-//!    chunks without references, and a lost metadata chunk may need some of them.
+//! 1. What the readable pages of the old index say of data, as far as the bytes of the blocks confirm it. Nothing else
+//!    knows of chunks without references, and a lost metadata chunk may need some of them. Metadata itself is taken only
+//!    where a reference leads to it: whoever has metadata in the index has counted what it refers to.
 //! 2. What references lead to, each with its count.
-//! 3. Chunks that are not where references say: they were lost once, and stored again elsewhere. All blocks without a
-//!    chunk are searched for them.
+//! 3. Chunks that are not where references say: they were lost once, and stored again elsewhere. At first they are noted
+//!    as lost. Then all blocks without a chunk are searched for them. What is still lost keeps its count, so that the
+//!    next write of the same bytes serves all who refer to it, and stays as long as one of them does. A lost chunk keeps
+//!    the block that its reference names, if no other chunk is there: nothing is destroyed that may come back.
 //! 4. If metadata is lost, whatever else is in a block, under the name that its bytes have as a whole block of data. It
 //!    may be what the metadata needs, and the metadata may come back.
-//! 5. Chunks that are nowhere. They keep their counts, so that the next write of the same bytes serves all who refer to
-//!    them, and stays as long as one of them does. A lost chunk keeps the block that its reference names, if no other
-//!    chunk is there: nothing is destroyed that may come back.
 //!
 //! # Interruptions
 //! The new index is made beside the old one, which stays until then. When the new one is whole, [`MARKER`] keeps the
@@ -21,6 +21,7 @@
 
 use crate::lifecycle::chunks::create_linked_index;
 use crate::lifecycle::layout::{ARENA, INDEX, arena_options};
+use crate::lifecycle::open::recover;
 use crate::liveness::marked::{Step, Tracer};
 use crate::liveness::recount::Recounted;
 use crate::lookup::blocks::Blocks;
@@ -28,7 +29,7 @@ use crate::lost::rebuild::{MARKER, end_rebuild, mark_index};
 use crate::{Descriptor, Engine, EngineError, Mode, Result, Roots, Settings, Tree};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, Ground, parent, replace_file};
-use onefold_index::{ChunkBatch, CountedIndex, IndexEntry, IndexView, LinkedIndex, LinkedOptions};
+use onefold_index::{ChunkBatch, CountedIndex, IndexEntry, IndexError, IndexView, LinkedIndex, LinkedOptions};
 use onefold_oplog::{Position, Pressure, View};
 use onefold_storage::{
     Address, ArenaParts, ArenaStore, ChunkKind, ChunkView, MAX_BLOCKS, NoHoles, address_of_block, block_of_address, encode_note,
@@ -44,8 +45,12 @@ const COMPLETE: &str = "index/new/complete";
 const IMPORTED_TOGETHER: u64 = 1024;
 /// Chunks whose counts wait for the index.
 const COUNTED_TOGETHER: usize = 1 << 15;
-/// The most lost chunks that are searched for in other blocks, and whose own blocks are kept.
-const MOST_LOST: usize = 1 << 16;
+/// The most lost metadata chunks that are searched for in other blocks.
+const MOST_METADATA: usize = 1 << 20;
+/// Problems that are said one by one.
+const LISTED: usize = 1000;
+/// Bits of the filter of names that may be lost.
+const FILTER_BITS: u64 = 1 << 26;
 
 /// A store of blocks whose index is rebuilt.
 #[derive(Debug)]
@@ -59,15 +64,20 @@ pub struct BlockRebuild {
     found: Recounted,
     /// References that the index does not have yet.
     counts: HashMap<Fingerprint, i64>,
-    /// Chunks that are not at the address of the first reference to them, and their counts.
-    lost: HashMap<Fingerprint, (Step, i64)>,
-    /// Whether one of those that are nowhere is metadata.
-    has_lost_metadata: bool,
+    /// Chunks that are noted as lost.
+    lost: u64,
+    /// A bit for each name that was noted as lost. Most other names have none.
+    lost_filter: Vec<u64>,
+    /// The metadata among them.
+    lost_metadata: HashMap<Fingerprint, Step>,
+    /// Whether metadata is lost that is not among these.
+    has_more_lost_metadata: bool,
     /// Metadata chunks whose references cannot be read.
     unreadable: Vec<Fingerprint>,
     /// Where the next lost chunk goes that cannot have its own block.
     spare: u64,
     problems: Vec<String>,
+    more_problems: u64,
 }
 
 impl BlockRebuild {
@@ -85,13 +95,16 @@ impl BlockRebuild {
             step: 0,
             found: Recounted::default(),
             counts: HashMap::new(),
-            lost: HashMap::new(),
-            has_lost_metadata: false,
+            lost: 0,
+            lost_filter: vec![0; (FILTER_BITS / 64) as usize],
+            lost_metadata: HashMap::new(),
+            has_more_lost_metadata: false,
             unreadable: Vec::new(),
             spare,
             problems: Vec::new(),
+            more_problems: 0,
         };
-        if let Some(old) = rebuild.old_arena() {
+        if let Some(old) = rebuild.old_arena()? {
             rebuild.import(&old)?;
         }
         Ok(rebuild)
@@ -103,19 +116,27 @@ impl BlockRebuild {
     }
 
     /// Returns the arena with the old index as its table, at the end of the log if possible. `None`: the index cannot
-    /// be opened.
-    fn old_arena(&self) -> Option<Arc<ArenaStore>> {
+    /// be opened. Errors: they say nothing about the index.
+    fn old_arena(&self) -> Result<Option<Arc<ArenaStore>>> {
         let Engine { ground, settings, descriptor, log, profile, .. } = &*self.engine;
         let options = LinkedOptions { auxiliary_bytes: settings.auxiliary_index_bytes };
-        let old = LinkedIndex::open(ground, INDEX, 0, descriptor.fingerprint.digest_bytes(), options, Access::Read).ok()?;
-        let old = Arc::new(old);
+        let old = match LinkedIndex::open(ground, INDEX, 0, descriptor.fingerprint.digest_bytes(), options, Access::Read) {
+            Ok(old) => Arc::new(old),
+            Err(error) if error.is_lasting() || matches!(error, IndexError::Mismatch { .. } | IndexError::Fenced { .. }) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let Some(options) = arena_options(descriptor, settings) else { return Ok(None) };
         let parts = ArenaParts { table: Arc::new(Blocks::new(old.clone())), holes: Arc::new(NoHoles), profile: profile.clone() };
-        let arena = ArenaStore::open(ground.clone(), ARENA, 0, arena_options(descriptor, settings)?, parts, Access::Read).ok()?;
-        // If the log does not fit, what the pages say is tried all the same.
+        let arena = ArenaStore::open(ground.clone(), ARENA, 0, options, parts, Access::Read)?;
         let (storage, old) = (ChunkView(arena.clone()), IndexView(old));
         let view: &dyn View<EngineError> = &old;
-        let _ = crate::lifecycle::open::recover(&storage, &[view], log, Mode::Rebuild, descriptor.fingerprint.digest_bytes());
-        Some(arena)
+        match recover(&storage, &[view], log, Mode::Rebuild, descriptor.fingerprint.digest_bytes()) {
+            // If the log does not fit, what the pages say is tried all the same.
+            Err(error) if !error.is_damage() && !matches!(error, EngineError::Inconsistent { .. }) => Err(error),
+            _ => Ok(Some(arena)),
+        }
     }
 
     /// Takes over what the table of an arena says and its blocks confirm.
@@ -126,7 +147,7 @@ impl BlockRebuild {
             let mut chunks = Vec::new();
             // Where the table is damaged, its blocks are found by their names.
             old.verify_blocks(first, count, &mut |block, held, bytes| {
-                if bytes.is_ok() {
+                if bytes.is_ok() && held.kind == ChunkKind::Data {
                     chunks.push((held.fingerprint, block, held.kind, held.length_bytes));
                 }
             })?;
@@ -146,21 +167,45 @@ impl BlockRebuild {
     fn trace(&mut self, mut stack: Vec<Step>, roots: &dyn Roots) -> Result<()> {
         let engine = self.engine.clone();
         let tracer = Tracer { engine: &engine, go_on: &|| true };
-        let (mut failed, mut unreadable) = (None, Vec::new());
-        let mut enter = |step: &Step| {
-            failed.is_none()
-                && self.count(step).unwrap_or_else(|error| {
-                    failed = Some(error);
-                    false
-                })
-        };
-        let below = &mut |step: &Step, stack: &mut Vec<Step>| tracer.below(step, roots, stack);
-        tracer.trace(&mut stack, below, &mut enter, &mut |step, why| unreadable.push((step.fingerprint, why)));
-        for (name, why) in unreadable {
-            self.problems.push(format!("metadata chunk {name} cannot be read: {why}"));
-            self.unreadable.push(name);
+        while !stack.is_empty() {
+            let (mut failed, mut unread) = (None, Vec::new());
+            let mut enter = |step: &Step| {
+                failed.is_none()
+                    && self.count(step).unwrap_or_else(|error| {
+                        failed = Some(error);
+                        false
+                    })
+            };
+            let below = &mut |step: &Step, stack: &mut Vec<Step>| {
+                let mut found = Vec::new();
+                tracer.below(step, roots, &mut found)?;
+                stack.append(&mut found);
+                Ok(())
+            };
+            tracer.trace(&mut stack, below, &mut enter, &mut |step, _| unread.push(*step));
+            if let Some(error) = failed {
+                return Err(error);
+            }
+            for step in unread {
+                stack.extend(self.below(&step, roots)?);
+            }
         }
-        failed.map_or(Ok(()), Err)
+        Ok(())
+    }
+
+    /// Returns what a metadata chunk refers to. Errors: they say nothing about the chunk.
+    fn below(&mut self, step: &Step, roots: &dyn Roots) -> Result<Vec<Step>> {
+        let mut stack = Vec::new();
+        if let Err(why) = (Tracer { engine: &self.engine, go_on: &|| true }).below(step, roots, &mut stack) {
+            match self.engine.read_metadata(&step.piece()) {
+                Err(error) if !error.is_damage() => return Err(error),
+                _ => {}
+            }
+            self.problem(format!("metadata chunk {} cannot be read: {why}", step.fingerprint));
+            self.unreadable.push(step.fingerprint);
+            stack.clear();
+        }
+        Ok(stack)
     }
 
     /// Counts a reference. Returns whether it is the first one to a metadata chunk that is there.
@@ -170,24 +215,20 @@ impl BlockRebuild {
             *count += 1;
             return Ok(false);
         }
-        if let Some((_, count)) = self.lost.get_mut(&name) {
-            *count += 1;
-            return Ok(false);
-        }
         let kind = step.kind().unwrap_or(ChunkKind::Data);
-        let is_new = match self.entry(&name)? {
-            Some(entry) => entry.count == 0,
-            None => match self.length_at(step, kind)? {
+        let known = self.entry(&name)?;
+        let is_new = match known {
+            Some(entry) if entry.address != 0 => entry.count == 0,
+            _ => match self.length_at(step, kind)? {
                 Some(length_bytes) => {
                     let block = block_of_address(step.address).expect("a chunk was found there");
-                    self.insert(&[(name, block, kind, length_bytes)])?;
+                    self.place(&name, known, (block, kind, length_bytes))?;
                     true
                 }
                 None => {
-                    self.lost.insert(name, (*step, 1));
-                    if self.lost.len() > MOST_LOST {
-                        let lost = std::mem::take(&mut self.lost);
-                        lost.into_values().try_for_each(|(step, count)| self.lose(&step, count))?;
+                    match known {
+                        Some(_) => self.apply(ChunkBatch { deltas: &[(name, 1)], ..ChunkBatch::default() })?,
+                        None => self.lose(step, kind)?,
                     }
                     return Ok(false);
                 }
@@ -204,98 +245,144 @@ impl BlockRebuild {
     fn length_at(&mut self, step: &Step, kind: ChunkKind) -> Result<Option<u32>> {
         let found = self.arena.length_at(step.address, &step.fingerprint, kind)?;
         let (Some(length_bytes), Some(block)) = (found, block_of_address(step.address)) else { return Ok(None) };
-        if let Some(other) = self.arena.name_in(block)? {
-            // An earlier rebuild kept the bytes under another name (`keep_unknown`).
-            if self.counts.contains_key(&other) || self.entry(&other)?.is_none_or(|entry| entry.count > 0) {
-                return Ok(None);
+        Ok(self.clear(block)?.then_some(length_bytes))
+    }
+
+    /// Makes a block free for the chunk that its bytes are. Returns false if another chunk is there that has references
+    /// or may get some.
+    fn clear(&mut self, block: u64) -> Result<bool> {
+        let Some(held) = self.arena.held_in(block)? else { return Ok(true) };
+        let name = held.fingerprint;
+        match self.entry(&name)? {
+            // A lost chunk does not need just this block.
+            Some(entry) if entry.address == 0 => {
+                self.apply(ChunkBatch { removals: &[name], ..ChunkBatch::default() })?;
+                let spare = self.spare_block()?;
+                self.note_lost(&name, spare, encode_note(held.kind, held.length_bytes), entry.count.into())?;
+                Ok(true)
             }
-            self.apply(ChunkBatch { removals: &[other], ..ChunkBatch::default() })?;
+            // An earlier rebuild kept the bytes under another name (`keep_unknown`).
+            Some(entry) if entry.count == 0 && !self.counts.contains_key(&name) => {
+                self.apply(ChunkBatch { removals: &[name], ..ChunkBatch::default() })?;
+                self.found.chunks -= 1;
+                self.found.raw_bytes -= u64::from(held.length_bytes);
+                self.found.stored_bytes -= u64::from(held.length_bytes);
+                Ok(true)
+            }
+            _ => Ok(false),
         }
-        Ok(Some(length_bytes))
+    }
+
+    /// Puts a chunk into the block where it was found. `known`: it was noted as lost.
+    fn place(&mut self, name: &Fingerprint, known: Option<IndexEntry>, at: (u64, ChunkKind, u32)) -> Result<()> {
+        let (block, kind, length_bytes) = at;
+        if known.is_some() {
+            self.apply(ChunkBatch { removals: &[*name], ..ChunkBatch::default() })?;
+            self.lost -= 1;
+            self.lost_metadata.remove(name);
+        }
+        self.insert(&[(*name, block, kind, length_bytes)])?;
+        match known {
+            Some(entry) => self.apply(ChunkBatch { deltas: &[(*name, entry.count.into())], ..ChunkBatch::default() }),
+            None => Ok(()),
+        }
     }
 
     /// Keeps what is in blocks without a chunk if lost metadata may need it. Call when all chunks were searched for.
     fn keep_unknown(&mut self) -> Result<()> {
-        if !self.has_lost_metadata && self.unreadable.is_empty() {
+        if self.lost_metadata.is_empty() && !self.has_more_lost_metadata && self.unreadable.is_empty() {
             return Ok(());
         }
         let (arena, mut kept, mut failed) = (self.arena.clone(), 0, None);
-        arena.each_nameless(&mut |address, bytes| {
-            let is_kept = self.keep_block(address, bytes);
-            match is_kept {
-                Ok(is_kept) => kept += u64::from(is_kept),
-                Err(error) => failed = Some(error),
+        arena.each_without_chunk(&mut |address, held, bytes| {
+            if held.is_none() {
+                match self.keep_block(address, bytes) {
+                    Ok(is_kept) => kept += u64::from(is_kept),
+                    Err(error) => failed = Some(error),
+                }
             }
             failed.is_none()
         })?;
         if kept > 0 {
-            self.problems.push(format!("{kept} blocks that nothing refers to are kept: lost metadata may need them"));
+            self.problem(format!("{kept} blocks that nothing refers to are kept: lost metadata may need them"));
         }
         failed.map_or(Ok(()), Err)
     }
 
     fn keep_block(&mut self, address: Address, bytes: &[u8]) -> Result<bool> {
         let Some(block) = block_of_address(address) else { return Ok(false) };
-        let Some(whole) = self.arena.possible_names(bytes).next() else { return Ok(false) };
-        // Another block has the same bytes.
-        if self.entry(&whole.name)?.is_some() {
-            return Ok(false);
+        // Another block may have the same bytes, and yet not the same chunk: the shorter one has another name.
+        for possible in self.arena.possible_names(bytes).filter(|possible| !possible.is_metadata).take(2) {
+            if self.entry(&possible.name)?.is_none() {
+                self.insert(&[(possible.name, block, ChunkKind::Data, possible.length_bytes)])?;
+                return Ok(true);
+            }
         }
-        self.insert(&[(whole.name, block, ChunkKind::Data, whole.length_bytes)])?;
-        Ok(true)
+        Ok(false)
     }
 
     /// Searches all blocks without a chunk for chunks that were not where references say. Call when everything was
     /// followed.
     pub fn find_lost(&mut self, roots: &dyn Roots) -> Result<()> {
-        while !self.lost.is_empty() {
-            let mut found: HashMap<Fingerprint, (Address, u32)> = HashMap::new();
-            let (arena, lost) = (self.arena.clone(), &self.lost);
-            arena.each_nameless(&mut |address, bytes| {
-                let is_wanted = |name: &Fingerprint, is_metadata: bool| {
-                    lost.get(name).is_some_and(|(step, _)| (step.kind() != Some(ChunkKind::Data)) == is_metadata)
-                };
-                let possible = arena.possible_names(bytes).find(|possible| is_wanted(&possible.name, possible.is_metadata));
-                if let Some(possible) = possible {
-                    found.entry(possible.name).or_insert((address, possible.length_bytes));
+        self.hand_over()?;
+        while self.lost > 0 {
+            let (arena, mut metadata, mut failed) = (self.arena.clone(), Vec::new(), None);
+            arena.each_without_chunk(&mut |address, _, bytes| {
+                match self.find_in(address, bytes) {
+                    Ok(step) => metadata.extend(step),
+                    Err(error) => failed = Some(error),
                 }
-                true
+                failed.is_none() && self.lost > 0
             })?;
-            if found.is_empty() {
+            if let Some(error) = failed {
+                return Err(error);
+            }
+            // What it refers to may be lost in the same way.
+            if metadata.is_empty() {
                 break;
             }
-            let mut stack = Vec::new();
-            for (name, (address, length_bytes)) in found {
-                let Some((step, count)) = self.lost.remove(&name) else { continue };
-                let block = block_of_address(address).expect("the arena gave it");
-                let kind = step.kind().unwrap_or(ChunkKind::Data);
-                self.insert(&[(name, block, kind, length_bytes)])?;
-                self.apply(ChunkBatch { deltas: &[(name, count)], ..ChunkBatch::default() })?;
-                if kind != ChunkKind::Data {
-                    stack.extend(self.below(&step.at(address), roots));
-                }
+            for step in metadata {
+                let below = self.below(&step, roots)?;
+                self.trace(below, roots)?;
             }
-            self.trace(stack, roots)?;
+            self.hand_over()?;
         }
         Ok(())
     }
 
-    /// Returns what a metadata chunk refers to.
-    fn below(&mut self, step: &Step, roots: &dyn Roots) -> Vec<Step> {
-        let mut stack = Vec::new();
-        if let Err(why) = (Tracer { engine: &self.engine, go_on: &|| true }).below(step, roots, &mut stack) {
-            self.problems.push(format!("metadata chunk {} cannot be read: {why}", step.fingerprint));
-            self.unreadable.push(step.fingerprint);
-            stack.clear();
+    /// Places a lost chunk if it is in this block. Returns it if it refers to others.
+    fn find_in(&mut self, address: Address, bytes: &[u8]) -> Result<Option<Step>> {
+        let Some(block) = block_of_address(address) else { return Ok(None) };
+        for possible in self.arena.possible_names(bytes) {
+            if !self.may_be_lost(&possible.name) {
+                continue;
+            }
+            let known = self.entry(&possible.name)?.filter(|entry| entry.address == 0);
+            let step = self.lost_metadata.get(&possible.name).copied();
+            // Metadata beyond the limit is not searched for.
+            if known.is_none() || step.is_some() != possible.is_metadata || !self.clear(block)? {
+                continue;
+            }
+            // Clearing may have moved the chunk itself.
+            let known = self.entry(&possible.name)?;
+            let kind = step.and_then(|step| step.kind()).unwrap_or(ChunkKind::Data);
+            self.place(&possible.name, known, (block, kind, possible.length_bytes))?;
+            return Ok(step.map(|step| step.at(address)));
         }
-        stack
+        Ok(None)
+    }
+
+    fn may_be_lost(&self, name: &Fingerprint) -> bool {
+        let bit = name.hash_bits() % FILTER_BITS;
+        self.lost_filter[(bit / 64) as usize] >> (bit % 64) & 1 == 1
     }
 
     /// Puts the new index in the place of the old one. Returns what is lost.
     pub fn finish(mut self) -> Result<Vec<String>> {
         self.hand_over()?;
-        let lost = std::mem::take(&mut self.lost);
-        lost.into_values().try_for_each(|(step, count)| self.lose(&step, count))?;
+        if self.lost > 0 {
+            self.problem(format!("{} chunks that are needed are in no block", self.lost));
+        }
         self.keep_unknown()?;
         let nowhere: Vec<_> = self.unreadable.iter().map(|name| (*name, 0)).collect();
         self.apply(ChunkBatch { places: &nowhere, ..ChunkBatch::default() })?;
@@ -312,31 +399,51 @@ impl BlockRebuild {
         replace_file(&*engine.ground, COMPLETE, b"the new index is whole\n")?;
         move_new_index(&*engine.ground)?;
         end_rebuild(engine, self.found)?;
+        if self.more_problems > 0 {
+            self.problems.push(format!("and {} more", self.more_problems));
+        }
         Ok(self.problems)
     }
 
-    /// Notes a chunk that is nowhere. It has references, so the index keeps it.
-    fn lose(&mut self, step: &Step, count: i64) -> Result<()> {
+    /// Notes a chunk that is not where its first reference says.
+    fn lose(&mut self, step: &Step, kind: ChunkKind) -> Result<()> {
         let name = step.fingerprint;
-        self.has_lost_metadata |= step.kind() != Some(ChunkKind::Data);
-        self.problems.push(format!("chunk {name} is not at {}, and in no other block", step.address));
-        let mut block = block_of_address(step.address);
-        if block.map(|block| self.arena.name_in(block)).transpose()?.flatten().is_some() {
-            block = None;
+        if kind != ChunkKind::Data {
+            if self.lost_metadata.len() < MOST_METADATA {
+                self.lost_metadata.insert(name, *step);
+            } else {
+                self.has_more_lost_metadata = true;
+            }
         }
-        let block = match block {
-            Some(block) => block,
-            None => self.spare_block()?,
+        let bit = name.hash_bits() % FILTER_BITS;
+        self.lost_filter[(bit / 64) as usize] |= 1 << (bit % 64);
+        self.lost += 1;
+        let own = block_of_address(step.address);
+        let block = match own {
+            Some(block) if self.arena.held_in(block)?.is_none() => block,
+            _ => self.spare_block()?,
         };
-        let notes = [encode_note(step.kind().unwrap_or(ChunkKind::Data), 1)];
-        let inserts = [(name, address_of_block(block).bits())];
-        self.apply(ChunkBatch { inserts: &inserts, notes: &notes, deltas: &[(name, count)], ..ChunkBatch::default() })?;
-        self.apply(ChunkBatch { places: &[(name, 0)], ..ChunkBatch::default() })
+        self.note_lost(&name, block, encode_note(kind, 1), 1)
+    }
+
+    /// A lost chunk has references, so the index keeps it.
+    fn note_lost(&mut self, name: &Fingerprint, block: u64, note: u32, count: i64) -> Result<()> {
+        let inserts = [(*name, address_of_block(block).bits())];
+        self.apply(ChunkBatch { inserts: &inserts, notes: &[note], deltas: &[(*name, count)], ..ChunkBatch::default() })?;
+        self.apply(ChunkBatch { places: &[(*name, 0)], ..ChunkBatch::default() })
+    }
+
+    fn problem(&mut self, problem: String) {
+        if self.problems.len() < LISTED {
+            self.problems.push(problem);
+        } else {
+            self.more_problems += 1;
+        }
     }
 
     /// Returns a block behind the end of the file that no chunk has.
     fn spare_block(&mut self) -> Result<u64> {
-        while self.arena.name_in(self.spare)?.is_some() {
+        while self.arena.held_in(self.spare)?.is_some() {
             self.spare += 1;
         }
         if self.spare >= MAX_BLOCKS {
@@ -386,6 +493,17 @@ pub(crate) fn new_linked_index(ground: &Arc<dyn Ground>, descriptor: &Descriptor
         ground.remove(&format!("{NEW_INDEX}/{}", file.name))?;
     }
     create_linked_index(ground, descriptor, NEW_INDEX)
+}
+
+/// Removes what a rebuild left that was cut short before the new index was whole. Call only in a store that no rebuild
+/// keeps closed.
+pub(crate) fn forget_new_index(ground: &dyn Ground) -> Result<()> {
+    if ground.exists(NEW_INDEX)? {
+        for file in ground.list(NEW_INDEX)? {
+            ground.remove(&format!("{NEW_INDEX}/{}", file.name))?;
+        }
+    }
+    Ok(())
 }
 
 /// Moves the files of a whole new index to the place of the old one. Files of the old one that have no successor are

@@ -199,8 +199,11 @@ impl Work<'_> {
         if self.furthest.is_none() {
             self.furthest = Some(match (self.containers(Access::Read)?, arena_options(&self.descriptor, self.settings)) {
                 (Some(containers), _) => containers.furthest()?,
-                // If it is damaged, it is written again.
-                (None, Some(options)) => (ArenaStore::owner(&**self.ground, ARENA, &options).unwrap_or(0), Position(0)),
+                (None, Some(options)) => match ArenaStore::owner(&**self.ground, ARENA, &options) {
+                    // It is written again.
+                    Err(error) if error.is_damage() => Default::default(),
+                    owner => (owner?, Position(0)),
+                },
                 (None, None) => Default::default(),
             });
         }
