@@ -103,6 +103,8 @@ impl LinkedIndex {
         order.sort_unstable();
         let mut reads = 0;
         for round in order.chunks(ROUND) {
+            // Homes lie anywhere in the table: the device works on all of them at once.
+            self.read_ahead(round.iter().map(|(_, at)| &fingerprints[*at as usize]));
             let shown = self.shown.read();
             let changes: Vec<Changes> = {
                 let state = self.state.read();

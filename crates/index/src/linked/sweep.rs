@@ -278,8 +278,8 @@ impl LinkedIndex {
         Ok(if kind == StepKind::SweepEnd { Stepped::Ended } else { Stepped::UnderWay })
     }
 
-    /// Announces that the homes of the next changes will be read.
-    fn read_ahead<'a>(&self, fingerprints: impl Iterator<Item = &'a Fingerprint>) {
+    /// Announces that the homes of some chunks will be read.
+    pub(super) fn read_ahead<'a>(&self, fingerprints: impl Iterator<Item = &'a Fingerprint>) {
         let shown = self.shown.read();
         let home = |fingerprint: &Fingerprint| {
             let table = shown.header.table_of(fingerprint);
