@@ -18,7 +18,8 @@ mod records;
 pub use address::{Address, ContainerId, Origin};
 pub use arena::{
     ArenaFigures, ArenaOptions, ArenaParts, ArenaStore, ArenaWriter, BLOCKS_STORED, Block, BlockTable, BlockVisitor, FileHoles, Holes,
-    MAX_BLOCK_BYTES, MAX_BLOCKS, NoHoles, PossibleName, UNIT_BLOCKS, address_of_block, block_of_address, decode_note, encode_note,
+    MAX_BLOCK_BYTES, MAX_BLOCKS, NoHoles, PossibleName, UNIT_BLOCKS, WithoutChunk, address_of_block, block_of_address, decode_note,
+    encode_note,
 };
 pub use chunk::{ChunkKind, MAX_CHUNK_BYTES, NewChunk, Slice};
 pub use chunk_store::{ChunkStore, ChunkView, ChunkWriter, Usage};

@@ -27,6 +27,9 @@ pub struct PossibleName {
     pub is_metadata: bool,
 }
 
+/// Gets the address of a block, the lost chunk that the block table has there, and the bytes. Returns whether to go on.
+pub type WithoutChunk<'a> = dyn FnMut(Address, Option<Block>, &[u8]) -> bool + 'a;
+
 impl ArenaStore {
     /// From now on chunks are found by their names if the block table does not have them: because another process may
     /// write to the store, or because the table is being rebuilt. Call only before replay, in a store that is open for
@@ -105,9 +108,9 @@ impl ArenaStore {
         self.space.lock().blocks
     }
 
-    /// Passes each block for which the table has no chunk or a lost one, and its bytes, unless it is all zeros or cannot
-    /// be read, as long as `visit` returns true.
-    pub fn each_without_chunk(&self, visit: &mut dyn FnMut(Address, Option<Block>, &[u8]) -> bool) -> Result<()> {
+    /// Passes each block for which the table has no chunk or a lost one, and its bytes, unless it is all zeros or
+    /// cannot be read, as long as `visit` returns true.
+    pub fn each_without_chunk(&self, visit: &mut WithoutChunk<'_>) -> Result<()> {
         let (blocks, mut held) = (self.blocks(), Vec::new());
         for first in (0..blocks).step_by(PIECE_BLOCKS as usize) {
             let count = PIECE_BLOCKS.min(blocks - first);

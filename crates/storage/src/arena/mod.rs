@@ -79,7 +79,7 @@ mod writer;
 pub use block::{
     Block, BlockTable, MAX_BLOCK_BYTES, MAX_BLOCKS, UNIT_BLOCKS, address_of_block, block_of_address, decode_note, encode_note,
 };
-pub use content::PossibleName;
+pub use content::{PossibleName, WithoutChunk};
 pub use holes::{FileHoles, Holes, NoHoles};
 pub use options::ArenaOptions;
 pub use records::BLOCKS_STORED;

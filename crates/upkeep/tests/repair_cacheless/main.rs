@@ -10,6 +10,7 @@ mod merging;
 mod scene;
 
 use common::{Damage, content, files, list, must_be_sound, repaired, run};
+use onefold_catalog::Catalog;
 use onefold_engine::{Mode, StoreProfile};
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
 use onefold_storage::{ChunkKind, Slot, block_of_address};
@@ -230,6 +231,34 @@ fn a_chunk_that_is_lost_with_the_index_keeps_its_count_and_serves_all_when_it_is
         assert_eq!(lost(&ground, &scene, &what), 0, "{what}");
     }
     assert!(served > 10, "{served}");
+}
+
+#[test]
+fn m1_8_metadata_that_only_forgotten_backups_refer_to_is_not_in_a_new_index() {
+    let scene = Scene::new();
+    let newest = Catalog::new(open(&scene.copy(), Mode::ReadOnly).unwrap()).list().unwrap().len() - 1;
+    for forgotten in 0..=newest {
+        let ground = scene.copy();
+        {
+            let engine = open(&ground, Mode::ReadWrite).unwrap();
+            let catalog = Catalog::new(engine.clone());
+            catalog.remove_backups(&catalog.list().unwrap()[forgotten..=forgotten]).unwrap();
+            drop(catalog);
+            engine.close().unwrap();
+        }
+        rebuild_chunk_index(Arc::new(ground.clone()), settings(), "test", &NoMonitor).unwrap();
+        let is_sound = || {
+            let engine = open(&ground, Mode::ReadOnly).unwrap();
+            let report = check(&engine, CheckOptions { read_data: true, ..CheckOptions::default() }, &NoMonitor).unwrap();
+            assert!(report.is_clean(), "{forgotten}:{}", list(&report.problems));
+        };
+        is_sound();
+        let engine = open(&ground, Mode::ReadWrite).unwrap();
+        prune(&engine, PruneOptions::default(), &NoMonitor, &|| true).unwrap();
+        engine.close().unwrap();
+        drop(engine);
+        is_sound();
+    }
 }
 
 #[test]

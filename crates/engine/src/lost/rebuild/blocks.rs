@@ -3,13 +3,13 @@
 //! What a block holds is only in the index. But a reference has the name and the address of a chunk, and the bytes of a
 //! block tell whether a chunk of that name is there, and how long it is. So a new index gets, in this order:
 //! 1. What the readable pages of the old index say of data, as far as the bytes of the blocks confirm it. Nothing else
-//!    knows of chunks without references, and a lost metadata chunk may need some of them. Metadata itself is taken only
-//!    where a reference leads to it: whoever has metadata in the index has counted what it refers to.
+//!    knows of chunks without references, and a lost metadata chunk may need some of them. Metadata itself is taken
+//!    only where a reference leads to it: whoever has metadata in the index has counted what it refers to.
 //! 2. What references lead to, each with its count.
-//! 3. Chunks that are not where references say: they were lost once, and stored again elsewhere. At first they are noted
-//!    as lost. Then all blocks without a chunk are searched for them. What is still lost keeps its count, so that the
-//!    next write of the same bytes serves all who refer to it, and stays as long as one of them does. A lost chunk keeps
-//!    the block that its reference names, if no other chunk is there: nothing is destroyed that may come back.
+//! 3. Chunks that are not where references say: they were lost once, and stored again elsewhere. At first they are
+//!    noted as lost. Then all blocks without a chunk are searched for them. What is still lost keeps its count, so that
+//!    the next write of the same bytes serves all who refer to it, and stays as long as one of them does. A lost chunk
+//!    keeps the block that its reference names, if no other chunk is there: nothing is destroyed that may come back.
 //! 4. If metadata is lost, whatever else is in a block, under the name that its bytes have as a whole block of data. It
 //!    may be what the metadata needs, and the metadata may come back.
 //!
