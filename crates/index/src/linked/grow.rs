@@ -24,8 +24,7 @@
 //! hardly ever do: some slots are kept for them.
 
 use super::header::{Header, MAX_SLOTS_BITS, StepKind, Table};
-use super::page::{Layout, Occupant, PageId, PagedFile, UNITS_PER_PAGE, seal_page};
-use super::pages::Pages;
+use super::page::{Layout, PageId, PagedFile, UNITS_PER_PAGE, seal_page};
 use super::step::Step;
 use super::sweep::STEP_PAGES;
 use super::{Files, LinkedIndex, UNIT_BLOCKS};
@@ -38,9 +37,6 @@ use std::sync::atomic::Ordering;
 
 /// Slots that stay free for chunks that go in one step with others.
 const KEPT_SLOTS: u64 = 6;
-
-/// Slots whose records are announced together. Their pages of the area fit a small page cache.
-const AHEAD_SLOTS: u64 = if cfg!(test) { 16 } else { 1024 };
 
 /// A table that is being made.
 #[derive(Debug)]
@@ -89,12 +85,7 @@ impl LinkedIndex {
         let slots = header.table().slots();
         let mut step = Step::new(&self.shown, header);
         let mut home = header.grown;
-        let mut announced = home;
         while home < slots && !step.is_full(STEP_PAGES) {
-            if home == announced {
-                announced = slots.min(home + AHEAD_SLOTS);
-                self.read_area_ahead(&mut step, home..announced)?;
-            }
             step.move_family(home)?;
             home += 1;
         }
@@ -104,24 +95,6 @@ impl LinkedIndex {
         self.counters.page_reads.fetch_add(figures.page_reads, Ordering::Relaxed);
         self.counters.growth_page_writes.fetch_add(journal.len() as u64, Ordering::Relaxed);
         self.commit(files, journal)
-    }
-
-    /// Announces that the area will be read for the records of these slots, most of which belong to these homes. Moving
-    /// a record takes its whole fingerprint, which lies anywhere in the area.
-    fn read_area_ahead(&self, step: &mut Step<'_>, slots: Range<u64>) -> Result<()> {
-        let (table, layout) = (step.header.table(), step.header.layout);
-        let mut pages = Vec::new();
-        for number in slots {
-            let slot = step.slot(table, number)?;
-            if slot.occupant != Occupant::Free {
-                pages.push(layout.area_place(slot.block).0);
-            }
-        }
-        pages.sort_unstable();
-        pages.dedup();
-        let area = self.shown.read().blocks.clone();
-        pages.iter().for_each(|id| area.read_ahead(id.offset(), PAGE_BYTES as u64));
-        Ok(())
     }
 
     /// Makes some pages of the next table.

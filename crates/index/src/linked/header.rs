@@ -8,7 +8,7 @@ use onefold_fingerprint::Fingerprint;
 use onefold_ground::checksum;
 
 const MAGIC: &[u8; 8] = b"1FLDLNK1";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes of the header before its checksum.
 const CHECKED_BYTES: usize = 120;
 /// Lowest `log2` of the number of slots.
@@ -136,7 +136,7 @@ impl HeaderContent for Header {
             return Err("the header's checksum does not match");
         }
         if u32_at(bytes, 8) != VERSION {
-            return Err("the format is newer than this program reads");
+            return Err("its format is not the one that this program reads; a rebuild makes it again");
         }
         let value = |number: usize| u64_at(bytes, 24 + 8 * number);
         let layout = Layout {

@@ -6,6 +6,10 @@
 //! A slot of the hash table has 25 bytes as in the paper: block, `next`, `family` and a status. The status has four
 //! bits left, and they hold a tag of the fingerprint. The big tag has four bytes more. The paper fills the record up to
 //! 32 bytes. With 36 bits one in 2^36 comparisons reads the area in vain, so three bytes more would buy nothing.
+//!
+//! Blocks and slots have 44 bits. What is left of `block` and `next` holds the *route*: the bits of the fingerprint that
+//! become a part of the home when the table doubles. So growth moves a record without a read of the area, which would
+//! be one of a page anywhere (M1.13).
 
 use super::{Dia, LinkedShape, Tag};
 use crate::paged::{PAGE_BYTES, PageNumber, u32_at, u64_at};
@@ -29,6 +33,13 @@ const SLOT_BYTES: usize = 25;
 const LOST: u64 = 1 << 63;
 /// In the block number: the sweep has brought this record to its target before its turn.
 const EARLY: u64 = 1 << 62;
+/// Blocks and slots have so many bits.
+const LINK_BITS: u32 = 44;
+const LINK_MASK: u64 = (1 << LINK_BITS) - 1;
+/// The route has the bits of a fingerprint from this one on, up to [`LINK_BITS`].
+const ROUTE_FROM: u32 = 6;
+/// So many of them are in the block number, the others in `next`.
+const ROUTE_IN_BLOCK: u32 = 62 - LINK_BITS;
 
 /// A file of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -166,9 +177,15 @@ pub struct Slot {
     pub family: Option<u64>,
     /// Bits of the fingerprint that the home does not use.
     pub tag: u64,
+    /// Bits of the fingerprint that the homes of greater tables use.
+    pub route: u64,
     /// The record's entry, if the area is slim.
     pub inside: Named,
 }
+
+/// A record is in a family that its fingerprint does not belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnotherHome;
 
 /// A fingerprint and what is counted and noted of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,7 +208,20 @@ impl Slot {
     /// Returns a free slot.
     pub fn free(family: Option<u64>) -> Slot {
         let inside = Named::default();
-        Slot { occupant: Occupant::Free, block: 0, is_lost: false, is_early: false, next: None, family, tag: 0, inside }
+        Slot { occupant: Occupant::Free, block: 0, is_lost: false, is_early: false, next: None, family, tag: 0, route: 0, inside }
+    }
+
+    /// Returns the home of the record in a table with one bit more than `bits`, where its home is `home`. `None`: only
+    /// the fingerprint says it, as the table is so small. Errors: the record has another home.
+    pub fn next_home(&self, bits: u32, home: u64) -> Result<Option<u64>, AnotherHome> {
+        if !(ROUTE_FROM..LINK_BITS).contains(&bits) {
+            return Ok(None);
+        }
+        let taken = bits - ROUTE_FROM;
+        if self.route >> (LINK_BITS - bits) != home & ((1 << taken) - 1) {
+            return Err(AnotherHome);
+        }
+        Ok(Some(home << 1 | self.route >> (LINK_BITS - bits - 1) & 1))
     }
 }
 
@@ -264,6 +294,11 @@ impl Layout {
         if self.tag == Tag::Big { bits & 0xf_ffff_ffff } else { bits & 0xf }
     }
 
+    /// Returns the route of a fingerprint.
+    pub fn route_of(fingerprint: &Fingerprint) -> u64 {
+        fingerprint.prefix() << ROUTE_FROM >> (64 - LINK_BITS + ROUTE_FROM)
+    }
+
     /// Returns the page of a slot, and the slot's place in it.
     pub fn slot_place(&self, generation: u8, slot: u64) -> (PageId, usize) {
         let (number, at) = (slot / self.slots_per_page(), slot % self.slots_per_page());
@@ -280,19 +315,20 @@ impl Layout {
     pub fn slot(&self, page: &[u8], place: usize) -> Slot {
         let bytes = &page[place..place + self.slot_bytes()];
         let (block, status) = (u64_at(bytes, 0), bytes[24]);
-        let link = |offset: usize, bit: u8| (status & bit != 0).then(|| u64_at(bytes, offset));
+        let link = |offset: usize, bit: u8| (status & bit != 0).then(|| u64_at(bytes, offset) & LINK_MASK);
         if status & OCCUPIED == 0 {
             return Slot::free(link(16, HAS_FAMILY));
         }
         let big = if self.tag == Tag::Big { u64::from(u32_at(bytes, SLOT_BYTES)) } else { 0 };
         Slot {
             occupant: if status & STRANGER == 0 { Occupant::Own } else { Occupant::Stranger },
-            block: block & !(LOST | EARLY),
+            block: block & LINK_MASK,
             is_lost: block & LOST != 0,
             is_early: block & EARLY != 0,
             next: link(8, HAS_NEXT),
             family: link(16, HAS_FAMILY),
             tag: u64::from(status >> TAG_SHIFT) | big << 4,
+            route: (u64_at(bytes, 8) >> LINK_BITS) << ROUTE_IN_BLOCK | (block & (EARLY - 1)) >> LINK_BITS,
             inside: if self.dia == Dia::Slim { self.named(&bytes[SLOT_BYTES + self.tag_bytes()..]) } else { Named::default() },
         }
     }
@@ -314,8 +350,11 @@ impl Layout {
             }
         }
         if slot.occupant != Occupant::Free {
-            let block = slot.block | if slot.is_lost { LOST } else { 0 } | if slot.is_early { EARLY } else { 0 };
-            bytes[..8].copy_from_slice(&block.to_le_bytes());
+            let flags = if slot.is_lost { LOST } else { 0 } | if slot.is_early { EARLY } else { 0 };
+            let in_block = (slot.route & ((1 << ROUTE_IN_BLOCK) - 1)) << LINK_BITS;
+            bytes[..8].copy_from_slice(&(slot.block | flags | in_block).to_le_bytes());
+            let next = slot.next.unwrap_or(0) | (slot.route >> ROUTE_IN_BLOCK) << LINK_BITS;
+            bytes[8..16].copy_from_slice(&next.to_le_bytes());
             status |= (slot.tag as u8) << TAG_SHIFT;
             if self.tag == Tag::Big {
                 bytes[SLOT_BYTES..SLOT_BYTES + 4].copy_from_slice(&((slot.tag >> 4) as u32).to_le_bytes());
@@ -388,15 +427,34 @@ mod tests {
 
     proptest! {
         #[test]
+        fn m1_13_the_route_leads_to_the_home_in_the_next_table_and_to_no_other(prefix: u64, bits in 4..44u32, wrong: u64) {
+            let mut digest = [7; 32];
+            digest[..8].copy_from_slice(&prefix.to_be_bytes());
+            let slot = Slot { route: Layout::route_of(&Fingerprint::from_digest(&digest)), ..Slot::free(None) };
+            let home = |bits: u32| prefix >> (64 - bits);
+            let expected = if bits < ROUTE_FROM { None } else { Some(home(bits + 1)) };
+            prop_assert_eq!(slot.next_home(bits, home(bits)), Ok(expected));
+            // The first bits are those of the home alone.
+            let other = home(bits) ^ wrong & ((1 << bits.saturating_sub(ROUTE_FROM)) - 1);
+            if other != home(bits) {
+                prop_assert_eq!(slot.next_home(bits, other), Err(AnotherHome));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
         fn m1_2_m1_5_records_are_read_as_written_and_touch_no_others(
             layout in layouts(), digest: [u8; 32], block in 0..1u64 << 44, flags: [bool; 2], links: [Option<u64>; 2],
             kind in 0..3, count: u32, note in 0..1u32 << 24, at in 0..50u64,
         ) {
             let fingerprint = Fingerprint::from_digest(&digest[..layout.digest_bytes]);
             let named = Named { fingerprint, count, note };
+            let links = links.map(|link| link.map(|slot| slot & LINK_MASK));
             let occupied = Slot {
                 occupant: if kind == 0 { Occupant::Own } else { Occupant::Stranger },
                 block, is_lost: flags[0], is_early: flags[1], next: links[0], family: links[1], tag: layout.tag_of(&fingerprint),
+                route: Layout::route_of(&fingerprint),
                 inside: if layout.dia == Dia::Slim { named } else { Named::default() },
             };
             let slot = if kind == 2 { Slot::free(links[1]) } else { occupied };

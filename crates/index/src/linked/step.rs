@@ -3,7 +3,7 @@
 use super::changes::{Change, Entry, Memory};
 use super::family::{self, Found, Link, Member, find, find_block, walk};
 use super::header::{Header, Journal, JournalHead, StepKind, Table};
-use super::page::{AreaRecord, Backlink, Named, Occupant, PageId, PagedFile, Slot, seal_page, unit_place};
+use super::page::{AnotherHome, AreaRecord, Backlink, Layout, Named, Occupant, PageId, PagedFile, Slot, seal_page, unit_place};
 use super::pages::{Pages, RecordAccess, Shown, damaged};
 use super::{Dia, UNIT_BLOCKS};
 use crate::paged::{PAGE_BYTES, u32_at};
@@ -204,7 +204,15 @@ impl<'a> Step<'a> {
         let named = entry.named(fingerprint);
         let inside = if layout.dia == Dia::Slim { named } else { Named::default() };
         let Entry { block, is_lost, .. } = entry;
-        let slot = Slot { block, is_lost, is_early, tag: layout.tag_of(fingerprint), inside, ..Slot::free(None) };
+        let slot = Slot {
+            block,
+            is_lost,
+            is_early,
+            tag: layout.tag_of(fingerprint),
+            route: Layout::route_of(fingerprint),
+            inside,
+            ..Slot::free(None)
+        };
         let table = self.header.table_of(fingerprint);
         let number = self.insert(table, table.home(fingerprint), slot)?;
         let record = match layout.dia {
@@ -314,13 +322,20 @@ impl<'a> Step<'a> {
             self.touched.clear();
             let first = walk(self, old, home, |_, member| Ok(Some(*member)))?;
             let Some(member) = first else { return Ok(()) };
-            let named = family::named(self, &member)?;
-            if old.home(&named.fingerprint) != home {
+            let next = match member.slot.next_home(old.bits, home) {
+                Ok(Some(next)) => Ok(next),
+                Ok(None) => {
+                    let named = family::named(self, &member)?;
+                    if old.home(&named.fingerprint) == home { Ok(new.home(&named.fingerprint)) } else { Err(AnotherHome) }
+                }
+                Err(error) => Err(error),
+            };
+            let Ok(next) = next else {
                 let (id, _) = self.layout().slot_place(old.generation, member.number);
                 return Err(self.damaged(id, format!("slot {} has a record of another family", member.number)));
-            }
+            };
             let record = self.remove(old, home, member.slot.block)?;
-            let number = self.insert(new, new.home(&named.fingerprint), record)?;
+            let number = self.insert(new, next, record)?;
             if self.layout().dia == Dia::Slim {
                 self.put_area(record.block, Some(AreaRecord::Backlink(Backlink { generation: new.generation, slot: number })))?;
             }

@@ -8,7 +8,7 @@
 use super::LinkedIndex;
 use super::family::{chunk_of, find, named, walk};
 use super::header::Table;
-use super::page::{Occupant, PageId, PagedFile};
+use super::page::{Layout, Occupant, PageId, PagedFile};
 use super::pages::{Pages, Shown, Walker};
 use super::{UNIT_BLOCKS, grow::pages_of};
 use crate::paged::PAGE_BYTES;
@@ -139,7 +139,7 @@ impl Check<'_> {
         walk(walker, table, number, |walker, member| {
             let chunk = named(walker, member)?;
             let is_of_family = table == walker.header().table_of(&chunk.fingerprint) && table.home(&chunk.fingerprint) == number;
-            if is_of_family {
+            if is_of_family && member.slot.route == Layout::route_of(&chunk.fingerprint) {
                 Ok(None::<()>)
             } else {
                 Err(walker.damaged(id, format!("the family of slot {number} has chunk {}", chunk.fingerprint)))
