@@ -7,9 +7,9 @@
 //! bits left, and they hold a tag of the fingerprint. The big tag has four bytes more. The paper fills the record up to
 //! 32 bytes. With 36 bits one in 2^36 comparisons reads the area in vain, so three bytes more would buy nothing.
 //!
-//! Blocks and slots have 44 bits. What is left of `block` and `next` holds the *route*: the bits of the fingerprint that
-//! become a part of the home when the table doubles. So growth moves a record without a read of the area, which would
-//! be one of a page anywhere (M1.13).
+//! Blocks and slots have 44 bits. What is left of `block` and `next` holds the *route*: the bits of the fingerprint
+//! that become a part of the home when the table doubles. So growth moves a record without a read of the area, which
+//! would be one of a page anywhere (M1.13).
 
 use super::{Dia, LinkedShape, Tag};
 use crate::paged::{PAGE_BYTES, PageNumber, u32_at, u64_at};
