@@ -220,8 +220,8 @@ pub(crate) fn mapping(value: &[u8], digest_bytes: usize) -> Option<Recipe> {
 }
 
 /// Passes every block mapping, and the root of every backup, to `visit`. Passes whatever cannot be read, except what
-/// `volumes` covers, to `problem`. `volumes` is of the same moment. Returns why pieces may be
-/// missing that are not lost for good. Reads entries too.
+/// `volumes` covers, to `problem`. `volumes` is of the same moment. Returns why pieces may be missing that are not lost
+/// for good. Reads entries too.
 pub(crate) fn of_objects(
     moment: &Moment<'_>,
     volumes: &VolumeList,

@@ -105,8 +105,8 @@ impl Header {
         Ok(stored)
     }
 
-    /// Does the same for an opening. With `takes` the arena is opened for writing:
-    /// a greater epoch than this one is refused, and this epoch is durable from here on.
+    /// Reads the header for an opening. With `takes` the arena is opened for writing: a greater epoch than this one is
+    /// refused, and this epoch is durable from here on.
     pub(crate) fn open(ground: &dyn Ground, directory: &str, options: &ArenaOptions, takes: Option<u64>) -> Result<()> {
         let stored = Header::read(ground, directory, options)?;
         match takes {

@@ -1,8 +1,8 @@
 //! Rebuilds the chunk index from the containers and from everything that refers to chunks (M0.13: the index is a view).
 
 use crate::Monitor;
-use crate::Result;
 use crate::references::{StoreRoots, metadata_of, of_objects, volumes};
+use crate::{Result, UpkeepError};
 use onefold_engine::{BlockRebuild, Descriptor, EngineError, Piece, Rebuild, Settings, Tree};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::Ground;
@@ -66,11 +66,7 @@ pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command:
             problems.push(problem)
         })
     {
-        // Counts would be lower than the number of references.
-        return Err(EngineError::Inconsistent {
-            why: format!("the chunk index was not rebuilt: some references could not be read: {why}"),
-        }
-        .into());
+        return Err(not_rebuilt(&why));
     }
     counts.hand_over(&mut rebuild, 0)?;
     monitor.advance(1);
@@ -102,11 +98,7 @@ fn rebuild_from_blocks(ground: Arc<dyn Ground>, settings: Settings, command: &st
         return Err(error.into());
     }
     if let Some(why) = unread {
-        // Counts would be lower than the number of references.
-        return Err(EngineError::Inconsistent {
-            why: format!("the chunk index was not rebuilt: some references could not be read: {why}"),
-        }
-        .into());
+        return Err(not_rebuilt(&why));
     }
     monitor.advance(1);
     rebuild.find_lost(&roots)?;
@@ -115,6 +107,11 @@ fn rebuild_from_blocks(ground: Arc<dyn Ground>, settings: Settings, command: &st
     drop(engine);
     problems.extend(rebuild.finish()?);
     Ok(problems)
+}
+
+/// Counts would be lower than the number of references.
+fn not_rebuilt(why: &str) -> UpkeepError {
+    EngineError::Inconsistent { why: format!("the chunk index was not rebuilt: some references could not be read: {why}") }.into()
 }
 
 #[derive(Default)]
