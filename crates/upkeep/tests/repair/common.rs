@@ -2,10 +2,11 @@
 
 use crate::scene::{Look, Scene, VOLUME, look, open, settings};
 use onefold_engine::{Mode, Settings};
-use onefold_ground::{Access, Ground, SimulatedGround};
+use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
 use onefold_upkeep::{NoMonitor, Problem, ProblemKind, RepairOptions, RepairReport, UpkeepError, repair};
 use onefold_volume::{Volumes, VolumesOptions};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 pub fn run(ground: &SimulatedGround, dry_run: bool) -> Result<RepairReport, UpkeepError> {
@@ -148,4 +149,44 @@ pub fn files(scene: &Scene, wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let files: Vec<String> = scene.files().into_iter().filter(|path| wanted(path)).collect();
     assert!(!files.is_empty());
     files
+}
+
+/// Interrupts a repair at each of its syncs. The next one ends it, with the same losses.
+pub fn crash_at_any_sync(scene: &Scene, damaged: &dyn Fn() -> SimulatedGround, what: &str) {
+    let ground = damaged();
+    let start = ground.syncs();
+    run(&ground, false).unwrap();
+    let expected = must_be_sound(&ground, scene, what).report.quarantined_chunks;
+    assert!(expected > 0, "{what}");
+    let syncs = ground.syncs() - start;
+    assert!(syncs > 10, "{syncs}");
+    for crash in 0..syncs {
+        for policy in [CrashPolicy::DropAll, CrashPolicy::Random { seed: crash }, CrashPolicy::KeepAll] {
+            let what = format!("crash at sync {crash} of {syncs}, {policy:?}, {what}");
+            let ground = damaged();
+            ground.crash_after_syncs(crash);
+            let _ = run(&ground, false);
+            let ground = ground.restart(policy);
+            run(&ground, false).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let found = must_be_sound(&ground, scene, &what);
+            assert_eq!(found.report.quarantined_chunks, expected, "{what}:{}", list(&found.report.problems));
+        }
+    }
+}
+
+/// Lets a repair meet errors and full disks, for so many seeds. The next one ends it.
+pub fn meet_errors_and_full_disks(scene: &Scene, damaged: &dyn Fn() -> SimulatedGround, seeds: u64) {
+    for seed in 0..seeds {
+        let ground = damaged();
+        if seed % 2 == 0 {
+            ground.set_capacity(ground.used_bytes() + seed * 3000);
+        } else {
+            ground.fail_operation(seed * 7, ErrorKind::Other);
+        }
+        let _ = run(&ground, false);
+        ground.set_capacity(u64::MAX);
+        let ground = ground.restart(CrashPolicy::KeepAll);
+        run(&ground, false).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        must_be_sound(&ground, scene, &format!("seed {seed}"));
+    }
 }

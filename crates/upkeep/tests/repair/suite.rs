@@ -10,12 +10,11 @@ mod merging;
 #[path = "../damage/scene.rs"]
 mod scene;
 
-use common::{Damage, content, files, is_known_lost, list, must_be_sound, repaired, run, sorted, write_volume_again};
+use common::{Damage, content, crash_at_any_sync, files, is_known_lost, list, meet_errors_and_full_disks, must_be_sound, repaired, run, sorted, write_volume_again};
 use onefold_engine::Mode;
-use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
+use onefold_ground::{Access, Ground};
 use onefold_upkeep::{CheckOptions, NoMonitor, ProblemKind, check};
 use scene::{Scene, open};
-use std::io::ErrorKind;
 
 /// The files in which the index has chunks.
 fn of_index(scene: &Scene) -> Vec<String> {
@@ -146,26 +145,7 @@ fn a_repair_that_crashes_at_any_sync_is_ended_by_the_next() {
             all.iter().skip(usize::from(!with_index)).for_each(|(path, damage)| damage.apply(&ground, path));
             ground
         };
-        let ground = damaged();
-        let start = ground.syncs();
-        let expected = run(&ground, false).unwrap();
-        assert!(expected.quarantined_chunks > 0);
-        let lost = |ground: &SimulatedGround| must_be_sound(ground, &scene, "lost").report.quarantined_chunks;
-        let expected = lost(&ground);
-        let syncs = ground.syncs() - start;
-        assert!(syncs > 10, "{syncs}");
-        for crash in 0..syncs {
-            for policy in [CrashPolicy::DropAll, CrashPolicy::Random { seed: crash }] {
-                let what = format!("crash at sync {crash} of {syncs}, {policy:?}, index damaged too: {with_index}");
-                let ground = damaged();
-                ground.crash_after_syncs(crash);
-                let _ = run(&ground, false);
-                let ground = ground.restart(policy);
-                run(&ground, false).unwrap_or_else(|error| panic!("{what}: {error}"));
-                let found = must_be_sound(&ground, &scene, &what);
-                assert_eq!(found.report.quarantined_chunks, expected, "{what}:{}", list(&found.report.problems));
-            }
-        }
+        crash_at_any_sync(&scene, &damaged, &format!("index damaged too: {with_index}"));
     }
 }
 
@@ -173,20 +153,12 @@ fn a_repair_that_crashes_at_any_sync_is_ended_by_the_next() {
 fn a_repair_that_meets_errors_or_a_full_disk_is_ended_by_the_next() {
     let scene = Scene::merged();
     let all = much_damage(&scene);
-    for seed in 0..40 {
+    let damaged = || {
         let ground = scene.copy();
         all.iter().for_each(|(path, damage)| damage.apply(&ground, path));
-        if seed % 2 == 0 {
-            ground.set_capacity(ground.used_bytes() + seed * 3000);
-        } else {
-            ground.fail_operation(seed * 7, ErrorKind::Other);
-        }
-        let _ = run(&ground, false);
-        ground.set_capacity(u64::MAX);
-        let ground = ground.restart(CrashPolicy::KeepAll);
-        run(&ground, false).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-        must_be_sound(&ground, &scene, &format!("seed {seed}"));
-    }
+        ground
+    };
+    meet_errors_and_full_disks(&scene, &damaged, 40);
 }
 
 #[test]

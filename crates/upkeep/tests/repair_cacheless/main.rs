@@ -9,7 +9,7 @@ mod merging;
 #[path = "../damage/scene.rs"]
 mod scene;
 
-use common::{Damage, content, files, list, must_be_sound, repaired, run};
+use common::{Damage, content, crash_at_any_sync, files, list, meet_errors_and_full_disks, must_be_sound, repaired, run};
 use onefold_catalog::Catalog;
 use onefold_engine::{Mode, StoreProfile};
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
@@ -18,7 +18,6 @@ use onefold_upkeep::{CheckOptions, NoMonitor, ProblemKind, PruneOptions, check, 
 use onefold_volume::{Volumes, VolumesOptions};
 use scene::{Scene, VOLUME_BYTES, noise, open, settings};
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::sync::Arc;
 
 const PROFILE: StoreProfile = StoreProfile::Cacheless;
@@ -355,25 +354,7 @@ fn a_repair_that_crashes_at_any_sync_is_ended_by_the_next() {
     let scene = Scene::new();
     let all = much_damage(&scene);
     for with_index in [false, true] {
-        let ground = damaged(&scene, &all, with_index);
-        let start = ground.syncs();
-        run(&ground, false).unwrap();
-        let expected = must_be_sound(&ground, &scene, "lost").report.quarantined_chunks;
-        assert!(expected > 0);
-        let syncs = ground.syncs() - start;
-        assert!(syncs > 10, "{syncs}");
-        for crash in 0..syncs {
-            for policy in [CrashPolicy::DropAll, CrashPolicy::Random { seed: crash }, CrashPolicy::KeepAll] {
-                let what = format!("crash at sync {crash} of {syncs}, {policy:?}, index damaged too: {with_index}");
-                let ground = damaged(&scene, &all, with_index);
-                ground.crash_after_syncs(crash);
-                let _ = run(&ground, false);
-                let ground = ground.restart(policy);
-                run(&ground, false).unwrap_or_else(|error| panic!("{what}: {error}"));
-                let found = must_be_sound(&ground, &scene, &what);
-                assert_eq!(found.report.quarantined_chunks, expected, "{what}:{}", list(&found.report.problems));
-            }
-        }
+        crash_at_any_sync(&scene, &|| damaged(&scene, &all, with_index), &format!("index damaged too: {with_index}"));
     }
 }
 
@@ -407,17 +388,5 @@ fn m1_5_a_rebuild_that_crashes_leaves_the_old_index_or_the_new_one() {
 fn a_repair_that_meets_errors_or_a_full_disk_is_ended_by_the_next() {
     let scene = Scene::new();
     let all = much_damage(&scene);
-    for seed in 0..60 {
-        let ground = damaged(&scene, &all, true);
-        if seed % 2 == 0 {
-            ground.set_capacity(ground.used_bytes() + seed * 3000);
-        } else {
-            ground.fail_operation(seed * 7, ErrorKind::Other);
-        }
-        let _ = run(&ground, false);
-        ground.set_capacity(u64::MAX);
-        let ground = ground.restart(CrashPolicy::KeepAll);
-        run(&ground, false).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-        must_be_sound(&ground, &scene, &format!("seed {seed}"));
-    }
+    meet_errors_and_full_disks(&scene, &|| damaged(&scene, &all, true), 60);
 }
