@@ -1,7 +1,7 @@
 //! Where a reader of backups gets chunks from.
 
 use crate::entry::Entry;
-use crate::{CatalogError, Result, decode_directory_chunk};
+use crate::{CatalogError, DirectoryChunk, Result};
 use onefold_engine::{Engine, Piece};
 
 /// What a recipe describes. The pieces of a file's recipe are data; those of a directory's recipe are directory chunks.
@@ -41,7 +41,8 @@ impl Chunks for Engine {
 
     fn directory_chunk(&self, piece: &Piece) -> Result<Vec<Entry>> {
         let content = self.read_metadata(piece)?;
-        decode_directory_chunk(&content, self.digest_bytes()).map_err(|source| CatalogError::Damaged { what: "directory chunk", source })
+        let chunk = DirectoryChunk::decode(&content, self.digest_bytes());
+        chunk.map_err(|source| CatalogError::Damaged { what: "directory chunk", source })?.load(self)
     }
 
     fn data(&self, pieces: &[Piece], out: &mut [u8]) -> Result<()> {

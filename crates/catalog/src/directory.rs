@@ -4,11 +4,12 @@
 //! one chunk, and an unchanged directory has the same chunks as in the previous backup.
 
 use crate::chunks::{Chunks, Of};
+use crate::directory_chunk::write_with_rest;
 use crate::{CatalogError, Entry, MAX_ENTRY_BYTES, PieceReader, Result};
 use onefold_engine::{Engine, MetadataKind, Piece, Recipe, RecipeWriter, WriteStream};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::checksum;
-use onefold_ground::wire::{Reader, WireError, put_varint};
+use onefold_ground::wire::put_varint;
 use std::sync::Arc;
 
 /// A chunk of this many bytes always ends.
@@ -20,30 +21,6 @@ const CUT_MASK: u64 = 0x03;
 const MIN_ENTRIES: u64 = 3;
 /// Most bytes of the number of entries.
 const COUNT_BYTES: usize = 10;
-/// The smallest encoding of an entry.
-const ENTRY_MIN_BYTES: usize = 11;
-
-/// Encodes the content of a directory chunk.
-pub fn encode_directory_chunk(entries: &[Entry], digest_bytes: usize) -> Vec<u8> {
-    let mut out = Vec::new();
-    put_varint(&mut out, entries.len() as u64);
-    for entry in entries {
-        entry.encode(digest_bytes, &mut out);
-    }
-    out
-}
-
-/// Decodes the content of a directory chunk.
-pub fn decode_directory_chunk(content: &[u8], digest_bytes: usize) -> std::result::Result<Vec<Entry>, WireError> {
-    let mut reader = Reader::new(content);
-    let count = reader.count("entries", ENTRY_MIN_BYTES)?;
-    let mut entries = Vec::with_capacity(count.min(4096));
-    for _ in 0..count {
-        entries.push(Entry::decode(&mut reader, digest_bytes)?);
-    }
-    reader.end()?;
-    Ok(entries)
-}
 
 /// Reads a directory front to back, with one chunk in memory. After an error, the iterator goes on with the next chunk.
 #[derive(Debug)]
@@ -139,7 +116,8 @@ impl DirectoryWriter {
     }
 
     /// Appends an entry, whose name must be greater than the previous one. Errors: the entry is longer than
-    /// [`MAX_ENTRY_BYTES`] or than a chunk of the store, or out of order. The writer can go on after either error.
+    /// [`MAX_ENTRY_BYTES`], its name is longer than a chunk of the store, or it is out of order. The writer can go on
+    /// after these errors.
     pub fn push(&mut self, stream: &mut WriteStream, entry: &Entry) -> Result<()> {
         if self.last_name.as_ref().is_some_and(|last| *last >= entry.name) {
             return Err(CatalogError::Disordered { name: String::from_utf8_lossy(&entry.name).into_owned() });
@@ -147,10 +125,17 @@ impl DirectoryWriter {
         let before = self.encoded.len();
         entry.encode(self.digest_bytes, &mut self.encoded);
         let length = self.encoded.len() - before;
-        let limit = MAX_ENTRY_BYTES.min(self.most_bytes);
-        if length > limit {
+        if length > MAX_ENTRY_BYTES {
             self.encoded.truncate(before);
-            return Err(CatalogError::TooLong { what: "directory entry", length_bytes: length as u64, limit_bytes: limit as u64 });
+            return Err(CatalogError::TooLong {
+                what: "directory entry",
+                length_bytes: length as u64,
+                limit_bytes: MAX_ENTRY_BYTES as u64,
+            });
+        }
+        if length > self.most_bytes {
+            self.encoded.truncate(before);
+            return self.push_long(stream, entry);
         }
         if self.encoded.len() > self.most_bytes {
             let next = self.encoded.split_off(before);
@@ -169,13 +154,24 @@ impl DirectoryWriter {
 
     /// Returns the directory of all entries pushed.
     pub fn finish(mut self, stream: &mut WriteStream) -> Result<Recipe> {
-        if self.entries > 0 {
-            self.cut(stream)?;
-        }
+        self.cut(stream)?;
         Ok(self.recipe.finish(stream)?)
     }
 
+    /// Appends an entry that does not fit into a chunk.
+    fn push_long(&mut self, stream: &mut WriteStream, entry: &Entry) -> Result<()> {
+        let (content, references) = write_with_rest(stream, entry, self.most_bytes)?;
+        self.cut(stream)?;
+        let piece = stream.write_metadata(MetadataKind::Directory, &content, &references)?;
+        self.last_name = Some(entry.name.clone());
+        Ok(self.recipe.push(stream, piece)?)
+    }
+
+    /// Stores the entries of the current chunk, if there are any.
     fn cut(&mut self, stream: &mut WriteStream) -> Result<()> {
+        if self.entries == 0 {
+            return Ok(());
+        }
         let mut content = Vec::with_capacity(self.encoded.len() + COUNT_BYTES);
         put_varint(&mut content, self.entries);
         content.append(&mut self.encoded);
@@ -183,25 +179,5 @@ impl DirectoryWriter {
         self.references.clear();
         self.entries = 0;
         Ok(self.recipe.push(stream, piece)?)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::entry;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn a_directory_chunk_is_read_as_written(entries in proptest::collection::vec(entry(), 0..10)) {
-            let content = encode_directory_chunk(&entries, 32);
-            prop_assert_eq!(decode_directory_chunk(&content, 32).unwrap(), entries);
-        }
-
-        #[test]
-        fn garbage_is_refused_without_panic(bytes: Vec<u8>) {
-            let _ = decode_directory_chunk(&bytes, 20);
-        }
     }
 }

@@ -172,11 +172,7 @@ impl Entry {
         put_varint(out, attributes.device);
         put_varint(out, attributes.links);
         put_varint(out, u64::from(attributes.flags));
-        put_varint(out, attributes.xattrs.len() as u64);
-        for (name, value) in &attributes.xattrs {
-            put_bytes(out, name);
-            put_bytes(out, value);
-        }
+        encode_xattrs(&attributes.xattrs, out);
         match &self.content {
             Content::File { size_bytes, recipe } => {
                 put_varint(out, *size_bytes);
@@ -211,7 +207,7 @@ impl Entry {
         let offset_bytes = reader.position();
         let type_number = reader.u8()?;
         let name = reader.bytes()?.to_vec();
-        let mut attributes = Attributes {
+        let attributes = Attributes {
             mode: reader.varint_to("mode", 0o7777)? as u16,
             uid: reader.varint_to("uid", u64::from(u32::MAX))? as u32,
             gid: reader.varint_to("gid", u64::from(u32::MAX))? as u32,
@@ -221,13 +217,8 @@ impl Entry {
             device: reader.varint()?,
             links: reader.varint()?,
             flags: reader.varint_to("flags", u64::from(u32::MAX))? as u32,
-            xattrs: Vec::new(),
+            xattrs: decode_xattrs(reader)?,
         };
-        let xattrs = reader.count("xattrs", XATTR_MIN_BYTES)?;
-        for _ in 0..xattrs {
-            let name = reader.bytes()?.to_vec();
-            attributes.xattrs.push((name, reader.bytes()?.to_vec()));
-        }
         let content = match type_number {
             0 => Content::File { size_bytes: reader.varint()?, recipe: Recipe::decode(reader, digest_bytes)? },
             1 => Content::Directory { recipe: Recipe::decode(reader, digest_bytes)? },
@@ -244,6 +235,26 @@ impl Entry {
         };
         Ok(Entry { name, attributes, content })
     }
+}
+
+/// Appends extended attributes.
+pub(crate) fn encode_xattrs(xattrs: &[(Vec<u8>, Vec<u8>)], out: &mut Vec<u8>) {
+    put_varint(out, xattrs.len() as u64);
+    for (name, value) in xattrs {
+        put_bytes(out, name);
+        put_bytes(out, value);
+    }
+}
+
+/// Reads extended attributes.
+pub(crate) fn decode_xattrs(reader: &mut Reader<'_>) -> std::result::Result<Vec<(Vec<u8>, Vec<u8>)>, WireError> {
+    let count = reader.count("xattrs", XATTR_MIN_BYTES)?;
+    let mut xattrs = Vec::new();
+    for _ in 0..count {
+        let name = reader.bytes()?.to_vec();
+        xattrs.push((name, reader.bytes()?.to_vec()));
+    }
+    Ok(xattrs)
 }
 
 /// Returns whether a file can have this name: not empty, not `.` or `..`, without `/` and NUL. Any other name in a

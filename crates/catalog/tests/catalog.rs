@@ -19,9 +19,13 @@ struct Place {
 }
 
 fn place() -> Place {
+    place_with(Descriptor::new().unwrap())
+}
+
+fn place_with(descriptor: Descriptor) -> Place {
     let directory = tempfile::tempdir().unwrap();
     let ground: Arc<dyn Ground> = Arc::new(LocalGround::open(directory.path()).unwrap());
-    Engine::create(&ground, &Descriptor { object_partitions: 4, ..Descriptor::new().unwrap() }).unwrap();
+    Engine::create(&ground, &Descriptor { object_partitions: 4, ..descriptor }).unwrap();
     let engine = Engine::open(ground, Settings::default(), Mode::ReadWrite, "test").unwrap();
     Place { stream: engine.stream(), catalog: Catalog::new(engine), _directory: directory }
 }
@@ -387,6 +391,85 @@ fn entries_out_of_order_and_too_long_are_refused_and_the_writer_goes_on() {
     let recipe = writer.finish(&mut place.stream).unwrap();
     let names: Vec<_> = DirectoryReader::new(place.engine(), &recipe).map(|entry| entry.unwrap().name).collect();
     assert_eq!(names, [b"b", b"d"]);
+}
+
+#[test]
+fn entries_that_are_longer_than_a_block_come_back() {
+    let mut place = place_with(Descriptor::new().unwrap().of_blocks(4096));
+    let noise = |seed: u32, length: usize| -> Vec<u8> {
+        let digest = |number: usize| {
+            *onefold_fingerprint::Algorithm::Blake3.fingerprint(&[seed, number as u32].map(u32::to_le_bytes).concat()).as_bytes()
+        };
+        (0..length.div_ceil(32)).flat_map(digest).take(length).collect()
+    };
+    let content = place.store(&file("what a file with many attributes has"));
+    let mut entries = Vec::new();
+    for number in 0..40u32 {
+        let name = format!("{number:03}").into_bytes();
+        let mut made = match number % 5 {
+            0 => entry(&name, Content::Symlink { target: noise(number, 4095) }),
+            1 => entry(&name, Content::HardLink { path: vec![b'/'; 9000 * number as usize] }),
+            2 => entry(&name, content.clone()),
+            // Some of them fit exactly, and some are one byte too long.
+            3 => entry(&name, Content::Symlink { target: noise(number, 4030 + number as usize) }),
+            _ => entry(&name, Content::Fifo),
+        };
+        if number % 5 == 2 {
+            made.attributes.xattrs = (0..number * 8).map(|at| (format!("user.{at}").into_bytes(), noise(at, 1000))).collect();
+        }
+        entries.push(made);
+    }
+    let mut writer = DirectoryWriter::new(place.engine());
+    for entry in &entries {
+        writer.push(&mut place.stream, entry).unwrap();
+    }
+    let too_long = entry(b"long", Content::Symlink { target: vec![1; 1 << 20] });
+    let name_too_long = entry(&[b'n'; 4000], Content::Symlink { target: vec![1; 200] });
+    for long in [too_long, name_too_long] {
+        assert!(matches!(writer.push(&mut place.stream, &long), Err(CatalogError::TooLong { .. })));
+    }
+    let recipe = writer.finish(&mut place.stream).unwrap();
+    let read: Vec<Entry> = DirectoryReader::new(place.engine(), &recipe).map(|entry| entry.unwrap()).collect();
+    assert!(read == entries);
+    for entry in &entries {
+        assert_eq!(DirectoryReader::find(place.engine(), &recipe, &entry.name).unwrap().as_ref(), Some(entry));
+    }
+    assert_eq!(DirectoryReader::find(place.engine(), &recipe, b"0020").unwrap(), None);
+}
+
+#[test]
+fn the_rest_of_an_entry_that_claims_anything_is_refused() {
+    let mut place = place();
+    let digest_bytes = place.engine().digest_bytes();
+    let short = entry(b"a", Content::Symlink { target: Vec::new() });
+    let pieces = place.stream.write_chunks(&[&b"\0\x06target"[..], b"\x01", &[7; 5000]]).unwrap();
+    let zeros = Piece::Zeros { length: 1 << 40 };
+    let mut deep = pieces[0];
+    for _ in 0..MAX_LEVEL {
+        let mut content = Vec::new();
+        encode_pieces(&[deep; 1000], digest_bytes, &mut content);
+        deep = place.stream.write_metadata(MetadataKind::Recipe, &content, &[]).unwrap();
+    }
+    let right = Recipe::flat(vec![pieces[0]]);
+    let wrong = [
+        Recipe::flat(vec![pieces[1]]),
+        Recipe::flat(vec![pieces[0], pieces[2]]),
+        Recipe::flat(vec![zeros]),
+        Recipe { length: 7, ..right.clone() },
+        Recipe { level: MAX_LEVEL, length: 1000, pieces: vec![deep] },
+        Recipe { level: 1, ..right.clone() },
+    ];
+    let mut found = |rest: &Recipe| {
+        let mut content = vec![0];
+        rest.encode(digest_bytes, &mut content);
+        short.encode(digest_bytes, &mut content);
+        let piece = place.stream.write_metadata(MetadataKind::Directory, &content, &[]).unwrap();
+        DirectoryReader::find(place.engine(), &Recipe::flat(vec![piece]), b"a")
+    };
+    assert_eq!(found(&right).unwrap().unwrap().content, Content::Symlink { target: b"target".to_vec() });
+    for rest in &wrong {
+        assert!(found(rest).is_err(), "{rest:?}");
+    }
 }
 
 #[test]

@@ -198,3 +198,53 @@ fn choices_that_blocks_cannot_have_are_refused() {
         scene.run(["init", "refused", option, value]).ends_with(2).says(&[option, "only profile `cacheless`"]);
     }
 }
+
+#[test]
+fn links_that_are_longer_than_a_block_come_back() {
+    let scene = scene(&[]);
+    let source = scene.path("source");
+    fs::create_dir(&source).unwrap();
+    // With a name of 200 bytes, an entry with such a target needs more than a block of 4 KiB.
+    let link = |directory: &str, number: usize| {
+        let target = format!("{number}/").repeat(4090).chars().take(4090).collect::<String>();
+        fs::create_dir_all(source.join(directory)).unwrap();
+        std::os::unix::fs::symlink(target, source.join(directory).join(format!("{number:0200}"))).unwrap();
+    };
+    (0..20).for_each(|number| link("kept", number));
+    let backup = |name: &str| scene.run(["backup", "--name", name, source.to_str().unwrap()]).succeeds();
+    backup("kept");
+    (20..40).for_each(|number| link("more", number));
+    backup("more");
+    let chunks = |scene: &Scene| stats(scene)["chunks"].as_u64().unwrap();
+    let both = chunks(&scene);
+    backup("more");
+    assert!(chunks(&scene) <= both + 4, "an unchanged tree stores nothing");
+    let comes_back = |scene: &Scene, to: &str| {
+        scene.run(["restore", "latest", "--target", to]).succeeds();
+        let back = scene.path(to).join(fs::canonicalize(&source).unwrap().strip_prefix("/").unwrap());
+        assert!(tree(&back) == tree(&source));
+    };
+    comes_back(&scene, "back");
+    let served = scene.serve(&[]);
+    comes_back(&scene, "served");
+    backup("more");
+    assert_eq!(served.stop().0, 0);
+    scene.run(["check", "--rebuild-index"]).succeeds();
+    for name in ["more", "kept"] {
+        scene.run(["check", "--read-data"]).succeeds();
+        let backups = scene.run(["backups", "--json"]).succeeds().json();
+        for backup in backups.as_array().unwrap().iter().filter(|backup| backup["name"] == name) {
+            scene.run(["forget", backup["id"].as_str().unwrap(), "--yes"]).succeeds();
+        }
+        scene.run(["prune"]).succeeds();
+        scene.run(["check", "--read-data"]).succeeds();
+        if name == "more" {
+            assert!(chunks(&scene) < both - 20);
+            fs::remove_dir_all(source.join("more")).unwrap();
+            scene.run(["restore", "latest", "--target", "again"]).succeeds();
+            let back = scene.path("again").join(fs::canonicalize(&source).unwrap().strip_prefix("/").unwrap());
+            assert!(tree(&back) == tree(&source));
+        }
+    }
+    assert_eq!(stats(&scene)["unique_bytes"], 0);
+}

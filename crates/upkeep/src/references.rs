@@ -6,7 +6,7 @@ mod roots;
 mod volumes;
 
 use onefold_blocks::{MAX_ENTRY_KEY_BYTES, MAX_ENTRY_VALUE_BYTES};
-use onefold_catalog::{Backup, decode_directory_chunk};
+use onefold_catalog::{Backup, DirectoryChunk};
 use onefold_engine::{Engine, Moment, Piece, Recipe, Tree, decode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
@@ -310,8 +310,8 @@ pub(crate) fn of_chunk(content: &[u8], kind: ChunkKind, digest_bytes: usize) -> 
             reader.end().ok().map(|()| pieces)
         }
         ChunkKind::Directory => {
-            let entries = decode_directory_chunk(content, digest_bytes).ok()?;
-            Some(entries.iter().filter_map(|entry| entry.content.recipe()).flat_map(|recipe| recipe.pieces.iter().copied()).collect())
+            let chunk = DirectoryChunk::decode(content, digest_bytes).ok()?;
+            Some(chunk.recipes().flat_map(|(recipe, _)| recipe.pieces.iter().copied()).collect())
         }
     }
 }

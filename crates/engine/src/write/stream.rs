@@ -175,6 +175,11 @@ impl WriteStream {
         }
     }
 
+    /// Returns the store that it writes to.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
     /// Cuts `data` into chunks, stores the new ones and appends the pieces to `out`. With `last` the end of `data` is
     /// the end of a run and all of it is consumed; without, the tail whose boundary is not known yet is left to the
     /// caller, who passes it again at the front of more data. Returns the number of bytes consumed. Data of at least

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
-use onefold_catalog::{Attributes, Backup, Catalog, Content, Entry, Of, Statistics, decode_directory_chunk};
+use onefold_catalog::{Attributes, Backup, Catalog, Content, DirectoryChunk, Entry, Of, Statistics};
 use onefold_engine::{Descriptor, Engine, Mode, Piece, Recipe, Settings, StoreProfile, decode_pieces};
 use onefold_fingerprint::{Algorithm, Fingerprint};
 use onefold_ground::wire::{Reader, put_varint};
@@ -398,7 +398,10 @@ impl Reading {
     }
 
     pub fn entries(&self, recipe: &Recipe) -> Vec<Entry> {
-        let read = |piece: &Piece| decode_directory_chunk(&self.metadata(piece, Metadata::Directory).unwrap(), DIGEST).unwrap();
+        let read = |piece: &Piece| {
+            let content = self.metadata(piece, Metadata::Directory).unwrap();
+            DirectoryChunk::decode(&content, DIGEST).unwrap().whole().unwrap()
+        };
         self.pieces(recipe, Of::Directory).iter().flat_map(read).collect()
     }
 

@@ -1,7 +1,7 @@
 //! What a marking run has to know of the objects of a store: its groups, and what they refer to.
 
 use crate::references::{Kind, mapping, mapping_key};
-use onefold_catalog::{Backup, Content, decode_directory_chunk};
+use onefold_catalog::{Backup, DirectoryChunk};
 use onefold_engine::{Group, Moment, Roots, Tree};
 use onefold_ground::checksum;
 use std::collections::HashMap;
@@ -83,12 +83,8 @@ impl Roots for StoreRoots {
     }
 
     fn directory(&self, content: &[u8], visit: &mut dyn FnMut(Tree<'_>)) -> Result<()> {
-        let entries = decode_directory_chunk(content, self.digest_bytes).map_err(|error| error.to_string())?;
-        for entry in &entries {
-            if let Some(recipe) = entry.content.recipe() {
-                visit(Tree { recipe, is_directory: matches!(entry.content, Content::Directory { .. }) });
-            }
-        }
+        let chunk = DirectoryChunk::decode(content, self.digest_bytes).map_err(|error| error.to_string())?;
+        chunk.recipes().for_each(|(recipe, is_directory)| visit(Tree { recipe, is_directory }));
         Ok(())
     }
 }

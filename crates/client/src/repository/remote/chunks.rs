@@ -4,7 +4,7 @@
 //! another way. Data is asked for in parts; several questions are on their way at once.
 
 use crate::{ClientError, Result};
-use onefold_catalog::{Backup, CatalogError, Chunks, Entry, Of, decode_directory_chunk};
+use onefold_catalog::{Backup, CatalogError, Chunks, DirectoryChunk, Entry, Of};
 use onefold_engine::{Piece, decode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
@@ -342,7 +342,8 @@ impl Chunks for RemoteChunks {
 
     fn directory_chunk(&self, piece: &Piece) -> Found<Vec<Entry>> {
         let content = self.metadata(piece, Metadata::Directory)?;
-        decode_directory_chunk(&content, self.digest_bytes).map_err(|source| CatalogError::Damaged { what: "directory chunk", source })
+        let chunk = DirectoryChunk::decode(&content, self.digest_bytes).and_then(DirectoryChunk::whole);
+        chunk.map_err(|source| CatalogError::Damaged { what: "directory chunk", source })
     }
 
     fn data(&self, pieces: &[Piece], out: &mut [u8]) -> Found<()> {
