@@ -1,7 +1,9 @@
 //! The daemon is killed with SIGKILL at random moments under load, again and again on the same store. Whatever a client
 //! was told is durable must be there afterwards; what was written since may be there or not, but nothing else may.
 
-use onefold_tests::{Client, Daemon, Initiator, MountPlace, Random, RequestError, Running, Scene, client, has_fuse, installed, noise};
+use onefold_tests::{
+    Client, Daemon, Initiator, LoopDevice, MountPlace, Random, RequestError, Running, Scene, client, has_fuse, installed, noise,
+};
 use rustix::fs::FallocateFlags;
 use std::fs::{self, File};
 use std::io;
@@ -211,14 +213,14 @@ const EXACT: &[&str] = &["--container-size", "1MiB"];
 const CACHELESS: &[&str] = &["--profile", "cacheless"];
 
 /// How the daemon is reached: what it is started with, and a connection to the volume.
-struct Way {
-    store: &'static [&'static str],
+struct Way<'a> {
+    store: &'a [&'a str],
     options: &'static [&'static str],
     connect: fn(&Daemon, u32) -> Box<dyn Face>,
 }
 
 /// The daemon is killed so many times; each connection is another client.
-fn kills(way: &Way, times: usize) {
+fn kills(way: &Way<'_>, times: usize) {
     let scene = Scene::new(way.store, "");
     scene.volume("disk", "16MiB");
     scene.run(["fs", "create", "files"]).succeeds();
@@ -272,6 +274,20 @@ fn what_was_flushed_survives_kills_at_random_moments() {
 fn m1_1_what_was_flushed_survives_kills_of_a_store_of_blocks() {
     let options = &["--nbd", "none", "--nbd-socket", "nbd.sock"];
     kills(&Way { store: CACHELESS, options, connect: |daemon, _| Box::new(daemon.connect("disk")) }, 8);
+}
+
+#[test]
+fn m1_1_what_was_flushed_survives_kills_with_the_blocks_on_a_device() {
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("image");
+    File::create(&image).unwrap().set_len(256 << 20).unwrap();
+    let device = match LoopDevice::attach(&image) {
+        Ok(device) => device,
+        Err(why) => return println!("skipped: no loop device here: {why}"),
+    };
+    let options = &["--nbd", "none", "--nbd-socket", "nbd.sock"];
+    let store = &[CACHELESS, &["--block-device", &device.path]].concat();
+    kills(&Way { store, options, connect: |daemon, _| Box::new(daemon.connect("disk")) }, 5);
 }
 
 #[test]

@@ -137,8 +137,13 @@ impl Engine {
         self.served_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Returns the space on the store's device.
+    /// Returns the space on the device that has the store's chunks.
     pub fn space(&self) -> Result<Space> {
+        if let Some(arena) = &self.arena
+            && let Some(space) = arena.device_space()?
+        {
+            return Ok(space);
+        }
         Ok(self.ground.space()?)
     }
 

@@ -5,6 +5,7 @@
 
 use crate::{Access, DirectoryEntry, Exposure, File, Ground, Holder, Identity, LockError, LockGuard, Result, Space};
 use std::fmt::Debug;
+use std::path::Path;
 use std::sync::Arc;
 
 macro_rules! delegating {
@@ -39,6 +40,8 @@ delegating! {
     fn create(&self, path: &str) -> Result<Arc<dyn File>>;
     fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>>;
     fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>>;
+    fn open_device(&self, path: &str, access: Access) -> Result<Option<Arc<dyn File>>>;
+    fn link_device(&self, path: &str, device: &Path) -> Result<()>;
     fn device_holds(&self, path: &str, offset: u64, data: &[u8]) -> Result<bool>;
     fn remove(&self, path: &str) -> Result<()>;
     fn rename(&self, from: &str, to: &str) -> Result<()>;

@@ -6,12 +6,12 @@ use crate::lock::{Held, LINE_MAX_BYTES};
 use crate::permissions::{self, Exposure, Permissions};
 use crate::{Access, DirectoryEntry, File, Ground, Holder, Identity, LockError, LockGuard, Result, Space};
 use parking_lot::Mutex;
-use rustix::fs::{Advice, AtFlags, FallocateFlags, FlockOperation, Gid, OFlags, StatxFlags, Uid};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, FlockOperation, Gid, OFlags, SeekFrom, StatxFlags, Uid};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::collections::HashSet;
 use std::fs;
 use std::io::{self, IoSliceMut};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -93,6 +93,40 @@ impl Ground for LocalGround {
     fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>> {
         let cached = self.open(path, Access::Read)?;
         Ok(DirectFile::open(&self.path(path), cached.clone()).map_or(cached, |direct| Arc::new(direct)))
+    }
+
+    fn open_device(&self, path: &str, access: Access) -> Result<Option<Arc<dyn File>>> {
+        let path = self.path(path);
+        let fail = |source| refused("open", &path, source);
+        match fs::metadata(&path) {
+            Ok(found) if found.file_type().is_block_device() => {}
+            Ok(_) => return Ok(None),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(fail(source)),
+        }
+        let writes = access == Access::ReadWrite;
+        let exclusive = if writes { OFlags::EXCL } else { OFlags::empty() };
+        let opened = fs::OpenOptions::new().read(true).write(writes).custom_flags(exclusive.bits() as i32).open(&path);
+        let file = opened.map_err(|source| match source.kind() {
+            kind @ io::ErrorKind::ResourceBusy => fail(io::Error::new(kind, "it is mounted, or another program uses it")),
+            _ => fail(source),
+        })?;
+        // The name may lead elsewhere by now.
+        if !file.metadata().map_err(fail)?.file_type().is_block_device() {
+            return Err(fail(io::Error::new(io::ErrorKind::InvalidInput, "it is no block device any more")));
+        }
+        let length = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|source| fail(source.into()))?;
+        Ok(Some(Arc::new(LocalDevice { file: LocalFile::new(file, path), length })))
+    }
+
+    fn link_device(&self, path: &str, device: &Path) -> Result<()> {
+        let fail = |source| refused("use", device, source);
+        let device = std::path::absolute(device).map_err(fail)?;
+        if !fs::metadata(&device).map_err(fail)?.file_type().is_block_device() {
+            return Err(fail(io::Error::new(io::ErrorKind::InvalidInput, "it is no block device")));
+        }
+        let path = self.path(path);
+        std::os::unix::fs::symlink(&device, &path).map_err(|source| refused("create", &path, source))
     }
 
     fn device_holds(&self, path: &str, offset: u64, data: &[u8]) -> Result<bool> {
@@ -390,6 +424,27 @@ impl File for LocalFile {
         if let Some(length) = std::num::NonZeroU64::new(length) {
             let _ = rustix::fs::fadvise(&self.file, offset, Some(length), Advice::DontNeed);
         }
+    }
+}
+
+/// A block device. The system says nothing of its length where it says that of a file.
+#[derive(Debug)]
+struct LocalDevice {
+    file: LocalFile,
+    length: u64,
+}
+
+impl crate::DelegatingFile for LocalDevice {
+    fn below(&self) -> &dyn File {
+        &self.file
+    }
+
+    fn len(&self) -> Result<u64> {
+        Ok(self.length)
+    }
+
+    fn allocated_bytes(&self) -> Result<u64> {
+        Ok(self.length)
     }
 }
 

@@ -213,6 +213,16 @@ impl SimulatedGround {
         self.state.lock().capacity_pages = bytes / PAGE_BYTES;
     }
 
+    /// Makes a block device of this length, full of zeros, that a name leads to. Errors: the name exists.
+    pub fn make_device(&self, path: &str, length: u64) -> Result<()> {
+        let device = crate::Ground::create(self, path)?;
+        device.set_len(length)?;
+        device.sync()?;
+        crate::Ground::sync_directory(self, crate::parent(path))?;
+        self.state.lock().devices.insert(path.to_owned());
+        Ok(())
+    }
+
     /// Makes all sectors of a file unreadable, until each is overwritten as a whole. Errors: no such file.
     pub fn make_unreadable(&self, path: &str) -> Result<()> {
         self.make_range_unreadable(path, 0..u64::MAX)

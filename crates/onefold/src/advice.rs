@@ -81,8 +81,9 @@ impl From<EngineError> for Failure {
                 failure.advise(if *may_be_moved { MERGED_MAY_BE_MOVED } else { MERGED_MAY_NOT_BE_MOVED })
             }
             EngineError::Storage(StorageError::ArenaMissing { .. }) => Failure { exit: Exit::CannotRun, ..failure }.advise(
-                "mount its disk, or bring it back from a copy of the store. If it is gone for good, make an empty file of that name and \
-                    run `onefold check --repair`: then each chunk counts as lost until it is written again",
+                "mount its disk, connect its device if the name leads to one, or bring it back from a copy of the store. If it is gone \
+                    for good, make an empty file of that name (no link) and run `onefold check --repair`: then each chunk counts as \
+                    lost until it is written again",
             ),
             error if error.is_full() => failure.advise(FULL),
             error if error.is_damage() => failure.advise(DAMAGE),

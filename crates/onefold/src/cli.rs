@@ -280,6 +280,10 @@ pub struct Init {
     /// hash table [default: large]
     #[arg(long, value_enum)]
     pub index_area: Option<AreaName>,
+    /// Keeps the blocks on this block device instead of in a file, with `--profile cacheless`. Its first MiB must be
+    /// empty, and nobody else may use it
+    #[arg(long, value_name = "DEVICE")]
+    pub block_device: Option<PathBuf>,
     /// How facts are printed.
     #[command(flatten)]
     pub format: Format,

@@ -229,6 +229,8 @@ fn links_that_are_longer_than_a_block_come_back() {
     comes_back(&scene, "served");
     backup("more");
     assert_eq!(served.stop().0, 0);
+    scene.run(["prune"]).succeeds();
+    scene.run(["check", "--read-data"]).succeeds();
     scene.run(["check", "--rebuild-index"]).succeeds();
     for name in ["more", "kept"] {
         scene.run(["check", "--read-data"]).succeeds();

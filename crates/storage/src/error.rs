@@ -63,6 +63,16 @@ pub enum StorageError {
         /// The blocks that it may have.
         limit_blocks: u64,
     },
+    /// A block device cannot be used for the blocks of an arena. Nothing was changed.
+    #[error("{path} cannot be used for the blocks of a store: {why}")]
+    Device {
+        /// The device, or the name that leads to it, in a form for people.
+        path: String,
+        /// What does not fit.
+        why: String,
+        /// Whether its headers are damaged. Otherwise it is another device, or somebody else uses it.
+        is_damage: bool,
+    },
     /// The header of an arena is damaged, or does not fit the store. Nothing was changed.
     #[error("{path}: the header of the arena cannot be used: {why}")]
     ArenaHeader {
@@ -208,6 +218,7 @@ impl StorageError {
                 | StorageError::NotThere { .. }
                 | StorageError::BlockDamaged { .. }
                 | StorageError::ArenaHeader { is_damage: true, .. }
+                | StorageError::Device { is_damage: true, .. }
                 | StorageError::Table { is_damage: true, .. }
         )
     }

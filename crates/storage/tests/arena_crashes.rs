@@ -89,6 +89,7 @@ fn all_blocks_are_accounted_for(world: &ArenaWorld) {
 
 struct Arena {
     steps: u64,
+    is_on_device: bool,
 }
 
 impl Subject for Arena {
@@ -97,7 +98,8 @@ impl Subject for Arena {
 
     fn create(&self, seed: u64) -> (SimulatedGround, (Known, u64)) {
         let ground = SimulatedGround::new(seed);
-        create_arena(&ground, &small());
+        let create = if self.is_on_device { create_arena_on_device } else { create_arena };
+        create(&ground, &small());
         (ground, (Known::default(), 7))
     }
 
@@ -118,21 +120,25 @@ impl Subject for Arena {
     }
 }
 
-const ARENA: Arena = Arena { steps: 40 };
+const ARENA: Arena = Arena { steps: 40, is_on_device: false };
+const ON_DEVICE: Arena = Arena { is_on_device: true, ..ARENA };
 
 #[test]
 fn m1_10_a_killed_process_then_another_then_a_power_cut_lose_no_committed_chunk() {
     assert!(kills_then_power_cuts(&ARENA, 150) > 40);
+    assert!(kills_then_power_cuts(&ON_DEVICE, 50) > 10);
 }
 
 #[test]
 fn m1_10_a_failed_operation_then_another_process_then_a_power_cut_lose_no_committed_chunk() {
     assert!(failures_then_power_cuts(&ARENA, 150) > 40);
+    assert!(failures_then_power_cuts(&ON_DEVICE, 50) > 10);
 }
 
 #[test]
 fn m1_10_a_query_that_fails_loses_no_committed_chunk() {
     assert!(failed_queries_of_openings(&ARENA, 20, 20) > 20);
+    assert!(failed_queries_of_openings(&ON_DEVICE, 10, 20) > 10);
 }
 
 #[test]

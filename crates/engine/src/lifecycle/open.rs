@@ -35,17 +35,33 @@ use crate::write::filters::Filters;
 use crate::write::local_claims::LocalClaims;
 use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::profile::Profile;
-use onefold_ground::{Access, Ground, Holder, LockGuard};
+use onefold_ground::{Access, Ground, Holder, LocalGround, LockGuard};
 use onefold_index::{ObjectIndex, ObjectIndexOptions};
 use onefold_oplog::{Effects, Log, LogError, Opening, Ownership, Pressure, View};
-use onefold_storage::ChunkView;
+use onefold_storage::{ArenaStore, ChunkView};
 use parking_lot::{Mutex, RwLock};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 impl Engine {
     /// Creates an empty store on an empty ground. The descriptor is written last: before it, there is no store.
     pub fn create(ground: &Arc<dyn Ground>, descriptor: &Descriptor) -> Result<()> {
+        Engine::make(ground, descriptor, None)
+    }
+
+    /// Creates an empty store of profile `cacheless` whose blocks are on a block device. Errors: the device is in use,
+    /// has data, or is too small. Then nothing is made.
+    pub fn create_on_device(ground: &Arc<dyn Ground>, descriptor: &Descriptor, device: &Path) -> Result<()> {
+        let (Some(directory), Some(name)) = (device.parent(), device.file_name().and_then(|name| name.to_str())) else {
+            return Err(EngineError::Invalid { what: device.display().to_string(), why: "it is no block device".to_owned() });
+        };
+        let directory = if directory == Path::new("") { Path::new(".") } else { directory };
+        ArenaStore::check_device(&LocalGround::open(directory)?, name)?;
+        Engine::make(ground, descriptor, Some(device))
+    }
+
+    fn make(ground: &Arc<dyn Ground>, descriptor: &Descriptor, device: Option<&Path>) -> Result<()> {
         descriptor.validate()?;
         if !ground.list("")?.is_empty() {
             return Err(EngineError::NotEmpty { place: ground.describe("") });
@@ -53,6 +69,9 @@ impl Engine {
         let chunks = if descriptor.profile.has_containers() { CONTAINERS } else { ARENA };
         for directory in [INDEX, OBJECTS, chunks, LOG, snapshot::LEASES] {
             ground.create_directory(directory)?;
+        }
+        if let Some(device) = device {
+            ground.link_device(&format!("{ARENA}/blocks"), device)?;
         }
         chunks::create(ground, descriptor)?;
         ObjectIndex::create(ground, OBJECTS, descriptor.object_partitions)?;

@@ -9,6 +9,7 @@ use crate::lock::Held;
 use crate::{Access, DirectoryEntry, Exposure, File, Ground, Holder, Identity, LockError, LockGuard, Result, Space, parent};
 use parking_lot::{Mutex, MutexGuard};
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 impl SimulatedGround {
@@ -46,6 +47,15 @@ impl Ground for SimulatedGround {
         let state = self.query("open", path)?;
         let inode = state.names.file(path).ok_or_else(|| failure("open", path, io::ErrorKind::NotFound.into()))?;
         Ok(self.file(path, Arc::clone(inode), access))
+    }
+
+    fn open_device(&self, path: &str, access: Access) -> Result<Option<Arc<dyn File>>> {
+        let is_device = self.state.lock().devices.contains(path);
+        is_device.then(|| self.open(path, access)).transpose()
+    }
+
+    fn link_device(&self, path: &str, _device: &Path) -> Result<()> {
+        Err(failure("create", path, io::ErrorKind::Unsupported.into()))
     }
 
     fn device_holds(&self, path: &str, offset: u64, data: &[u8]) -> Result<bool> {

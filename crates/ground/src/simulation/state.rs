@@ -5,7 +5,7 @@ use super::names::Names;
 use super::random::Random;
 use super::{CrashPolicy, CrashSite, SharedInode};
 use crate::Holder;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 
@@ -15,6 +15,8 @@ pub(super) type DuringWrites = Arc<dyn Fn(&str) + Send + Sync>;
 pub(super) struct State {
     pub(super) random: Random,
     pub(super) names: Names,
+    /// The names that lead to block devices.
+    pub(super) devices: BTreeSet<String>,
     pub(super) locks: HashMap<String, Vec<(u64, bool, Holder)>>,
     pub(super) next_lock: u64,
     pub(super) capacity_pages: u64,
@@ -83,6 +85,7 @@ impl State {
             locks: HashMap::new(),
             next_lock: 0,
             capacity_pages,
+            devices: BTreeSet::new(),
             operations: 0,
             syncs: 0,
             reads: 0,
@@ -108,7 +111,7 @@ impl State {
             CrashPolicy::DropAll | CrashPolicy::KeepAll | CrashPolicy::LoseSectors { .. } => self.random.clone(),
         };
         let names = self.names.survivor(policy, &mut random);
-        State::new(random, names, self.capacity_pages)
+        State { devices: self.devices.clone(), ..State::new(random, names, self.capacity_pages) }
     }
 
     /// Counts an operation that changes something, and decides whether it happens.

@@ -165,6 +165,7 @@ fn open_destination(options: &Copy, source: &Store, interrupt: &Interrupt, talk:
             &descriptor,
             &settings::template(&sampled_index_bytes.map(settings::sampled_index).into_iter().collect::<Vec<_>>()),
             None,
+            None,
         )?;
         if !talk.quiet {
             note(format_args!("made store {}", directory.display()));

@@ -33,7 +33,7 @@ pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
     descriptor.validate()?;
     let group = options.group.as_deref().map(group_number).transpose()?;
     let (template, coverage) = hooks(options, &descriptor)?;
-    let ground = create(&options.directory, &descriptor, &template, group)?;
+    let ground = create(&options.directory, &descriptor, &template, group, options.block_device.as_deref())?;
 
     let id: String = descriptor.store.iter().map(|byte| format!("{byte:02x}")).collect();
     let sizes = descriptor.chunk_sizes;
@@ -135,7 +135,13 @@ fn in_words(coverage: Coverage, capacity_bytes: u64) -> String {
 }
 
 /// Creates an empty store with this settings file.
-pub(super) fn create(directory: &Path, descriptor: &Descriptor, template: &str, group: Option<u32>) -> Result<Arc<dyn Ground>> {
+pub(super) fn create(
+    directory: &Path,
+    descriptor: &Descriptor,
+    template: &str,
+    group: Option<u32>,
+    device: Option<&Path>,
+) -> Result<Arc<dyn Ground>> {
     make_directory(directory).map_err(|error| {
         Failure::cannot_run(format!("cannot make the directory {}: {error}", directory.display()))
             .advise("give a place where you can write")
@@ -144,7 +150,11 @@ pub(super) fn create(directory: &Path, descriptor: &Descriptor, template: &str, 
     check_empty(directory)?;
     close_to_others(directory, group)?;
     let ground = ground(directory)?;
-    Engine::create(&ground, descriptor).map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
+    let made = match device {
+        Some(device) => Engine::create_on_device(&ground, descriptor, device),
+        None => Engine::create(&ground, descriptor),
+    };
+    made.map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
     replace_file(&*ground, SETTINGS_FILE, template.as_bytes())?;
     Ok(ground)
 }
@@ -261,7 +271,11 @@ fn descriptor(options: &Init) -> Result<Descriptor> {
     if options.profile == ProfileName::Cacheless {
         return of_blocks(options);
     }
-    let of_linked = [("--index-tag", options.index_tag.is_some()), ("--index-area", options.index_area.is_some())];
+    let of_linked = [
+        ("--index-tag", options.index_tag.is_some()),
+        ("--index-area", options.index_area.is_some()),
+        ("--block-device", options.block_device.is_some()),
+    ];
     if let Some((option, _)) = of_linked.into_iter().find(|(_, is_chosen)| *is_chosen) {
         return Err(Failure::cannot_run(format!("{option}: only profile `cacheless` has it")).advise("leave it out"));
     }

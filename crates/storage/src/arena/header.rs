@@ -3,6 +3,7 @@
 //! It is a file of its own beside the blocks, replaced by a rename. So no block shares a sector with it, and a crash
 //! leaves the old header or the new one.
 
+use crate::arena::device::Device;
 use crate::arena::options::ArenaOptions;
 use crate::{Result, StorageError};
 use onefold_ground::wire::Reader;
@@ -10,9 +11,9 @@ use onefold_ground::{Ground, GroundError, checksum, read_file, replace_file};
 
 const HEADER_MAGIC: &[u8; 8] = b"1FLDARN1";
 const VERSION: u32 = 1;
-const HEADER_BYTES: usize = 56;
+pub(crate) const HEADER_BYTES: usize = 56;
 
-/// The content of the file.
+/// The content of the file, and of its copies on a block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) block_bytes: u32,
@@ -20,6 +21,8 @@ pub(crate) struct Header {
     pub(crate) store: [u8; 16],
     /// The greatest epoch that has opened the arena for writing.
     pub(crate) epoch: u64,
+    /// A random number of that opening, if the blocks are on a device; else 0.
+    pub(crate) nonce: u32,
 }
 
 /// Returns the path of the header, below the directory of the arena.
@@ -33,12 +36,12 @@ pub(crate) fn blocks_path(directory: &str) -> String {
 }
 
 impl Header {
-    pub(crate) fn new(options: &ArenaOptions, epoch: u64) -> Header {
+    pub(crate) fn new(options: &ArenaOptions, epoch: u64, nonce: u32) -> Header {
         let digest_bytes = options.fingerprint.digest_bytes() as u8;
-        Header { block_bytes: options.block_bytes, digest_bytes, store: options.store, epoch }
+        Header { block_bytes: options.block_bytes, digest_bytes, store: options.store, epoch, nonce }
     }
 
-    fn encode(&self) -> [u8; HEADER_BYTES] {
+    pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..8].copy_from_slice(HEADER_MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -46,13 +49,19 @@ impl Header {
         bytes[16..32].copy_from_slice(&self.store);
         bytes[32..40].copy_from_slice(&self.epoch.to_le_bytes());
         bytes[40] = self.digest_bytes;
+        bytes[44..48].copy_from_slice(&self.nonce.to_le_bytes());
         let sum = checksum(&bytes[..48]);
         bytes[48..].copy_from_slice(&sum.to_le_bytes());
         bytes
     }
 
+    /// Returns whether these bytes were written as a header.
+    pub(crate) fn is_one(bytes: &[u8]) -> bool {
+        bytes.starts_with(HEADER_MAGIC)
+    }
+
     /// Reads a header; the error is for people.
-    fn decode(bytes: &[u8]) -> std::result::Result<Header, String> {
+    pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Header, String> {
         if bytes.len() != HEADER_BYTES {
             return Err(format!("it has {} bytes instead of {HEADER_BYTES}", bytes.len()));
         }
@@ -72,7 +81,9 @@ impl Header {
         let mut store = [0; 16];
         store.copy_from_slice(reader.take(16).map_err(said)?);
         let epoch = reader.u64().map_err(said)?;
-        Ok(Header { block_bytes, digest_bytes: reader.u8().map_err(said)?, store, epoch })
+        let digest_bytes = reader.u8().map_err(said)?;
+        reader.take(3).map_err(said)?;
+        Ok(Header { block_bytes, digest_bytes, store, epoch, nonce: reader.u32().map_err(said)? })
     }
 
     /// Writes the header. It is durable on return.
@@ -92,30 +103,52 @@ impl Header {
             Err(error) => return Err(error.into()),
         };
         let stored = Header::decode(&bytes).map_err(damaged)?;
-        let expected = Header::new(options, stored.epoch);
-        if stored.store != expected.store {
-            return Err(refused("it belongs to another store".to_owned()));
-        }
-        if stored != expected {
-            return Err(refused(format!(
-                "its blocks have {} bytes and its fingerprints {}; the store has {} and {}",
-                stored.block_bytes, stored.digest_bytes, expected.block_bytes, expected.digest_bytes
-            )));
-        }
+        stored.check(options).map_err(refused)?;
         Ok(stored)
     }
 
-    /// Reads the header for an opening. With `takes` the arena is opened for writing: a greater epoch than this one is
-    /// refused, and this epoch is durable from here on.
-    pub(crate) fn open(ground: &dyn Ground, directory: &str, options: &ArenaOptions, takes: Option<u64>) -> Result<()> {
-        let stored = Header::read(ground, directory, options)?;
-        match takes {
-            Some(epoch) if stored.epoch > epoch => {
-                Err(StorageError::Fenced { path: ground.describe(directory), stored_epoch: stored.epoch, epoch })
-            }
-            Some(epoch) if stored.epoch < epoch => Header { epoch, ..stored }.write(ground, directory),
-            _ => Ok(()),
+    /// Refuses a header that does not fit the options; the error is for people.
+    pub(crate) fn check(&self, options: &ArenaOptions) -> std::result::Result<(), String> {
+        let digest_bytes = options.fingerprint.digest_bytes();
+        if self.store != options.store {
+            return Err("it belongs to another store".to_owned());
         }
+        if (self.block_bytes, usize::from(self.digest_bytes)) != (options.block_bytes, digest_bytes) {
+            return Err(format!(
+                "its blocks have {} bytes and its fingerprints {}; the store has {} and {digest_bytes}",
+                self.block_bytes, self.digest_bytes, options.block_bytes
+            ));
+        }
+        Ok(())
+    }
+
+    /// Reads the header for an opening. With `takes` the arena is opened for writing: a greater epoch than this one is
+    /// refused, and this epoch is durable from here on. A device gets the header after the file. So as long as one
+    /// directory has the device, its header there is never newer than in the file.
+    pub(crate) fn open(
+        ground: &dyn Ground,
+        directory: &str,
+        options: &ArenaOptions,
+        takes: Option<u64>,
+        device: Option<&Device>,
+    ) -> Result<()> {
+        // Another process may take the arena meanwhile: the older one of the two is read first.
+        let copy = device.map(|device| device.header(options)).transpose()?;
+        let stored = Header::read(ground, directory, options)?;
+        if let (Some(copy), Some(device)) = (&copy, device) {
+            device.check_age(copy, &stored, &ground.describe(directory))?;
+        }
+        let Some(epoch) = takes else { return Ok(()) };
+        let taken = match stored.epoch {
+            later if later > epoch => return Err(StorageError::Fenced { path: ground.describe(directory), stored_epoch: later, epoch }),
+            earlier if earlier < epoch => {
+                let taken = Header::new(options, epoch, device.map_or(Ok(0), Device::nonce)?);
+                taken.write(ground, directory)?;
+                taken
+            }
+            _ => stored,
+        };
+        device.map_or(Ok(()), |device| device.write_header(&taken))
     }
 }
 
@@ -127,7 +160,7 @@ mod tests {
 
     #[test]
     fn any_flipped_bit_of_a_header_is_found() {
-        let header = Header { block_bytes: 8192, digest_bytes: 20, store: [7; 16], epoch: 3 };
+        let header = Header { block_bytes: 8192, digest_bytes: 20, store: [7; 16], epoch: 3, nonce: 9 };
         assert_eq!(Header::decode(&header.encode()), Ok(header));
         for bit in 0..HEADER_BYTES * 8 {
             let mut bytes = header.encode();
@@ -141,18 +174,18 @@ mod tests {
         let ground = SimulatedGround::new(1);
         ground.create_directory("arena").unwrap();
         let options = ArenaOptions::default();
-        Header::new(&options, 0).write(&ground, "arena").unwrap();
-        Header::open(&ground, "arena", &options, Some(5)).unwrap();
-        Header::open(&ground, "arena", &options, Some(5)).unwrap();
-        Header::open(&ground, "arena", &options, None).unwrap();
-        let refusal = |options: &ArenaOptions, takes| Header::open(&ground, "arena", options, takes).unwrap_err().to_string();
+        Header::new(&options, 0, 0).write(&ground, "arena").unwrap();
+        Header::open(&ground, "arena", &options, Some(5), None).unwrap();
+        Header::open(&ground, "arena", &options, Some(5), None).unwrap();
+        Header::open(&ground, "arena", &options, None, None).unwrap();
+        let refusal = |options: &ArenaOptions, takes| Header::open(&ground, "arena", options, takes, None).unwrap_err().to_string();
         assert_eq!(refusal(&options, Some(4)), "arena belongs to owner epoch 5; this process has epoch 4");
         let other = ArenaOptions { store: [1; 16], ..options.clone() };
         assert_eq!(refusal(&other, None), "arena/header: the header of the arena cannot be used: it belongs to another store");
         let other = ArenaOptions { block_bytes: 8192, ..options.clone() };
         assert!(refusal(&other, Some(6)).ends_with("its blocks have 4096 bytes and its fingerprints 32; the store has 8192 and 32"));
         // None of the refused ones has changed it.
-        Header::open(&ground, "arena", &options, Some(5)).unwrap();
+        Header::open(&ground, "arena", &options, Some(5), None).unwrap();
         ground.corrupt("arena/header", 33, 1).unwrap();
         assert!(refusal(&options, Some(9)).ends_with("its checksum is wrong"));
     }

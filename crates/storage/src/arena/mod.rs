@@ -61,6 +61,7 @@
 
 mod block;
 mod content;
+mod device;
 mod free;
 mod header;
 mod holes;

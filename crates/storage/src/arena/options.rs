@@ -35,6 +35,13 @@ impl Default for ArenaOptions {
 }
 
 impl ArenaOptions {
+    /// Lowers the limit: a device has no more room.
+    pub(crate) fn limit_to(&mut self, room_bytes: u64) {
+        let limit_bytes = if self.limit_bytes == 0 { room_bytes } else { self.limit_bytes.min(room_bytes) };
+        // 0 would be no limit.
+        self.limit_bytes = limit_bytes.max(1);
+    }
+
     /// Returns the most blocks that the file may have.
     pub(crate) fn limit_blocks(&self) -> u64 {
         match self.limit_bytes {

@@ -1,6 +1,7 @@
 //! The arena as a whole: creating and opening it, and its figures.
 
 use crate::arena::block::BlockTable;
+use crate::arena::device::Device;
 use crate::arena::header::{Header, blocks_path, header_path};
 use crate::arena::holes::Holes;
 use crate::arena::options::ArenaOptions;
@@ -25,6 +26,8 @@ pub struct ArenaStore {
     ground: Arc<dyn Ground>,
     directory: String,
     pub(crate) file: Arc<dyn File>,
+    /// The room for blocks, if they are on a block device.
+    pub(crate) device_bytes: Option<u64>,
     pub(crate) options: ArenaOptions,
     pub(crate) table: Arc<dyn BlockTable>,
     pub(crate) holes: Arc<dyn Holes>,
@@ -43,6 +46,24 @@ pub struct ArenaStore {
     pub(crate) names_of_zeros: OnceLock<HashMap<Fingerprint, u32>>,
     /// Who wants to know which metadata chunks are committed from now on.
     pub(crate) moments: Mutex<Vec<Weak<Later>>>,
+}
+
+/// Creates an empty arena on a device.
+fn create_on(device: &Device, ground: &dyn Ground, directory: &str, options: &ArenaOptions) -> Result<()> {
+    let path = header_path(directory);
+    if ground.exists(&path)? {
+        let why = "the arena is there already".to_owned();
+        return Err(StorageError::ArenaHeader { path: ground.describe(&path), why, is_damage: false });
+    }
+    // A call that was cut short has left its own header.
+    if device.header(options).is_err() {
+        device.check_unused()?;
+    }
+    let header = Header::new(options, 0, device.nonce()?);
+    device.write_header(&header)?;
+    ground.sync_directory(directory)?;
+    // It comes last: an arena that has one is whole.
+    header.write(ground, directory)
 }
 
 /// What an arena works with.
@@ -73,21 +94,37 @@ pub struct ArenaFigures {
 
 impl ArenaStore {
     /// Creates an empty arena. It is durable on return. A call that a crash has ended may be repeated.
+    ///
+    /// If the file of blocks is there already and leads to a block device ([`Ground::link_device`]), the blocks are on
+    /// that device. Errors: the device is in use, or has data.
     pub fn create(ground: &dyn Ground, directory: &str, options: &ArenaOptions) -> Result<()> {
         options.check()?;
         ground.create_directory(directory)?;
         let path = blocks_path(directory);
+        if let Some(device) = Device::open(ground, &path, Access::ReadWrite)? {
+            return create_on(&device, ground, directory, options);
+        }
         if ground.exists(&path)? && !ground.exists(&header_path(directory))? && ground.open(&path, Access::Read)?.is_empty()? {
             ground.remove(&path)?;
         }
         ground.create(&path)?.sync()?;
         ground.sync_directory(directory)?;
         // The header comes last: an arena that has one is whole.
-        Header::new(options, 0).write(ground, directory)
+        Header::new(options, 0, 0).write(ground, directory)
+    }
+
+    /// Refuses a block device on which no arena can be made. The ground is a directory with a name that leads to it.
+    pub fn check_device(ground: &dyn Ground, path: &str) -> Result<()> {
+        match Device::open(ground, path, Access::ReadWrite)? {
+            Some(device) => device.check_unused(),
+            None => Err(StorageError::Device { path: ground.describe(path), why: "there is no block device".to_owned(), is_damage: false }),
+        }
     }
 
     /// Returns the greatest epoch that has opened an arena for writing. Errors: its header is damaged, or does not fit.
     pub fn owner(ground: &dyn Ground, directory: &str, options: &ArenaOptions) -> Result<u64> {
+        let device = Device::open(ground, &blocks_path(directory), Access::Read)?;
+        Header::open(ground, directory, options, None, device.as_ref())?;
         Ok(Header::read(ground, directory, options)?.epoch)
     }
 
@@ -95,7 +132,16 @@ impl ArenaStore {
     /// are the options, and that no owner with a greater epoch exists.
     pub fn rebuild_header(ground: &dyn Ground, directory: &str, options: &ArenaOptions, epoch: u64) -> Result<()> {
         options.check()?;
-        Header::new(options, epoch).write(ground, directory)
+        let Some(device) = Device::open(ground, &blocks_path(directory), Access::ReadWrite)? else {
+            return Header::new(options, epoch, 0).write(ground, directory);
+        };
+        let header = Header::new(options, epoch, device.nonce()?);
+        match device.header(options) {
+            Err(error) if error.is_damage() => {}
+            on_device => device.check_age(&Header { nonce: header.nonce, ..on_device? }, &header, &ground.describe(directory))?,
+        }
+        header.write(ground, directory)?;
+        device.write_header(&header)
     }
 
     /// Opens an arena for the owner with this epoch. An arena that was opened for writing with a greater one is
@@ -104,17 +150,25 @@ impl ArenaStore {
         ground: Arc<dyn Ground>,
         directory: &str,
         epoch: u64,
-        options: ArenaOptions,
+        mut options: ArenaOptions,
         parts: ArenaParts,
         access: Access,
     ) -> Result<Arc<ArenaStore>> {
         options.check()?;
         let takes = (access == Access::ReadWrite).then_some(epoch);
-        Header::open(&*ground, directory, &options, takes)?;
         let path = blocks_path(directory);
-        let file = match ground.open(&path, access) {
-            Err(error) if error.is_not_found() => return Err(StorageError::ArenaMissing { path: ground.describe(&path) }),
-            file => file?,
+        let device = Device::open(&*ground, &path, access)?;
+        Header::open(&*ground, directory, &options, takes, device.as_ref())?;
+        let device_bytes = device.as_ref().map(File::len).transpose()?;
+        let file: Arc<dyn File> = match device {
+            Some(device) => {
+                options.limit_to(device_bytes.unwrap_or_default());
+                Arc::new(device)
+            }
+            None => match ground.open(&path, access) {
+                Err(error) if error.is_not_found() => return Err(StorageError::ArenaMissing { path: ground.describe(&path) }),
+                file => file?,
+            },
         };
         let block_bytes = options.block_bytes as usize;
         // Bytes behind the last whole block mean nothing: only whole blocks are ever asked for.
@@ -126,6 +180,7 @@ impl ArenaStore {
             ground,
             directory: directory.to_owned(),
             file,
+            device_bytes,
             options,
             table,
             holes,
@@ -165,6 +220,18 @@ impl ArenaStore {
     /// Returns the file of blocks, in a form for people.
     pub(crate) fn describe(&self) -> String {
         self.ground.describe(&blocks_path(&self.directory))
+    }
+
+    /// Returns the space on the block device that has the blocks. `None`: they are in a file.
+    pub fn device_space(&self) -> Result<Option<onefold_ground::Space>> {
+        let Some(total_bytes) = self.device_bytes else { return Ok(None) };
+        let used_bytes = self.used_blocks()?.saturating_mul(self.block_bytes());
+        Ok(Some(onefold_ground::Space { free_bytes: total_bytes.saturating_sub(used_bytes), total_bytes }))
+    }
+
+    /// Returns how many blocks have committed chunks.
+    pub(crate) fn used_blocks(&self) -> Result<u64> {
+        (0..self.table.units()?).map(|unit| self.table.used(unit).map(u64::from)).sum()
     }
 
     /// Returns how the arena stands.

@@ -64,7 +64,11 @@ impl ChunkStore for ArenaStore {
     }
 
     fn usage(&self, _counted: Option<FileFigures>) -> Result<Usage> {
-        Ok(Usage { units: self.units()?.len() as u64, disk_bytes: self.file.allocated_bytes()? })
+        let disk_bytes = match self.device_bytes {
+            Some(_) => self.used_blocks()?.saturating_mul(self.block_bytes()),
+            None => self.file.allocated_bytes()?,
+        };
+        Ok(Usage { units: self.units()?.len() as u64, disk_bytes })
     }
 
     fn damaged_owners(&self) -> Result<Vec<String>> {
@@ -82,7 +86,11 @@ impl ChunkStore for ArenaStore {
     }
 
     fn free_again(&self, go_on: &dyn Fn() -> bool) -> Result<()> {
-        let units = self.space.lock().blocks.div_ceil(UNIT_BLOCKS) as u32;
+        let mut units = self.space.lock().blocks.div_ceil(UNIT_BLOCKS) as u32;
+        if self.device_bytes.is_some() {
+            // A device is as long as it is. Most of it may never have been used.
+            units = units.min(self.table.units()?.saturating_add(1));
+        }
         (0..units).take_while(|_| go_on()).try_for_each(|unit| self.give_back(unit))
     }
 

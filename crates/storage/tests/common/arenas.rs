@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 pub const ARENA: &str = "arena";
 pub const BLOCK: u64 = 4096;
+/// The smallest device that an arena takes.
+pub const DEVICE_BYTES: u64 = 17 << 20;
 
 /// A block table in memory. It takes batches as the index does.
 #[derive(Debug, Default)]
@@ -183,6 +185,13 @@ pub struct ArenaWorld {
 
 pub fn create_arena(ground: &SimulatedGround, options: &ArenaOptions) {
     ArenaStore::create(ground, ARENA, options).unwrap();
+}
+
+/// Creates it on a block device.
+pub fn create_arena_on_device(ground: &SimulatedGround, options: &ArenaOptions) {
+    onefold_ground::Ground::create_directory(ground, ARENA).unwrap();
+    ground.make_device("arena/blocks", DEVICE_BYTES).unwrap();
+    create_arena(ground, options);
 }
 
 impl ArenaWorld {

@@ -1,0 +1,195 @@
+//! Arenas whose blocks are on a block device: whose device it is, and which copy of a store's directory may use it.
+
+mod common;
+
+use common::arenas::*;
+use onefold_ground::profile::Profile;
+use onefold_ground::{Access, CrashPolicy, File, Ground, SimulatedGround, read_file, replace_file};
+use onefold_storage::*;
+use std::sync::Arc;
+
+const BLOCKS: &str = "arena/blocks";
+const HEADER: &str = "arena/header";
+/// Where the second header is, and where the blocks begin.
+const SECOND: u64 = (1 << 20) - 4096;
+const START: u64 = 1 << 20;
+
+fn ground() -> SimulatedGround {
+    let ground = SimulatedGround::new(3);
+    create_arena_on_device(&ground, &arena_options());
+    ground
+}
+
+fn open(ground: &SimulatedGround, epoch: u64, access: Access) -> Result<Arc<ArenaStore>> {
+    let parts = ArenaParts { table: Arc::new(Table::default()), holes: Arc::new(NoHoles), profile: Arc::new(Profile::default()) };
+    ArenaStore::open(Arc::new(ground.clone()), ARENA, epoch, arena_options(), parts, access)
+}
+
+fn refusal(ground: &SimulatedGround, epoch: u64, access: Access) -> String {
+    match open(ground, epoch, access) {
+        Err(error @ StorageError::Device { is_damage: false, .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn device(ground: &SimulatedGround) -> Arc<dyn File> {
+    ground.open(BLOCKS, Access::ReadWrite).unwrap()
+}
+
+fn header(ground: &SimulatedGround) -> Vec<u8> {
+    read_file(ground, HEADER, 100).unwrap()
+}
+
+#[test]
+fn m1_1_blocks_lie_behind_the_first_mebibyte_and_the_device_is_used_to_its_end() {
+    let ground = ground();
+    let mut known = Known::default();
+    let mut world = ArenaWorld::open(&ground, &known, &arena_options()).unwrap();
+    let blocks = (DEVICE_BYTES - START) / BLOCK;
+    assert_eq!(world.store.figures().blocks, blocks);
+    let mut writer = world.store.writer();
+    for _ in 0..blocks / 64 {
+        world.append(&mut writer, &mut known, 64).unwrap();
+        world.flush(&mut known).unwrap();
+    }
+    assert!(matches!(world.append(&mut writer, &mut known, 1), Err(StorageError::ArenaFull { .. })));
+    world.check(&known);
+    let space = world.store.device_space().unwrap().unwrap();
+    assert_eq!((space.total_bytes, space.free_bytes), (DEVICE_BYTES - START, 0));
+    let (_, _, first) = arena_chunk(known.committed[&0]);
+    let mut bytes = vec![0; first.len()];
+    device(&ground).read_at(START, &mut bytes).unwrap();
+    assert!(bytes == first);
+    assert_eq!(device(&ground).len().unwrap(), DEVICE_BYTES);
+    let dead: Vec<u64> = (0..64).collect();
+    world.remove(&mut known, &dead).unwrap();
+    world.free_retired().unwrap();
+    world.append(&mut writer, &mut known, 64).unwrap();
+    world.flush(&mut known).unwrap();
+    world.check(&known);
+    // It got larger meanwhile.
+    drop(world);
+    device(&ground).set_len(DEVICE_BYTES + 100 * BLOCK).unwrap();
+    let world = ArenaWorld::open(&ground, &known, &arena_options()).unwrap();
+    assert_eq!(world.store.figures().blocks, blocks + 100);
+}
+
+#[test]
+fn only_an_empty_device_that_is_large_enough_is_taken() {
+    let with = |length: u64, at: u64| {
+        let ground = SimulatedGround::new(1);
+        ground.create_directory(ARENA).unwrap();
+        ground.make_device(BLOCKS, length).unwrap();
+        device(&ground).write_at(at, &[1]).unwrap();
+        (ArenaStore::check_device(&ground, BLOCKS), ArenaStore::create(&ground, ARENA, &arena_options()), ground)
+    };
+    for (length, at, why) in
+        [(DEVICE_BYTES, 511, "its first MiB is not empty"), (DEVICE_BYTES, START - 1, "blkdiscard"), (10 << 20, 5 << 20, "needs at least")]
+    {
+        let (checked, created, ground) = with(length, at);
+        for refused in [checked, created] {
+            assert!(refused.unwrap_err().to_string().contains(why), "{why}");
+        }
+        assert!(!ground.exists(HEADER).unwrap());
+    }
+    let (checked, created, ground) = with(DEVICE_BYTES, START);
+    checked.unwrap();
+    created.unwrap();
+    // It has a store now.
+    let other = ArenaOptions { store: [9; 16], ..arena_options() };
+    Ground::remove(&ground, HEADER).unwrap();
+    assert!(ArenaStore::create(&ground, ARENA, &other).unwrap_err().to_string().contains("it has the blocks of a store"));
+    // The same one may go on where a crash ended it.
+    ArenaStore::create(&ground, ARENA, &arena_options()).unwrap();
+    assert!(ArenaStore::create(&ground, ARENA, &arena_options()).is_err());
+    assert!(ArenaStore::check_device(&ground, HEADER).unwrap_err().to_string().contains("there is no block device"));
+}
+
+#[test]
+fn of_two_copies_of_a_directory_only_the_one_that_wrote_may_go_on() {
+    let ground = ground();
+    drop(open(&ground, 5, Access::ReadWrite).unwrap());
+    let older = header(&ground);
+    for epoch in [6, 9] {
+        replace_file(&ground, HEADER, &older).unwrap();
+        // The device is as old as the directory.
+        let fresh = {
+            let copy = ground.snapshot(CrashPolicy::KeepAll);
+            drop(open(&copy, epoch, Access::ReadWrite).unwrap());
+            (header(&copy), copy)
+        };
+        let (newer, copy) = fresh;
+        replace_file(&copy, HEADER, &older).unwrap();
+        for access in [Access::Read, Access::ReadWrite] {
+            let why = refusal(&copy, 20, access);
+            assert!(why.contains("another copy of arena") && why.contains(&format!("opening {epoch}")), "{why}");
+        }
+        // Both have counted as far, but only one of them has written.
+        let elsewhere = ground.snapshot(CrashPolicy::KeepAll);
+        drop(open(&elsewhere, epoch, Access::ReadWrite).unwrap());
+        replace_file(&copy, HEADER, &header(&elsewhere)).unwrap();
+        assert!(refusal(&copy, 20, Access::ReadWrite).contains("another copy of arena"));
+        assert!(ArenaStore::owner(&copy, ARENA, &arena_options()).is_err());
+        replace_file(&copy, HEADER, &newer).unwrap();
+        assert_eq!(ArenaStore::owner(&copy, ARENA, &arena_options()).unwrap(), epoch);
+        drop(open(&copy, 20, Access::ReadWrite).unwrap());
+    }
+}
+
+#[test]
+fn an_opening_that_crashes_anywhere_leaves_a_device_that_its_directory_may_use() {
+    let mut crashes = 0;
+    for operation in 0.. {
+        let ground = ground();
+        drop(open(&ground, 4, Access::ReadWrite).unwrap());
+        ground.crash_after_operations(operation);
+        let is_open = open(&ground, 5, Access::ReadWrite).is_ok();
+        for policy in [CrashPolicy::DropAll, CrashPolicy::KeepAll, CrashPolicy::Random { seed: operation }] {
+            let ground = ground.restart(policy);
+            open(&ground, 0, Access::Read).unwrap();
+            drop(open(&ground, 6, Access::ReadWrite).unwrap());
+            assert_eq!(ArenaStore::owner(&ground, ARENA, &arena_options()).unwrap(), 6);
+        }
+        if is_open {
+            assert!(crashes > 5);
+            return;
+        }
+        crashes += 1;
+    }
+}
+
+#[test]
+fn a_damaged_header_on_the_device_is_written_again_and_another_device_is_never_written() {
+    let ground = ground();
+    drop(open(&ground, 5, Access::ReadWrite).unwrap());
+    // A partition table by mistake.
+    device(&ground).write_at(0, &[0x55; 17 << 10]).unwrap();
+    open(&ground, 0, Access::Read).unwrap();
+    drop(open(&ground, 6, Access::ReadWrite).unwrap());
+    ground.corrupt(BLOCKS, SECOND + 20, 1).unwrap();
+    drop(open(&ground, 7, Access::ReadWrite).unwrap());
+    // Both.
+    ground.corrupt(BLOCKS, 33, 1).unwrap();
+    ground.corrupt(BLOCKS, SECOND + 33, 1).unwrap();
+    let error = open(&ground, 8, Access::ReadWrite).unwrap_err();
+    assert!(error.is_damage() && error.to_string().contains("its headers are damaged"), "{error}");
+    ArenaStore::rebuild_header(&ground, ARENA, &arena_options(), 8).unwrap();
+    drop(open(&ground, 9, Access::ReadWrite).unwrap());
+    // The directory's own, too; a repair that knows less than the device has is refused.
+    ground.corrupt(HEADER, 33, 1).unwrap();
+    assert!(open(&ground, 10, Access::ReadWrite).unwrap_err().is_damage());
+    assert!(ArenaStore::rebuild_header(&ground, ARENA, &arena_options(), 8).unwrap_err().to_string().contains("another copy"));
+    ArenaStore::rebuild_header(&ground, ARENA, &arena_options(), 9).unwrap();
+    drop(open(&ground, 10, Access::ReadWrite).unwrap());
+    // Another device with that name.
+    let mut all = vec![0; START as usize];
+    device(&ground).read_at(0, &mut all).unwrap();
+    device(&ground).write_at(0, &vec![7; START as usize]).unwrap();
+    assert!(refusal(&ground, 11, Access::ReadWrite).contains("it is another device"));
+    assert!(ArenaStore::rebuild_header(&ground, ARENA, &arena_options(), 11).is_err());
+    let mut now = vec![0; START as usize];
+    device(&ground).read_at(0, &mut now).unwrap();
+    assert!(now.iter().all(|byte| *byte == 7));
+    device(&ground).write_at(0, &all).unwrap();
+    drop(open(&ground, 11, Access::ReadWrite).unwrap());
+}
