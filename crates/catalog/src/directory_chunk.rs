@@ -61,8 +61,8 @@ impl DirectoryChunk {
     /// Returns the entries, with the rest read from the store.
     pub(crate) fn load(mut self, engine: &Engine) -> Result<Vec<Entry>> {
         if let (Some(rest), Some(entry)) = (&self.rest, self.entries.first_mut()) {
-            let bytes = read_rest(engine, rest)?;
-            put_rest(entry, &bytes).map_err(damaged)?;
+            let read = read_rest(engine, rest).and_then(|bytes| put_rest(entry, &bytes).map_err(damaged));
+            read.map_err(|error| lost(&entry.name, error))?;
         }
         Ok(self.entries)
     }
@@ -130,6 +130,14 @@ fn put_rest(entry: &mut Entry, rest: &[u8]) -> std::result::Result<(), WireError
         *place = target;
     }
     Ok(())
+}
+
+/// Says whose rest is lost. Other errors say nothing about it.
+fn lost(name: &[u8], error: CatalogError) -> CatalogError {
+    match error {
+        CatalogError::Engine(error) if !error.is_damage() => error.into(),
+        error => CatalogError::Rest { name: String::from_utf8_lossy(name).into_owned(), why: error.to_string() },
+    }
 }
 
 fn damaged(source: WireError) -> CatalogError {

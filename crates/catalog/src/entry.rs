@@ -19,6 +19,9 @@ const XATTR_MIN_BYTES: usize = 2;
 pub const CHATTR_FLAGS: u32 =
     0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x80 | 0x4000 | 0x8000 | 0x1_0000 | 0x2_0000 | 0x80_0000 | 0x2000_0000;
 
+/// Extended attributes: names and values.
+pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// The metadata of a file of any kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
@@ -41,7 +44,7 @@ pub struct Attributes {
     /// The flags of `chattr`: the bits of FS_IOC_GETFLAGS that are in [`CHATTR_FLAGS`].
     pub flags: u32,
     /// Extended attributes, sorted by name. ACLs are `system.posix_acl_access` and `system.posix_acl_default`.
-    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    pub xattrs: Xattrs,
 }
 
 /// What a name refers to.
@@ -247,9 +250,9 @@ pub(crate) fn encode_xattrs(xattrs: &[(Vec<u8>, Vec<u8>)], out: &mut Vec<u8>) {
 }
 
 /// Reads extended attributes.
-pub(crate) fn decode_xattrs(reader: &mut Reader<'_>) -> std::result::Result<Vec<(Vec<u8>, Vec<u8>)>, WireError> {
+pub(crate) fn decode_xattrs(reader: &mut Reader<'_>) -> std::result::Result<Xattrs, WireError> {
     let count = reader.count("xattrs", XATTR_MIN_BYTES)?;
-    let mut xattrs = Vec::new();
+    let mut xattrs = Xattrs::new();
     for _ in 0..count {
         let name = reader.bytes()?.to_vec();
         xattrs.push((name, reader.bytes()?.to_vec()));

@@ -18,6 +18,14 @@ pub enum CatalogError {
         /// What is wrong with it.
         source: WireError,
     },
+    /// What of an entry is stored outside of its directory is lost.
+    #[error("the attributes or the target of {name:?} are lost: {why}")]
+    Rest {
+        /// The name of the entry, converted to text.
+        name: String,
+        /// What is damaged.
+        why: String,
+    },
     /// A recipe does not spell as many bytes as its file has.
     #[error("its recipe does not describe {length_bytes} bytes")]
     DoesNotSpell {

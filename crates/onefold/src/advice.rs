@@ -124,7 +124,7 @@ impl From<CatalogError> for Failure {
             CatalogError::PathNotFound { .. } | CatalogError::NotADirectory { .. } => {
                 Failure::failed(error).advise("`onefold ls ID` lists what is in a backup")
             }
-            CatalogError::Damaged { .. } | CatalogError::TooLong { .. } | CatalogError::DoesNotSpell { .. } => {
+            CatalogError::Damaged { .. } | CatalogError::Rest { .. } | CatalogError::TooLong { .. } | CatalogError::DoesNotSpell { .. } => {
                 Failure::failed(error).advise(DAMAGE)
             }
             CatalogError::Disordered { .. } | CatalogError::Remote { .. } | CatalogError::Unreachable { .. } => Failure::failed(error),

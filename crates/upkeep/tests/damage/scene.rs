@@ -2,7 +2,7 @@
 //! finds.
 
 use crate::merging::merge;
-use onefold_catalog::Catalog;
+use onefold_catalog::{Catalog, Content, Entry};
 use onefold_chunking::Sizes;
 use onefold_client::{BackupOptions, Damaged, Tally};
 use onefold_engine::{Descriptor, Engine, EngineError, Mode, Settings};
@@ -13,7 +13,7 @@ use onefold_upkeep::{CheckOptions, CheckReport, NoMonitor, ProblemKind, PruneOpt
 use onefold_volume::{Volumes, VolumesOptions};
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
 pub const VOLUME: &str = "disk";
@@ -119,6 +119,9 @@ impl Scene {
         volume.flush().unwrap();
         states.push(state.clone());
         write_files(source.path(), &[("a/small", noise(11, 700)), ("a/medium", noise(12, 120_000)), ("b/copy", noise(12, 120_000))]);
+        // With its name this target needs more than a block of 4 KiB.
+        let target: String = (0..4090).map(|at| char::from(b'a' + (at * at % 23) as u8)).collect();
+        std::os::unix::fs::symlink(target, source.path().join("a").join("l".repeat(200))).unwrap();
         backup(&engine, source.path(), &mut state);
         engine.maintain(true).unwrap();
         states.push(state.clone());
@@ -257,7 +260,11 @@ fn backup(engine: &Arc<Engine>, source: &std::path::Path, state: &mut State) {
     for directory in fs::read_dir(source).unwrap() {
         for file in fs::read_dir(directory.unwrap().path()).unwrap() {
             let path = file.unwrap().path();
-            tree.insert(path.as_os_str().as_bytes()[1..].to_vec(), fs::read(path).unwrap());
+            let content = match fs::read_link(&path) {
+                Ok(target) => target.into_os_string().into_vec(),
+                Err(_) => fs::read(&path).unwrap(),
+            };
+            tree.insert(path.as_os_str().as_bytes()[1..].to_vec(), content);
         }
     }
     state.backups.insert(outcome.backup.id.to_string(), tree);
@@ -362,6 +369,9 @@ pub fn look(ground: &SimulatedGround, mode: Mode, expected: &State) -> Look {
                 let id = backup.id.to_string();
                 let paths = expected.backups.get(&id).into_iter().flat_map(Tree::keys);
                 let dump = |path: &Vec<u8>| {
+                    if let Ok(Some(Entry { content: Content::Symlink { target }, .. })) = catalog.lookup(backup, path) {
+                        return (path.clone(), Some(target));
+                    }
                     let mut bytes = Vec::new();
                     let dumped = onefold_client::dump(&catalog, backup, path, Damaged::Fail, &Tally::default(), &mut bytes);
                     (path.clone(), dumped.is_ok().then_some(bytes))

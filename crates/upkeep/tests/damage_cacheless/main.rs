@@ -56,12 +56,13 @@ fn m1_1_damage_of_a_used_block_is_found_and_costs_only_its_chunk() {
         let at = block * BLOCK_BYTES + turn as u64 * 1009 % length;
         let action = if turn % 2 == 0 { Action::Flip(at) } else { Action::Zero(block * BLOCK_BYTES, BLOCK_BYTES) };
         let found = try_it(&scene, BLOCKS, action);
-        let damaged: Vec<_> = found.report.problems.iter().filter(|problem| problem.what.contains(BLOCKS)).collect();
-        assert!(
-            damaged.len() == 1 && damaged[0].kind == ProblemKind::Container && damaged[0].what.contains(&format!("block {block}")),
-            "{action:?}: {:?}",
-            found.report.problems
-        );
+        let damaged: Vec<_> = found
+            .report
+            .problems
+            .iter()
+            .filter(|problem| problem.kind == ProblemKind::Container && problem.what.contains(BLOCKS))
+            .collect();
+        assert!(damaged.len() == 1 && damaged[0].what.contains(&format!("block {block}")), "{action:?}: {:?}", found.report.problems);
         let others = |kind| !matches!(kind, ProblemKind::Container | ProblemKind::Affected | ProblemKind::WrongCount);
         assert!(!found.report.problems.iter().any(|problem| others(problem.kind)), "{action:?}: {:?}", found.report.problems);
         if turn % 5 == 0 {

@@ -69,7 +69,7 @@ impl From<CatalogError> for End {
     fn from(error: CatalogError) -> End {
         match error {
             CatalogError::Engine(error) => error.into(),
-            CatalogError::Damaged { .. } => {
+            CatalogError::Damaged { .. } | CatalogError::Rest { .. } => {
                 tracing::warn!(%error, "a client of the backup server could not be served");
                 End::refused(codes::DAMAGED, "a part of the earlier backup is damaged; the server's log says more")
             }
