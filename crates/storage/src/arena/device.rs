@@ -6,9 +6,9 @@
 //! # Copies of the store's directory
 //! A directory can be copied, and its copy leads to the same device. If both wrote, each would take the blocks of the
 //! other for free. So every opening for writing puts its epoch and a random number into the header of the directory
-//! first and then into those of the device. A directory is refused if the device has a later epoch, or the same one with
-//! another number: somebody else has written since. Two that are open at once are impossible, as the system lets only one
-//! open the device for writing.
+//! first and then into those of the device. A directory is refused if the device has a later epoch, or the same one
+//! with another number: somebody else has written since. Two that are open at once are impossible, as the system lets
+//! only one open the device for writing.
 
 use crate::arena::header::{HEADER_BYTES, Header};
 use crate::arena::options::ArenaOptions;

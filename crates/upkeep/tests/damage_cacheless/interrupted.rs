@@ -54,8 +54,8 @@ fn stopped_at(scene: &Scene, length: usize, sync: u64) -> Option<Scene> {
     Some(Scene { ground, states: vec![state], older: scene.copy() })
 }
 
-/// Stops a store that was given so much more wherever that leaves a journal of this kind whose pages an opening brings in place, and damages it
-/// then.
+/// Gives a store so much more, stops it wherever that leaves a journal of this kind whose pages an opening brings in
+/// place, and damages it then.
 fn damage_beside_journals(scene: &Scene, length: usize, wanted: u32) {
     let mut damaged = 0;
     for scene in (0..).map_while(|sync| stopped_at(scene, length, sync)) {
