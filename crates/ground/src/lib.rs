@@ -96,8 +96,8 @@ pub trait Ground: Send + Sync + Debug {
     /// Opens an existing file for reads that bypass the page cache: they return what the device holds and cache
     /// nothing. A ground that cannot do that opens the file as usual.
     fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>>;
-    /// Opens the block device that a name leads to: a file of fixed length. `None`: the name leads to something else, or
-    /// to nothing. While it is open with [`Access::ReadWrite`], nobody else can open it in this way, nor mount it.
+    /// Opens the block device that a name leads to: a file of fixed length. `None`: the name leads to something else,
+    /// or to nothing. While it is open with [`Access::ReadWrite`], nobody else can open it in this way, nor mount it.
     fn open_device(&self, path: &str, access: Access) -> Result<Option<Arc<dyn File>>>;
     /// Makes a new name that leads to a block device. Errors: `device` is none.
     fn link_device(&self, path: &str, device: &Path) -> Result<()>;
