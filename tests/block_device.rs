@@ -185,6 +185,19 @@ fn a_device_that_is_gone_exchanged_or_overwritten_at_its_beginning_costs_nothing
     for offset in [20, MIB as u64 - 4096 + 20] {
         disk.write(offset, &[0x55]);
     }
+    // What only reads repairs in memory, and writes nothing.
+    let device = || {
+        let mut first = vec![0; MIB];
+        File::open(disk.path()).unwrap().read_exact_at(&mut first, 0).unwrap();
+        first
+    };
+    let before = device();
+    for (command, code) in
+        [(&["restore", "latest", "--target", "sound"][..], 0), (&["backups"], 0), (&["check", "--repair", "--dry-run"], 1)]
+    {
+        scene.run(command).ends_with(code);
+        assert!(device() == before, "{command:?} wrote to the device");
+    }
     let run = scene.run(["check"]);
     assert!(run.code == 1 && run.text().contains("its headers are damaged") && run.text().contains("check --repair"), "{}", run.text());
     scene.run(["check", "--repair"]).succeeds();

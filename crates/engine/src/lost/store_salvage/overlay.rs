@@ -9,6 +9,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
+use std::path::Path;
 use std::sync::Arc;
 
 const PAGE_BYTES: u64 = 4096;
@@ -29,6 +30,8 @@ struct Names {
     /// Names that are removed from the ground below.
     removed: BTreeSet<String>,
     directories: BTreeSet<String>,
+    /// Block devices, which names below lead to.
+    devices: BTreeMap<String, Arc<Changed>>,
 }
 
 /// A file with changes in memory.
@@ -91,16 +94,22 @@ impl Overlay {
         if names.removed.contains(path) {
             return Err(failed("open", &self.describe(path), ErrorKind::NotFound));
         }
-        let below = self.inner.open(path, Access::Read)?;
-        let length = below.len()?;
-        let pages = Pages { pages: BTreeMap::new(), length, kept: length };
-        let changed = Arc::new(Changed { below: Some(below), pages: RwLock::new(pages) });
+        let changed = Changed::over(self.inner.open(path, Access::Read)?)?;
         names.files.insert(path.to_owned(), changed.clone());
         Ok(changed)
     }
 
     fn handle(&self, path: &str, changed: Option<Arc<Changed>>, below: Option<Arc<dyn File>>) -> Arc<dyn File> {
         Arc::new(Handle { ground: self.clone(), path: path.to_owned(), changed, below })
+    }
+}
+
+impl Changed {
+    /// Returns a file without changes yet.
+    fn over(below: Arc<dyn File>) -> Result<Arc<Changed>> {
+        let length = below.len()?;
+        let pages = Pages { pages: BTreeMap::new(), length, kept: length };
+        Ok(Arc::new(Changed { below: Some(below), pages: RwLock::new(pages) }))
     }
 }
 
@@ -136,6 +145,28 @@ impl onefold_ground::DelegatingGround for Overlay {
         } else {
             Ground::open(self, path, Access::Read)
         }
+    }
+
+    fn open_device(&self, path: &str, _access: Access) -> Result<Option<Arc<dyn File>>> {
+        let mut names = self.names.lock();
+        if names.files.contains_key(path) || names.removed.contains(path) {
+            return Ok(None);
+        }
+        let known = names.devices.get(path).cloned();
+        let changed = match known {
+            Some(changed) => changed,
+            None => {
+                let Some(below) = self.inner.open_device(path, Access::Read)? else { return Ok(None) };
+                let changed = Changed::over(below)?;
+                names.devices.insert(path.to_owned(), changed.clone());
+                changed
+            }
+        };
+        Ok(Some(self.handle(path, Some(changed), None)))
+    }
+
+    fn link_device(&self, path: &str, _device: &Path) -> Result<()> {
+        Err(failed("create", &self.inner.describe(path), ErrorKind::Unsupported))
     }
 
     fn device_holds(&self, path: &str, offset: u64, data: &[u8]) -> Result<bool> {
@@ -397,6 +428,26 @@ mod tests {
         assert_eq!(seen, [7, 7]);
         assert!(!overlay.device_holds("two", 0, &[7]).unwrap());
         assert!(overlay.open_past_cache("three").unwrap_err().is_not_found());
+    }
+
+    #[test]
+    fn a_block_device_is_changed_in_memory_too() {
+        let below = SimulatedGround::new(1);
+        below.create_directory("d").unwrap();
+        below.make_device("d/device", 3 * PAGE_BYTES).unwrap();
+        let lock = below.lock("lock", false, &Holder::this_process("test")).unwrap();
+        let overlay = Overlay::new(Arc::new(below.clone()), lock);
+        let open = || overlay.open_device("d/device", Access::ReadWrite).unwrap().unwrap();
+        open().write_at(4000, &[1; 200]).unwrap();
+        open().sync().unwrap();
+        let mut seen = [0; 202];
+        open().read_at(3999, &mut seen).unwrap();
+        assert_eq!((seen[0], seen[1], seen[200], seen[201]), (0, 1, 1, 0));
+        assert_eq!(open().len().unwrap(), 3 * PAGE_BYTES);
+        below.open_device("d/device", Access::Read).unwrap().unwrap().read_at(3999, &mut seen).unwrap();
+        assert_eq!(seen, [0; 202]);
+        assert!(overlay.open_device("d/nothing", Access::Read).unwrap().is_none());
+        assert!(overlay.link_device("d/other", Path::new("/dev/null")).is_err());
     }
 
     #[test]
