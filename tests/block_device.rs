@@ -185,7 +185,7 @@ fn a_device_that_is_gone_exchanged_or_overwritten_at_its_beginning_costs_nothing
     for offset in [20, MIB as u64 - 4096 + 20] {
         disk.write(offset, &[0x55]);
     }
-    // What only reads repairs in memory, and writes nothing.
+    // Readers repair in memory, and write nothing.
     let device = || {
         let mut first = vec![0; MIB];
         File::open(disk.path()).unwrap().read_exact_at(&mut first, 0).unwrap();
