@@ -116,7 +116,8 @@ impl Ground for LocalGround {
             return Err(fail(io::Error::new(io::ErrorKind::InvalidInput, "it is no block device any more")));
         }
         let length = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|source| fail(source.into()))?;
-        Ok(Some(Arc::new(LocalDevice { file: LocalFile::new(file, path), length })))
+        // Its node is in a file system in memory; its bytes are not.
+        Ok(Some(Arc::new(LocalDevice { file: LocalFile { file, path, is_in_memory: false }, length })))
     }
 
     fn link_device(&self, path: &str, device: &Path) -> Result<()> {

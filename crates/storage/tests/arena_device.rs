@@ -191,3 +191,80 @@ fn a_damaged_header_on_the_device_is_written_again_and_another_device_is_never_w
     device(&ground).write_at(0, &all).unwrap();
     drop(open(&ground, 11, Access::ReadWrite).unwrap());
 }
+
+#[test]
+fn an_older_copy_of_the_device_and_a_file_in_its_place_are_refused() {
+    let ground = ground();
+    drop(open(&ground, 3, Access::ReadWrite).unwrap());
+    let mut older = vec![0; START as usize];
+    device(&ground).read_at(0, &mut older).unwrap();
+    for epoch in [4, 5] {
+        drop(open(&ground, epoch, Access::ReadWrite).unwrap());
+    }
+    device(&ground).write_at(0, &older).unwrap();
+    for access in [Access::Read, Access::ReadWrite] {
+        assert!(refusal(&ground, 9, access).contains("it is an older copy of the device"));
+    }
+    // A file with the same bytes: its blocks would begin elsewhere.
+    let ground = SimulatedGround::new(4);
+    create_arena_on_device(&ground, &arena_options());
+    drop(open(&ground, 3, Access::ReadWrite).unwrap());
+    Ground::rename(&ground, BLOCKS, "away").unwrap();
+    for access in [Access::Read, Access::ReadWrite] {
+        assert!(matches!(open(&ground, 9, access), Err(StorageError::ArenaMissing { .. })));
+    }
+    let file = Ground::create(&ground, BLOCKS).unwrap();
+    file.set_len(DEVICE_BYTES).unwrap();
+    for access in [Access::Read, Access::ReadWrite] {
+        assert!(refusal(&ground, 9, access).contains("this is none"));
+    }
+    assert!(ArenaStore::owner(&ground, ARENA, &arena_options()).is_err());
+    // It is given up on purpose.
+    Ground::remove(&ground, HEADER).unwrap();
+    ArenaStore::rebuild_header(&ground, ARENA, &arena_options(), 9).unwrap();
+    drop(open(&ground, 10, Access::ReadWrite).unwrap());
+}
+
+#[test]
+fn a_repair_of_the_header_that_crashes_anywhere_can_be_repeated() {
+    for damages_device in [false, true] {
+        for operation in 0.. {
+            let ground = ground();
+            drop(open(&ground, 4, Access::ReadWrite).unwrap());
+            ground.corrupt(HEADER, 33, 1).unwrap();
+            if damages_device {
+                ground.corrupt(BLOCKS, 33, 1).unwrap();
+                ground.corrupt(BLOCKS, SECOND + 33, 1).unwrap();
+                device(&ground).sync().unwrap();
+            }
+            ground.open(HEADER, Access::ReadWrite).unwrap().sync().unwrap();
+            // The owner's epoch is that of the device, or a greater one.
+            let epoch = 4 + operation % 2;
+            ground.crash_after_operations(operation);
+            let is_done = ArenaStore::rebuild_header(&ground, ARENA, &arena_options(), epoch).is_ok();
+            for policy in [CrashPolicy::DropAll, CrashPolicy::KeepAll] {
+                let ground = ground.restart(policy);
+                if open(&ground, 0, Access::Read).is_err() {
+                    ArenaStore::rebuild_header(&ground, ARENA, &arena_options(), epoch).unwrap();
+                }
+                drop(open(&ground, 6, Access::ReadWrite).unwrap());
+            }
+            if is_done {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_device_that_cannot_be_read_for_a_moment_is_not_repaired() {
+    let ground = ground();
+    drop(open(&ground, 4, Access::ReadWrite).unwrap());
+    let before = header(&ground);
+    ground.make_unreadable(BLOCKS).unwrap();
+    assert!(!open(&ground, 5, Access::ReadWrite).unwrap_err().is_damage());
+    assert!(ArenaStore::rebuild_header(&ground, ARENA, &arena_options(), 5).is_err());
+    assert_eq!(header(&ground), before);
+    ground.make_readable(BLOCKS).unwrap();
+    drop(open(&ground, 6, Access::ReadWrite).unwrap());
+}

@@ -69,6 +69,7 @@ impl Ground for SimulatedGround {
         let inode = state.names.file(path).cloned().ok_or_else(|| failure("remove", path, io::ErrorKind::NotFound.into()))?;
         state.forget(&inode);
         state.names.remove(path);
+        state.devices.remove(path);
         Ok(())
     }
 
@@ -89,6 +90,11 @@ impl Ground for SimulatedGround {
             state.forget(&replaced);
         }
         state.names.rename(from, to, inode);
+        if state.devices.remove(from) {
+            state.devices.insert(to.to_owned());
+        } else {
+            state.devices.remove(to);
+        }
         Ok(())
     }
 

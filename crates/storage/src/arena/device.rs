@@ -6,9 +6,10 @@
 //! # Copies of the store's directory
 //! A directory can be copied, and its copy leads to the same device. If both wrote, each would take the blocks of the
 //! other for free. So every opening for writing puts its epoch and a random number into the header of the directory
-//! first and then into those of the device. A directory is refused if the device has a later epoch, or the same one
-//! with another number: somebody else has written since. Two that are open at once are impossible, as the system lets
-//! only one open the device for writing.
+//! first and then into those of the device. A directory takes only a device that has its own pair, or the one that the
+//! device had before its last opening: a crash came between the two. Otherwise somebody else has written since, or this
+//! is an older copy of the device. Two that are open at once on one machine are impossible, as the system lets only one
+//! open the device for writing. What this does not see is in decision 0066, "Limits".
 
 use crate::arena::header::{HEADER_BYTES, Header};
 use crate::arena::options::ArenaOptions;
@@ -45,8 +46,8 @@ impl Device {
     /// Makes the random number of an opening.
     pub(crate) fn nonce(&self) -> Result<u32> {
         let mut nonce = [0; 4];
-        fill_random(&mut nonce).map_err(|error| self.refused(format!("the system has no random numbers: {error}")))?;
-        Ok(u32::from_le_bytes(nonce))
+        fill_random(&mut nonce[..3]).map_err(|error| self.refused(format!("the system has no random numbers: {error}")))?;
+        Ok(u32::from_le_bytes(nonce).max(1))
     }
 
     /// Refuses a device that somebody may need, or that is too small.
@@ -71,13 +72,13 @@ impl Device {
 
     /// Returns the header on the device: the newer one of the copies that can be read.
     pub(crate) fn header(&self, options: &ArenaOptions) -> Result<Header> {
-        let (mut newest, mut has_damaged) = (None::<Header>, None);
+        let (mut newest, mut has_damaged, mut unreadable) = (None::<Header>, None, None);
         for at in HEADERS {
             let mut bytes = [0; HEADER_BYTES];
             match self.file.read_at(at, &mut bytes) {
                 Ok(()) => {}
                 Err(error) if error.is_lasting() => {
-                    has_damaged = Some(error.to_string());
+                    unreadable = Some(error);
                     continue;
                 }
                 Err(error) => return Err(error.into()),
@@ -89,24 +90,34 @@ impl Device {
                 Err(_) => {}
             }
         }
-        let header = newest.ok_or_else(|| match has_damaged {
-            Some(why) => StorageError::Device { path: self.path.clone(), why: format!("its headers are damaged: {why}"), is_damage: true },
-            None => self.refused("it is another device: it has no blocks of a store".to_owned()),
+        let header = newest.ok_or_else(|| match (unreadable, has_damaged) {
+            // It may be a loose cable. A repair must not write something else meanwhile.
+            (Some(error), _) => error.into(),
+            (None, Some(why)) => {
+                StorageError::Device { path: self.path.clone(), why: format!("its headers are damaged: {why}"), is_damage: true }
+            }
+            (None, None) => self.refused("it is another device: it has no blocks of a store".to_owned()),
         })?;
         header.check(options).map_err(|why| self.refused(why))?;
         Ok(header)
     }
 
-    /// Refuses a directory of the store that is older than what is on the device.
+    /// Refuses a directory of the store that is older than what is on the device, and the other way round.
     pub(crate) fn check_age(&self, on_device: &Header, in_directory: &Header, directory: &str) -> Result<()> {
-        let [device, here] = [on_device, in_directory].map(|header| (header.epoch, header.nonce));
-        if device == here || device.0 < here.0 {
+        let is_own = (on_device.epoch, on_device.nonce) == (in_directory.epoch, in_directory.nonce);
+        if is_own || (on_device.epoch < in_directory.epoch && on_device.nonce == in_directory.previous) {
             return Ok(());
         }
-        Err(self.refused(format!(
-            "another copy of {directory} has written to it since (opening {}; this directory knows {}). Use that copy, and only that one",
-            device.0, here.0
-        )))
+        Err(self.refused(match on_device.epoch < in_directory.epoch {
+            true => format!(
+                "it is an older copy of the device (opening {}; {directory} knows {}). Let the name lead to the newer one",
+                on_device.epoch, in_directory.epoch
+            ),
+            false => format!(
+                "another copy of {directory} has written to it since (opening {}; this directory knows {}). Use that copy, and only that one",
+                on_device.epoch, in_directory.epoch
+            ),
+        }))
     }
 
     /// Writes the copies of the header that are not so already. They are durable on return.

@@ -21,8 +21,10 @@ pub(crate) struct Header {
     pub(crate) store: [u8; 16],
     /// The greatest epoch that has opened the arena for writing.
     pub(crate) epoch: u64,
-    /// A random number of that opening, if the blocks are on a device; else 0.
+    /// A random number of that opening, not 0, if the blocks are on a device; else 0. 24 bits.
     pub(crate) nonce: u32,
+    /// The number that the device had before that opening. 24 bits.
+    pub(crate) previous: u32,
 }
 
 /// Returns the path of the header, below the directory of the arena.
@@ -38,7 +40,7 @@ pub(crate) fn blocks_path(directory: &str) -> String {
 impl Header {
     pub(crate) fn new(options: &ArenaOptions, epoch: u64, nonce: u32) -> Header {
         let digest_bytes = options.fingerprint.digest_bytes() as u8;
-        Header { block_bytes: options.block_bytes, digest_bytes, store: options.store, epoch, nonce }
+        Header { block_bytes: options.block_bytes, digest_bytes, store: options.store, epoch, nonce, previous: nonce }
     }
 
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
@@ -49,7 +51,8 @@ impl Header {
         bytes[16..32].copy_from_slice(&self.store);
         bytes[32..40].copy_from_slice(&self.epoch.to_le_bytes());
         bytes[40] = self.digest_bytes;
-        bytes[44..48].copy_from_slice(&self.nonce.to_le_bytes());
+        bytes[41..44].copy_from_slice(&self.nonce.to_le_bytes()[..3]);
+        bytes[44..47].copy_from_slice(&self.previous.to_le_bytes()[..3]);
         let sum = checksum(&bytes[..48]);
         bytes[48..].copy_from_slice(&sum.to_le_bytes());
         bytes
@@ -82,8 +85,8 @@ impl Header {
         store.copy_from_slice(reader.take(16).map_err(said)?);
         let epoch = reader.u64().map_err(said)?;
         let digest_bytes = reader.u8().map_err(said)?;
-        reader.take(3).map_err(said)?;
-        Ok(Header { block_bytes, digest_bytes, store, epoch, nonce: reader.u32().map_err(said)? })
+        let mut u24 = || reader.take(3).map(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0])).map_err(said);
+        Ok(Header { block_bytes, digest_bytes, store, epoch, nonce: u24()?, previous: u24()? })
     }
 
     /// Writes the header. It is durable on return.
@@ -135,14 +138,18 @@ impl Header {
         // Another process may take the arena meanwhile: the older one of the two is read first.
         let copy = device.map(|device| device.header(options)).transpose()?;
         let stored = Header::read(ground, directory, options)?;
-        if let (Some(copy), Some(device)) = (&copy, device) {
-            device.check_age(copy, &stored, &ground.describe(directory))?;
+        match (&copy, device) {
+            (Some(copy), Some(device)) => device.check_age(copy, &stored, &ground.describe(directory))?,
+            _ if stored.nonce != 0 => return Err(no_device(ground, directory)?),
+            _ => {}
         }
         let Some(epoch) = takes else { return Ok(()) };
         let taken = match stored.epoch {
             later if later > epoch => return Err(StorageError::Fenced { path: ground.describe(directory), stored_epoch: later, epoch }),
             earlier if earlier < epoch => {
                 let taken = Header::new(options, epoch, device.map_or(Ok(0), Device::nonce)?);
+                // What the device has now, not what the directory has: the last opening may not have reached the device.
+                let taken = Header { previous: copy.map_or(0, |copy| copy.nonce), ..taken };
                 taken.write(ground, directory)?;
                 taken
             }
@@ -150,6 +157,18 @@ impl Header {
         };
         device.map_or(Ok(()), |device| device.write_header(&taken))
     }
+}
+
+/// Says why a store whose blocks are on a device cannot be opened without one.
+fn no_device(ground: &dyn Ground, directory: &str) -> Result<StorageError> {
+    let path = blocks_path(directory);
+    if !ground.exists(&path)? {
+        return Ok(StorageError::ArenaMissing { path: ground.describe(&path) });
+    }
+    let why = "the store has its blocks on a block device, and this is none. Let it lead to that device. If the device is gone for \
+               good, remove `arena/header` too, make an empty file of this name, and run `onefold check --repair`"
+        .to_owned();
+    Ok(StorageError::Device { path: ground.describe(&path), why, is_damage: false })
 }
 
 #[cfg(test)]
@@ -160,7 +179,7 @@ mod tests {
 
     #[test]
     fn any_flipped_bit_of_a_header_is_found() {
-        let header = Header { block_bytes: 8192, digest_bytes: 20, store: [7; 16], epoch: 3, nonce: 9 };
+        let header = Header { block_bytes: 8192, digest_bytes: 20, store: [7; 16], epoch: 3, nonce: 9, previous: 0x0012_3456 };
         assert_eq!(Header::decode(&header.encode()), Ok(header));
         for bit in 0..HEADER_BYTES * 8 {
             let mut bytes = header.encode();

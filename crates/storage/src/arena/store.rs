@@ -132,13 +132,26 @@ impl ArenaStore {
     /// are the options, and that no owner with a greater epoch exists.
     pub fn rebuild_header(ground: &dyn Ground, directory: &str, options: &ArenaOptions, epoch: u64) -> Result<()> {
         options.check()?;
-        let Some(device) = Device::open(ground, &blocks_path(directory), Access::ReadWrite)? else {
+        let path = blocks_path(directory);
+        let Some(device) = Device::open(ground, &path, Access::ReadWrite)? else {
+            if !ground.exists(&path)? {
+                // It may lead to a device that is away.
+                return Err(StorageError::ArenaMissing { path: ground.describe(&path) });
+            }
             return Header::new(options, epoch, 0).write(ground, directory);
         };
-        let header = Header::new(options, epoch, device.nonce()?);
+        let mut header = Header::new(options, epoch, device.nonce()?);
         match device.header(options) {
             Err(error) if error.is_damage() => {}
-            on_device => device.check_age(&Header { nonce: header.nonce, ..on_device? }, &header, &ground.describe(directory))?,
+            on_device => {
+                // A crash between the two writes must leave a pair that fits.
+                let on_device = on_device?;
+                header.previous = on_device.nonce;
+                if on_device.epoch == epoch {
+                    header = on_device;
+                }
+                device.check_age(&on_device, &header, &ground.describe(directory))?;
+            }
         }
         header.write(ground, directory)?;
         device.write_header(&header)
