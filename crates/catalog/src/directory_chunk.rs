@@ -29,6 +29,7 @@ pub struct DirectoryChunk {
 
 /// Encodes the content of a directory chunk of at least one entry, none of which has a rest.
 pub fn encode_directory_chunk(entries: &[Entry], digest_bytes: usize) -> Vec<u8> {
+    debug_assert!(!entries.is_empty(), "a 0 says that the only entry has a rest");
     let mut out = Vec::new();
     put_varint(&mut out, entries.len() as u64);
     for entry in entries {

@@ -107,6 +107,15 @@ impl Content {
         }
     }
 
+    /// Returns where a symbolic or hard link leads.
+    pub fn target(&self) -> Option<&[u8]> {
+        match self {
+            Content::Symlink { target } => Some(target),
+            Content::HardLink { path } => Some(path),
+            _ => None,
+        }
+    }
+
     /// Returns the recipe of a file or directory.
     pub fn recipe(&self) -> Option<&Recipe> {
         match self {
@@ -159,6 +168,12 @@ impl Entry {
         };
         let attributes = |of: &Attributes| (of.mode, of.uid, of.gid, of.mtime_ns, of.flags);
         has_same_content && attributes(a) == attributes(b) && a.xattrs == b.xattrs
+    }
+
+    /// Returns the bytes of its extended attributes and its target: all of it that can be long.
+    pub(crate) fn long_bytes(&self) -> usize {
+        let xattrs: usize = self.attributes.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
+        xattrs + self.content.target().map_or(0, <[u8]>::len)
     }
 
     /// Appends the encoding. Fingerprints have `digest_bytes`.

@@ -63,7 +63,7 @@ pub enum StorageError {
         /// The blocks that it may have.
         limit_blocks: u64,
     },
-    /// A block device cannot be used for the blocks of an arena. Nothing was changed.
+    /// A block device cannot be used for the blocks of an arena. Nothing of the arena was changed.
     #[error("{path} cannot be used for the blocks of a store: {why}")]
     Device {
         /// The device, or the name that leads to it, in a form for people.

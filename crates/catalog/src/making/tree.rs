@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 /// Entries held back while a directory is unchanged, so that it need not be encoded again.
 const HELD_ENTRIES: usize = 4096;
+/// Most bytes of them that attributes and targets take: an entry may have a megabyte.
+const HELD_BYTES: usize = 1 << 20;
 
 /// Builds the directories of a backup. Entries of a directory come sorted by name; the content of a directory comes
 /// between its [`enter`](TreeWriter::enter) and its [`leave`](TreeWriter::leave).
@@ -26,6 +28,7 @@ struct Level {
     writer: DirectoryWriter,
     /// While all entries equal the earlier ones, they wait here.
     held: Vec<Entry>,
+    held_bytes: usize,
     is_same: bool,
 }
 
@@ -42,7 +45,7 @@ impl TreeWriter {
     /// Begins a directory. `earlier`: its entry in the earlier backup.
     pub fn enter(&mut self, name: Vec<u8>, attributes: Attributes, earlier: Option<Entry>) {
         let (writer, is_same) = (DirectoryWriter::new(self.making.engine()), earlier.is_some());
-        self.levels.push(Level { name, attributes, earlier, writer, held: Vec::new(), is_same });
+        self.levels.push(Level { name, attributes, earlier, writer, held: Vec::new(), held_bytes: 0, is_same });
     }
 
     /// Appends an entry to the current directory. `is_same`: the earlier directory has it exactly so.
@@ -51,7 +54,8 @@ impl TreeWriter {
     pub fn push(&mut self, entry: Entry, is_same: bool) -> Result<()> {
         let level = self.level();
         level.is_same &= is_same;
-        if level.is_same && level.held.len() < HELD_ENTRIES {
+        if level.is_same && level.held.len() < HELD_ENTRIES && level.held_bytes < HELD_BYTES {
+            level.held_bytes += entry.long_bytes();
             level.held.push(entry);
             return Ok(());
         }

@@ -51,7 +51,7 @@ impl Engine {
     }
 
     /// Creates an empty store of profile `cacheless` whose blocks are on a block device. Errors: the device is in use,
-    /// has data, or is too small. Then nothing is made.
+    /// has data, or is too small. Then nothing is made, unless somebody takes it in the middle of the call.
     pub fn create_on_device(ground: &Arc<dyn Ground>, descriptor: &Descriptor, device: &Path) -> Result<()> {
         let (Some(directory), Some(name)) = (device.parent(), device.file_name().and_then(|name| name.to_str())) else {
             return Err(EngineError::Invalid { what: device.display().to_string(), why: "it is no block device".to_owned() });

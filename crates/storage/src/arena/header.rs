@@ -148,7 +148,7 @@ impl Header {
             later if later > epoch => return Err(StorageError::Fenced { path: ground.describe(directory), stored_epoch: later, epoch }),
             earlier if earlier < epoch => {
                 let taken = Header::new(options, epoch, device.map_or(Ok(0), Device::nonce)?);
-                // What the device has now, not what the directory has: the last opening may not have reached the device.
+                // What the device has now, not what the directory has: the last opening may not have reached it.
                 let taken = Header { previous: copy.map_or(0, |copy| copy.nonce), ..taken };
                 taken.write(ground, directory)?;
                 taken
