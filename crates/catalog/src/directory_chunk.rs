@@ -105,19 +105,11 @@ pub(crate) fn write_with_rest(stream: &mut WriteStream, entry: &Entry, most_byte
     Ok((content, references))
 }
 
-fn target_of(content: &mut Content) -> Option<&mut Vec<u8>> {
-    match content {
-        Content::Symlink { target } => Some(target),
-        Content::HardLink { path } => Some(path),
-        _ => None,
-    }
-}
-
 /// Takes from an entry what can be long, and encodes it.
 fn take_rest(entry: &mut Entry) -> Vec<u8> {
     let mut rest = Vec::new();
     encode_xattrs(&std::mem::take(&mut entry.attributes.xattrs), &mut rest);
-    put_bytes(&mut rest, &target_of(&mut entry.content).map(std::mem::take).unwrap_or_default());
+    put_bytes(&mut rest, &entry.content.target_mut().map(std::mem::take).unwrap_or_default());
     rest
 }
 
@@ -127,7 +119,7 @@ fn put_rest(entry: &mut Entry, rest: &[u8]) -> std::result::Result<(), WireError
     entry.attributes.xattrs = decode_xattrs(&mut reader)?;
     let target = reader.bytes()?.to_vec();
     reader.end()?;
-    if let Some(place) = target_of(&mut entry.content) {
+    if let Some(place) = entry.content.target_mut() {
         *place = target;
     }
     Ok(())

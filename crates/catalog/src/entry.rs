@@ -108,7 +108,16 @@ impl Content {
     }
 
     /// Returns where a symbolic or hard link leads.
-    pub fn target(&self) -> Option<&[u8]> {
+    pub(crate) fn target(&self) -> Option<&[u8]> {
+        match self {
+            Content::Symlink { target } => Some(target),
+            Content::HardLink { path } => Some(path),
+            _ => None,
+        }
+    }
+
+    /// Returns the same, to be changed.
+    pub(crate) fn target_mut(&mut self) -> Option<&mut Vec<u8>> {
         match self {
             Content::Symlink { target } => Some(target),
             Content::HardLink { path } => Some(path),

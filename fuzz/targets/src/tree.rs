@@ -8,9 +8,10 @@ pub fn run(data: &[u8]) {
     let Some((choice, bytes)) = data.split_first() else { return };
     let digest_bytes = if choice & 1 == 0 { 32 } else { 20 };
     if choice & 2 == 0 {
-        if let Ok(chunk) = DirectoryChunk::decode(bytes, digest_bytes)
-            && let Ok(entries) = chunk.whole()
-        {
+        let Ok(chunk) = DirectoryChunk::decode(bytes, digest_bytes) else { return };
+        // Also of a chunk with a rest.
+        assert!(chunk.rest.is_none() || (chunk.entries.len() == 1 && chunk.recipes().next().is_some()));
+        if let Ok(entries) = chunk.whole() {
             let again = encode_directory_chunk(&entries, digest_bytes);
             assert_eq!(DirectoryChunk::decode(&again, digest_bytes).and_then(DirectoryChunk::whole).as_ref(), Ok(&entries));
         }
