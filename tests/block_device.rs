@@ -154,6 +154,35 @@ fn a_copy_of_the_directory_is_refused_after_the_other_one_has_written() {
     scene.run(["volume", "delete", "more", "--yes"]).succeeds();
 }
 
+/// A snapshot of a file system has no mark of being a copy.
+#[test]
+fn a_snapshot_of_the_directory_of_an_open_store_is_refused_for_writing_and_can_be_read() {
+    let Some(disk) = disk() else { return };
+    let scene = disk.scene();
+    fs::write(scene.path("file"), noise(1, 2 * MIB)).unwrap();
+    scene.run(["backup", "--name", "x", &scene.text("file")]).succeeds();
+    let daemon = scene.serve();
+    let snapshot = scene.path("snapshot");
+    copy_directory(scene.store(), &snapshot);
+    fs::remove_file(snapshot.join("open")).unwrap();
+    fs::write(scene.path("file"), noise(2, 3 * MIB)).unwrap();
+    scene.run(["backup", "--name", "x", &scene.text("file")]).succeeds();
+    daemon.kill();
+    let older = Scene::of_store(&snapshot);
+    for command in [&["volume", "create", "other", "--size", "1MiB"][..], &["prune"]] {
+        let run = older.run(command);
+        assert!(run.code == 2 && run.text().contains("of the log; the log of this directory ends at"), "{}", run.text());
+    }
+    older.run(["check", "--repair"]);
+    let restored = older.run(["restore", "latest", "--target", &scene.text("older")]);
+    restored.succeeds();
+    let back = |of: &str| scene.path(of).join(fs::canonicalize(scene.path("file")).unwrap().strip_prefix("/").unwrap());
+    assert!(fs::read(back("older")).unwrap() == noise(1, 2 * MIB));
+    scene.check();
+    scene.run(["restore", "latest", "--target", &scene.text("newer")]).succeeds();
+    assert!(fs::read(back("newer")).unwrap() == noise(2, 3 * MIB));
+}
+
 #[test]
 fn a_device_that_is_gone_exchanged_or_overwritten_at_its_beginning_costs_nothing() {
     let (Some(disk), Some(other)) = (disk(), disk()) else { return };

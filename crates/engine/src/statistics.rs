@@ -140,9 +140,10 @@ impl Engine {
     /// Returns the space on the device that has the store's chunks.
     pub fn space(&self) -> Result<Space> {
         if let Some(arena) = &self.arena
-            && let Some(space) = arena.device_space()?
+            && let Some(total_bytes) = arena.device_bytes()?
         {
-            return Ok(space);
+            let used_bytes = self.totals.lock().chunks.saturating_mul(self.storage.longest_chunk_bytes() as u64);
+            return Ok(Space { free_bytes: total_bytes.saturating_sub(used_bytes), total_bytes });
         }
         Ok(self.ground.space()?)
     }

@@ -281,8 +281,7 @@ pub struct Init {
     #[arg(long, value_enum)]
     pub index_area: Option<AreaName>,
     /// Keeps the blocks on this block device instead of in a file, with `--profile cacheless`. Its first MiB must be
-    /// empty, and nobody else may use it. Never use a copy or snapshot of STORE that was made while it was open: that
-    /// would overwrite newer data on the device
+    /// empty, and nobody else may use it: no other machine either
     #[arg(long, value_name = "DEVICE")]
     pub block_device: Option<PathBuf>,
     /// How facts are printed.

@@ -74,7 +74,7 @@ fn main() {
     let options = ArenaOptions::default();
     ArenaStore::create(&*ground, "arena", &options).expect("create");
     let table = Arc::new(Table::default());
-    let parts = ArenaParts { table: table.clone(), holes: Arc::new(NoHoles), profile: Arc::new(Profile::default()) };
+    let parts = ArenaParts { table: table.clone(), holes: Arc::new(NoHoles), profile: Arc::new(Profile::default()), log_end: Position(0) };
     let store = ArenaStore::open(ground.clone(), "arena", 1, options, parts, Access::ReadWrite).expect("open");
     ChunkStore::recovered(&*store, Position(0), Position(0)).expect("an empty store");
 

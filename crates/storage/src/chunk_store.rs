@@ -104,8 +104,9 @@ pub trait ChunkStore: Debug + Send + Sync {
     /// Returns up to where the log may be trimmed, at most to `target`.
     fn trim_point(&self, target: Position) -> Position;
 
-    /// Frees space that only an open store needs. A failure harms nothing but the free space.
-    fn release_room(&self);
+    /// Call at a clean close, when everything is durable. Gives up space that only an open store needs. A failure harms
+    /// nothing.
+    fn leave(&self);
 
     /// Returns all units. Reads the names of all files, so call it only for work that looks at all of them anyway.
     fn units(&self) -> Result<ContainerSet>;

@@ -467,7 +467,12 @@ fn an_arena_of_other_blocks_or_another_store_is_not_opened_and_a_reader_writes_n
         assert!(matches!(error, StorageError::ArenaHeader { .. }), "{error}");
     }
     let open = |epoch, access| {
-        let parts = ArenaParts { table: world.table.clone(), holes: Arc::new(NoHoles), profile: Arc::new(Profile::default()) };
+        let parts = ArenaParts {
+            table: world.table.clone(),
+            holes: Arc::new(NoHoles),
+            profile: Arc::new(Profile::default()),
+            log_end: Position(0),
+        };
         ArenaStore::open(Arc::new(ground.clone()), ARENA, epoch, arena_options(), parts, access)
     };
     let before = ground.operations();

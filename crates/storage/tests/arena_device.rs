@@ -5,6 +5,7 @@ mod common;
 use common::arenas::*;
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, CrashPolicy, File, Ground, SimulatedGround, read_file, replace_file};
+use onefold_oplog::Position;
 use onefold_storage::*;
 use std::sync::Arc;
 
@@ -13,6 +14,8 @@ const HEADER: &str = "arena/header";
 /// Where the second header is, and where the blocks begin.
 const SECOND: u64 = (1 << 20) - 4096;
 const START: u64 = 1 << 20;
+/// What stays unused at the end.
+const END: u64 = 1 << 20;
 
 fn ground() -> SimulatedGround {
     let ground = SimulatedGround::new(3);
@@ -21,7 +24,13 @@ fn ground() -> SimulatedGround {
 }
 
 fn open(ground: &SimulatedGround, epoch: u64, access: Access) -> Result<Arc<ArenaStore>> {
-    let parts = ArenaParts { table: Arc::new(Table::default()), holes: Arc::new(NoHoles), profile: Arc::new(Profile::default()) };
+    open_at(ground, epoch, access, Position(0))
+}
+
+/// Opens it with a log that ends there.
+fn open_at(ground: &SimulatedGround, epoch: u64, access: Access, log_end: Position) -> Result<Arc<ArenaStore>> {
+    let (table, holes) = (Arc::new(Table::default()), Arc::new(NoHoles));
+    let parts = ArenaParts { table, holes, profile: Arc::new(Profile::default()), log_end };
     ArenaStore::open(Arc::new(ground.clone()), ARENA, epoch, arena_options(), parts, access)
 }
 
@@ -45,8 +54,10 @@ fn m1_1_blocks_lie_behind_the_first_mebibyte_and_the_device_is_used_to_its_end()
     let ground = ground();
     let mut known = Known::default();
     let mut world = ArenaWorld::open(&ground, &known, &arena_options()).unwrap();
-    let blocks = (DEVICE_BYTES - START) / BLOCK;
-    assert_eq!(world.store.figures().blocks, blocks);
+    let room = DEVICE_BYTES - START - END;
+    let blocks = room / BLOCK;
+    // What was there before is never read.
+    assert_eq!(world.store.figures().blocks, 0);
     let mut writer = world.store.writer();
     for _ in 0..blocks / 64 {
         world.append(&mut writer, &mut known, 64).unwrap();
@@ -54,8 +65,12 @@ fn m1_1_blocks_lie_behind_the_first_mebibyte_and_the_device_is_used_to_its_end()
     }
     assert!(matches!(world.append(&mut writer, &mut known, 1), Err(StorageError::ArenaFull { .. })));
     world.check(&known);
-    let space = world.store.device_space().unwrap().unwrap();
-    assert_eq!((space.total_bytes, space.free_bytes), (DEVICE_BYTES - START, 0));
+    assert_eq!(world.store.figures().blocks, blocks);
+    assert_eq!(world.store.device_bytes().unwrap(), Some(room));
+    assert_eq!(world.store.usage(None).unwrap().disk_bytes, room);
+    let mut last = vec![0; END as usize];
+    device(&ground).read_at(DEVICE_BYTES - END, &mut last).unwrap();
+    assert!(last.iter().all(|byte| *byte == 0), "metadata of others may be there");
     let (_, _, first) = arena_chunk(known.committed[&0]);
     let mut bytes = vec![0; first.len()];
     device(&ground).read_at(START, &mut bytes).unwrap();
@@ -70,8 +85,74 @@ fn m1_1_blocks_lie_behind_the_first_mebibyte_and_the_device_is_used_to_its_end()
     // It got larger meanwhile.
     drop(world);
     device(&ground).set_len(DEVICE_BYTES + 100 * BLOCK).unwrap();
-    let world = ArenaWorld::open(&ground, &known, &arena_options()).unwrap();
+    let mut world = ArenaWorld::open(&ground, &known, &arena_options()).unwrap();
+    assert_eq!(world.store.figures().blocks, blocks);
+    let mut writer = world.store.writer();
+    world.append(&mut writer, &mut known, 100).unwrap();
+    world.flush(&mut known).unwrap();
     assert_eq!(world.store.figures().blocks, blocks + 100);
+    world.check(&known);
+    // It got shorter.
+    drop((writer, world));
+    device(&ground).set_len(DEVICE_BYTES + 99 * BLOCK).unwrap();
+    for access in [Access::Read, Access::ReadWrite] {
+        assert!(refusal(&ground, 9, access).contains("it has become shorter"));
+    }
+}
+
+#[test]
+fn a_copy_of_the_directory_that_was_made_while_the_store_was_open_is_refused() {
+    let ground = ground();
+    let mut known = Known::default();
+    let mut world = ArenaWorld::open(&ground, &known, &arena_options()).unwrap();
+    let mut writer = world.store.writer();
+    // What a copy of each moment has: the header is the same, but its log is shorter.
+    let mut ends = vec![known.log.end()];
+    for _ in 0..20 {
+        world.append(&mut writer, &mut known, 3).unwrap();
+        world.flush(&mut known).unwrap();
+        ends.push(known.log.end());
+    }
+    // A batch without blocks counts too: blocks that it frees may be given out next.
+    known.log.append(vec![]);
+    world.store.committed(Prepared::default(), *ends.last().unwrap(), known.log.end());
+    let last = known.log.end();
+    assert!(ends.iter().all(|end| *end < last));
+    // Killed, or left.
+    for is_left in [false, true] {
+        if is_left {
+            world.store.leave();
+        }
+        let policy = if is_left { CrashPolicy::DropAll } else { CrashPolicy::KeepAll };
+        for end in &ends {
+            let copy = ground.snapshot(policy);
+            let refused = open_at(&copy, 2, Access::ReadWrite, *end).unwrap_err().to_string();
+            assert!(refused.contains("another copy of arena has written to it since (position "), "{refused}");
+            // It can be read, and says no more than what is there.
+            open_at(&copy, 2, Access::Read, *end).unwrap();
+            drop(open_at(&copy, 2, Access::ReadWrite, last).unwrap());
+            // From here on the two differ in their headers.
+            assert!(open_at(&copy, 3, Access::ReadWrite, last).is_ok());
+        }
+    }
+    // A power failure may take the last notice away, and no more.
+    let world_end = ends[ends.len() - 2];
+    let ground = SimulatedGround::new(5);
+    create_arena_on_device(&ground, &arena_options());
+    let mut known = Known::default();
+    let mut world = ArenaWorld::open(&ground, &known, &arena_options()).unwrap();
+    let mut writer = world.store.writer();
+    for _ in 0..20 {
+        world.append(&mut writer, &mut known, 3).unwrap();
+        world.flush(&mut known).unwrap();
+    }
+    let mut known_to_device = Vec::new();
+    for policy in [CrashPolicy::DropAll, CrashPolicy::KeepAll, CrashPolicy::LoseSectors { sector_bytes: 512 }] {
+        let end = ArenaStore::known_log_end(&ground.snapshot(policy), ARENA, &arena_options()).unwrap();
+        assert!(end >= world_end && end <= known.log.end(), "{end:?}");
+        known_to_device.push(end);
+    }
+    assert!(known_to_device.contains(&known.log.end()));
 }
 
 #[test]

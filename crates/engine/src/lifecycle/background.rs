@@ -396,7 +396,7 @@ impl Engine {
         }
         self.save_hooks(&|| true);
         let _views = self.change_views()?;
-        self.storage.release_room();
+        self.storage.leave();
         self.log.release_room();
         if let Some(index) = self.lookup.index() {
             index.close()?;

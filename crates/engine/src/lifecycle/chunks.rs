@@ -55,6 +55,11 @@ pub(crate) fn create_linked_index(ground: &Arc<dyn Ground>, descriptor: &Descrip
     Ok(LinkedIndex::create(ground, directory, shape)?)
 }
 
+/// Refuses a block device that another copy of the store has written to, or another device in its place.
+pub(crate) fn check_owner(ground: &dyn Ground, descriptor: &Descriptor, settings: &Settings) -> Result<()> {
+    arena_options(descriptor, settings).map_or(Ok(()), |options| Ok(ArenaStore::owner(ground, ARENA, &options).map(drop)?))
+}
+
 /// What an opening needs.
 pub(crate) struct Parts<'a> {
     pub(crate) ground: &'a Arc<dyn Ground>,
@@ -132,7 +137,7 @@ impl Parts<'_> {
         let linked = LinkedIndex::open(self.ground, directory, self.epoch, digest_bytes, index_options, self.index_access())?;
         let linked = Arc::new(linked);
         let table = Arc::new(Blocks::new(linked.clone()));
-        let parts = ArenaParts { table, holes: Arc::new(FileHoles), profile: self.profile.clone() };
+        let parts = ArenaParts { table, holes: Arc::new(FileHoles), profile: self.profile.clone(), log_end: self.log.end() };
         let arena = ArenaStore::open(self.ground.clone(), ARENA, self.epoch, options, parts, self.access())?;
         if is_rebuild || self.mode == Mode::Snapshot {
             arena.load_by_names();

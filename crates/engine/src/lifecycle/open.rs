@@ -109,6 +109,10 @@ impl Engine {
         if ground.exists(store_salvage::MARKER)? {
             return Err(EngineError::Inconsistent { why: "its repair was interrupted and must run again".into() });
         }
+        if mode == Mode::ReadWrite {
+            // Before anything notes this opening.
+            chunks::check_owner(&*ground, &descriptor, &settings)?;
+        }
         let mut was_left_open = false;
         let epoch = read_epoch(&*ground)? + u64::from(mode == Mode::ReadWrite);
         if mode == Mode::ReadWrite {

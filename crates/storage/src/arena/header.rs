@@ -8,6 +8,7 @@ use crate::arena::options::ArenaOptions;
 use crate::{Result, StorageError};
 use onefold_ground::wire::Reader;
 use onefold_ground::{Ground, GroundError, checksum, read_file, replace_file};
+use onefold_oplog::Position;
 
 const HEADER_MAGIC: &[u8; 8] = b"1FLDARN1";
 const VERSION: u32 = 1;
@@ -126,13 +127,14 @@ impl Header {
     }
 
     /// Reads the header for an opening. With `takes` the arena is opened for writing: a greater epoch than this one is
-    /// refused, and this epoch is durable from here on. A device gets the header after the file. So as long as one
-    /// directory has the device, its header there is never newer than in the file.
+    /// refused, and this epoch is durable from here on. `takes` also says where the log of this directory ends. A device
+    /// gets the header after the file. So as long as one directory has the device, its header there is never newer than
+    /// in the file.
     pub(crate) fn open(
         ground: &dyn Ground,
         directory: &str,
         options: &ArenaOptions,
-        takes: Option<u64>,
+        takes: Option<(u64, Position)>,
         device: Option<&Device>,
     ) -> Result<()> {
         // Another process may take the arena meanwhile: the older one of the two is read first.
@@ -143,7 +145,8 @@ impl Header {
             _ if stored.nonce != 0 => return Err(no_device(ground, directory)?),
             _ => {}
         }
-        let Some(epoch) = takes else { return Ok(()) };
+        let Some((epoch, log_end)) = takes else { return Ok(()) };
+        device.map_or(Ok(()), |device| device.check_log_end(log_end, &ground.describe(directory)))?;
         let taken = match stored.epoch {
             later if later > epoch => return Err(StorageError::Fenced { path: ground.describe(directory), stored_epoch: later, epoch }),
             earlier if earlier < epoch => {
@@ -194,17 +197,20 @@ mod tests {
         ground.create_directory("arena").unwrap();
         let options = ArenaOptions::default();
         Header::new(&options, 0, 0).write(&ground, "arena").unwrap();
-        Header::open(&ground, "arena", &options, Some(5), None).unwrap();
-        Header::open(&ground, "arena", &options, Some(5), None).unwrap();
-        Header::open(&ground, "arena", &options, None, None).unwrap();
-        let refusal = |options: &ArenaOptions, takes| Header::open(&ground, "arena", options, takes, None).unwrap_err().to_string();
+        let open = |options: &ArenaOptions, epoch: Option<u64>| {
+            Header::open(&ground, "arena", options, epoch.map(|epoch| (epoch, Position(0))), None)
+        };
+        open(&options, Some(5)).unwrap();
+        open(&options, Some(5)).unwrap();
+        open(&options, None).unwrap();
+        let refusal = |options: &ArenaOptions, epoch| open(options, epoch).unwrap_err().to_string();
         assert_eq!(refusal(&options, Some(4)), "arena belongs to owner epoch 5; this process has epoch 4");
         let other = ArenaOptions { store: [1; 16], ..options.clone() };
         assert_eq!(refusal(&other, None), "arena/header: the header of the arena cannot be used: it belongs to another store");
         let other = ArenaOptions { block_bytes: 8192, ..options.clone() };
         assert!(refusal(&other, Some(6)).ends_with("its blocks have 4096 bytes and its fingerprints 32; the store has 8192 and 32"));
         // None of the refused ones has changed it.
-        Header::open(&ground, "arena", &options, Some(5), None).unwrap();
+        open(&options, Some(5)).unwrap();
         ground.corrupt("arena/header", 33, 1).unwrap();
         assert!(refusal(&options, Some(9)).ends_with("its checksum is wrong"));
     }

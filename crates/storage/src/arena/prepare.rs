@@ -28,7 +28,7 @@ impl ArenaStore {
     }
 
     pub(crate) fn note_committed(&self, prepared: &Prepared, end: Position) {
-        self.log_end.set(end);
+        self.note_log_end(end);
         self.pending.committed(&prepared.blocks);
     }
 }

@@ -1,6 +1,6 @@
 //! The arena as a whole: creating and opening it, and its figures.
 
-use crate::arena::block::BlockTable;
+use crate::arena::block::{BlockTable, UNIT_BLOCKS};
 use crate::arena::device::Device;
 use crate::arena::header::{Header, blocks_path, header_path};
 use crate::arena::holes::Holes;
@@ -26,8 +26,8 @@ pub struct ArenaStore {
     ground: Arc<dyn Ground>,
     directory: String,
     pub(crate) file: Arc<dyn File>,
-    /// The room for blocks, if they are on a block device.
-    pub(crate) device_bytes: Option<u64>,
+    /// The same, if it is a block device.
+    pub(crate) device: Option<Arc<Device>>,
     pub(crate) options: ArenaOptions,
     pub(crate) table: Arc<dyn BlockTable>,
     pub(crate) holes: Arc<dyn Holes>,
@@ -75,6 +75,8 @@ pub struct ArenaParts {
     pub holes: Arc<dyn Holes>,
     /// Where time goes.
     pub profile: Arc<Profile>,
+    /// The end of the log. A device whose blocks were written for a longer log is refused for writing.
+    pub log_end: Position,
 }
 
 /// How an arena stands.
@@ -128,6 +130,13 @@ impl ArenaStore {
         Ok(Header::read(ground, directory, options)?.epoch)
     }
 
+    /// Returns the end of the log that a block device knows of; 0: the blocks are in a file, or the device cannot be
+    /// read.
+    pub fn known_log_end(ground: &dyn Ground, directory: &str, options: &ArenaOptions) -> Result<Position> {
+        let device = Device::open(ground, &blocks_path(directory), Access::Read)?;
+        Ok(device.filter(|device| device.header(options).is_ok()).map_or(Position(0), |device| device.log_end()))
+    }
+
     /// Writes a new header for an arena whose header is damaged. For repair: the caller knows by other means that these
     /// are the options, and that no owner with a greater epoch exists.
     pub fn rebuild_header(ground: &dyn Ground, directory: &str, options: &ArenaOptions, epoch: u64) -> Result<()> {
@@ -142,7 +151,7 @@ impl ArenaStore {
         };
         let mut header = Header::new(options, epoch, device.nonce()?);
         match device.header(options) {
-            Err(error) if error.is_damage() => {}
+            Err(error) if error.is_damage() => device.forget_mark()?,
             on_device => {
                 // A crash between the two writes must leave a pair that fits.
                 let on_device = on_device?;
@@ -168,15 +177,16 @@ impl ArenaStore {
         access: Access,
     ) -> Result<Arc<ArenaStore>> {
         options.check()?;
-        let takes = (access == Access::ReadWrite).then_some(epoch);
+        let ArenaParts { table, holes, profile, log_end } = parts;
+        let takes = (access == Access::ReadWrite).then_some((epoch, log_end));
         let path = blocks_path(directory);
         let device = Device::open(&*ground, &path, access)?;
         Header::open(&*ground, directory, &options, takes, device.as_ref())?;
-        let device_bytes = device.as_ref().map(File::len).transpose()?;
-        let file: Arc<dyn File> = match device {
+        let device = device.map(Arc::new);
+        let file: Arc<dyn File> = match &device {
             Some(device) => {
-                options.limit_to(device_bytes.unwrap_or_default());
-                Arc::new(device)
+                options.limit_to(device.room_bytes()?);
+                device.clone()
             }
             None => match ground.open(&path, access) {
                 Err(error) if error.is_not_found() => return Err(StorageError::ArenaMissing { path: ground.describe(&path) }),
@@ -186,14 +196,13 @@ impl ArenaStore {
         let block_bytes = options.block_bytes as usize;
         // Bytes behind the last whole block mean nothing: only whole blocks are ever asked for.
         let blocks = (file.len()? / block_bytes as u64).min(options.limit_blocks());
-        let ArenaParts { table, holes, profile } = parts;
         Ok(Arc::new(ArenaStore {
             pending: Pending::new(block_bytes, options.in_flight_bytes),
             space: Mutex::new(Space::new(blocks)),
             ground,
             directory: directory.to_owned(),
             file,
-            device_bytes,
+            device,
             options,
             table,
             holes,
@@ -210,7 +219,7 @@ impl ArenaStore {
 
     /// Ends the replay: the block table has everything that the log says.
     pub(crate) fn begin_writing(&self, log_end: Position) {
-        self.log_end.set(log_end);
+        self.note_log_end(log_end);
         self.is_writable.store(self.access == Access::ReadWrite, Relaxed);
     }
 
@@ -235,16 +244,26 @@ impl ArenaStore {
         self.ground.describe(&blocks_path(&self.directory))
     }
 
-    /// Returns the space on the block device that has the blocks. `None`: they are in a file.
-    pub fn device_space(&self) -> Result<Option<onefold_ground::Space>> {
-        let Some(total_bytes) = self.device_bytes else { return Ok(None) };
-        let used_bytes = self.used_blocks()?.saturating_mul(self.block_bytes());
-        Ok(Some(onefold_ground::Space { free_bytes: total_bytes.saturating_sub(used_bytes), total_bytes }))
+    /// Returns the room for blocks on the block device that has them, bytes. `None`: they are in a file.
+    pub fn device_bytes(&self) -> Result<Option<u64>> {
+        self.device.as_ref().map(|device| device.room_bytes()).transpose()
     }
 
-    /// Returns how many blocks have committed chunks.
+    /// Notes that the log ends here. A device gets to know it.
+    pub(crate) fn note_log_end(&self, log_end: Position) {
+        self.log_end.set(log_end);
+        if let Some(device) = self.device.as_ref().filter(|_| self.access == Access::ReadWrite) {
+            device.reached(log_end);
+        }
+    }
+
+    /// Returns how many blocks have committed chunks, or may have some.
     pub(crate) fn used_blocks(&self) -> Result<u64> {
-        (0..self.table.units()?).map(|unit| self.table.used(unit).map(u64::from)).sum()
+        let used = |unit| match self.table.used(unit) {
+            Err(StorageError::Table { is_damage: true, .. }) => Ok(UNIT_BLOCKS),
+            used => used.map(u64::from),
+        };
+        (0..self.table.units()?).map(used).sum()
     }
 
     /// Returns how the arena stands.

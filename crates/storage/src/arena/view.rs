@@ -9,7 +9,7 @@ use crate::{
     FileFigures, FrameVisitor, Origin, Prepared, Result, Scope, ScrubThreads, Scrubbed, Slice, Slot, StorageError, Usage,
 };
 use onefold_fingerprint::Fingerprint;
-use onefold_ground::ReadBuffer;
+use onefold_ground::{File, ReadBuffer};
 use onefold_oplog::{Effects, PartitionClass, Position, Pressure, Record};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -64,7 +64,7 @@ impl ChunkStore for ArenaStore {
     }
 
     fn usage(&self, _counted: Option<FileFigures>) -> Result<Usage> {
-        let disk_bytes = match self.device_bytes {
+        let disk_bytes = match self.device {
             Some(_) => self.used_blocks()?.saturating_mul(self.block_bytes()),
             None => self.file.allocated_bytes()?,
         };
@@ -86,7 +86,7 @@ impl ChunkStore for ArenaStore {
     }
 
     fn free_again(&self, go_on: &dyn Fn() -> bool) -> Result<()> {
-        if self.device_bytes.is_some() {
+        if self.device.is_some() {
             // This directory may be a copy that is older than the device: what it takes for free may be used.
             return Ok(());
         }
@@ -141,8 +141,12 @@ impl ChunkStore for ArenaStore {
         target
     }
 
-    /// Does nothing: the part of the file that was never written takes no room.
-    fn release_room(&self) {}
+    /// Makes durable how far a device is. The part of a file that was never written takes no room.
+    fn leave(&self) {
+        if let Some(Err(error)) = self.device.as_ref().map(|device| device.sync()) {
+            tracing::warn!(%error, "the block device may not know how far its blocks are");
+        }
+    }
 
     fn units(&self) -> Result<ContainerSet> {
         let mut units = ContainerSet::default();

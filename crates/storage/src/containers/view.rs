@@ -99,7 +99,7 @@ impl ChunkStore for ContainerStore {
         ContainerStore::trim_point(self, target)
     }
 
-    fn release_room(&self) {
+    fn leave(&self) {
         ContainerStore::release_room(self);
     }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub const ARENA: &str = "arena";
 pub const BLOCK: u64 = 4096;
 /// The smallest device that an arena takes.
-pub const DEVICE_BYTES: u64 = 17 << 20;
+pub const DEVICE_BYTES: u64 = 18 << 20;
 
 /// A block table in memory. It takes batches as the index does.
 #[derive(Debug, Default)]
@@ -207,7 +207,8 @@ impl ArenaWorld {
 
     pub fn open_with(ground: &SimulatedGround, table: Arc<Table>, known: &Known, options: &ArenaOptions) -> Result<ArenaWorld> {
         let holes = Arc::new(ZeroedHoles::default());
-        let parts = ArenaParts { table: table.clone(), holes: holes.clone(), profile: Arc::new(Profile::default()) };
+        let log_end = known.log.end();
+        let parts = ArenaParts { table: table.clone(), holes: holes.clone(), profile: Arc::new(Profile::default()), log_end };
         let store = ArenaStore::open(Arc::new(ground.clone()), ARENA, 1, options.clone(), parts, Access::ReadWrite)?;
         ChunkStore::recovered(&*store, known.log.start(), known.log.end())?;
         Ok(ArenaWorld { store, table, holes, pending: BTreeMap::new(), retired: Vec::new() })

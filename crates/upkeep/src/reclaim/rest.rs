@@ -10,6 +10,7 @@
 
 use crate::Clock;
 use onefold_engine::Engine;
+use onefold_ground::Space;
 use std::cell::Cell;
 use std::time::Duration;
 
@@ -93,11 +94,12 @@ impl Load for Engine {
     }
 
     fn is_urgent(&self) -> bool {
-        // If the fill level of the disk is unknown, the disk counts as not full.
-        let is_full = self.space().is_ok_and(|space| {
+        // Chunks can be on another disk than the rest. If the fill level of a disk is unknown, it counts as not full.
+        let mut spaces = self.space().into_iter().chain(self.ground().space());
+        let is_full = |space: Space| {
             percent_of(space.total_bytes - space.free_bytes.min(space.total_bytes), space.total_bytes) >= URGENT_DISK_PERCENT
-        });
-        is_full || percent_of(self.dead_bytes(), self.unique_bytes()) >= URGENT_UNUSED_PERCENT
+        };
+        spaces.any(is_full) || percent_of(self.dead_bytes(), self.unique_bytes()) >= URGENT_UNUSED_PERCENT
     }
 }
 

@@ -128,7 +128,8 @@ impl BlockRebuild {
             Err(error) => return Err(error.into()),
         };
         let Some(options) = arena_options(descriptor, settings) else { return Ok(None) };
-        let parts = ArenaParts { table: Arc::new(Blocks::new(old.clone())), holes: Arc::new(NoHoles), profile: profile.clone() };
+        let table = Arc::new(Blocks::new(old.clone()));
+        let parts = ArenaParts { table, holes: Arc::new(NoHoles), profile: profile.clone(), log_end: log.end() };
         let arena = ArenaStore::open(ground.clone(), ARENA, 0, options, parts, Access::Read)?;
         let (storage, old) = (ChunkView(arena.clone()), IndexView(old));
         let view: &dyn View<EngineError> = &old;

@@ -234,6 +234,10 @@ impl Work<'_> {
     /// Returns a position beyond everything that any part of the store has seen.
     fn start_of_new_log(&mut self) -> Result<Position> {
         let mut seen = self.remnants()?.reach;
+        if let Some(options) = arena_options(&self.descriptor, self.settings) {
+            // Later openings refuse a log that ends before it.
+            seen = seen.max(ArenaStore::known_log_end(&**self.ground, ARENA, &options)?);
+        }
         seen = seen.max(self.furthest()?.1);
         for header in self.index_headers()? {
             seen = seen.max(header.position);
