@@ -1,7 +1,6 @@
 //! Where a reader of backups gets chunks from.
 
-use crate::entry::Entry;
-use crate::{CatalogError, DirectoryChunk, Result};
+use crate::{CatalogError, DirectoryChunk, Listed, Result};
 use onefold_engine::{Engine, Piece};
 
 /// What a recipe describes. The pieces of a file's recipe are data; those of a directory's recipe are directory chunks.
@@ -18,7 +17,7 @@ pub trait Chunks: std::fmt::Debug + Send + Sync {
     /// Returns the pieces in a recipe chunk: a piece of a recipe of this level, which is above 0.
     fn recipe_chunk(&self, piece: &Piece, level: u8, of: Of) -> Result<Vec<Piece>>;
     /// Returns the entries in a directory chunk: a piece of level 0 of a directory's recipe.
-    fn directory_chunk(&self, piece: &Piece) -> Result<Vec<Entry>>;
+    fn directory_chunk(&self, piece: &Piece) -> Result<Listed>;
     /// Fills `out` with the bytes of these pieces of data. Each chunk was verified against its fingerprint where the
     /// store is: behind a connection, the server is trusted with that.
     fn data(&self, pieces: &[Piece], out: &mut [u8]) -> Result<()>;
@@ -39,7 +38,7 @@ impl Chunks for Engine {
         Ok(Engine::recipe_chunk(self, piece)?)
     }
 
-    fn directory_chunk(&self, piece: &Piece) -> Result<Vec<Entry>> {
+    fn directory_chunk(&self, piece: &Piece) -> Result<Listed> {
         let content = self.read_metadata(piece)?;
         let chunk = DirectoryChunk::decode(&content, self.digest_bytes());
         chunk.map_err(|source| CatalogError::Damaged { what: "directory chunk", source })?.load(self)

@@ -5,7 +5,7 @@
 
 use crate::chunks::{Chunks, Of};
 use crate::directory_chunk::write_with_rest;
-use crate::{CatalogError, Entry, MAX_ENTRY_BYTES, PieceReader, Result};
+use crate::{CatalogError, Entry, Listed, MAX_ENTRY_BYTES, PieceReader, Result};
 use onefold_engine::{Engine, MetadataKind, Piece, Recipe, RecipeWriter, WriteStream};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::checksum;
@@ -23,21 +23,24 @@ const MIN_ENTRIES: u64 = 3;
 const COUNT_BYTES: usize = 10;
 
 /// Reads a directory front to back, with one chunk in memory. After an error, the iterator goes on with the next chunk.
+/// [`CatalogError::Rest`] comes behind the entry whose rest is lost, unless that is a link.
 #[derive(Debug)]
 pub struct DirectoryReader<C: Chunks + ?Sized = Engine> {
     chunks: Arc<C>,
     pieces: PieceReader<C>,
     entries: std::vec::IntoIter<Entry>,
+    lost: Option<CatalogError>,
 }
 
 impl<C: Chunks + ?Sized> DirectoryReader<C> {
     /// Returns a reader at the first entry.
     pub fn new(chunks: &Arc<C>, recipe: &Recipe) -> DirectoryReader<C> {
-        DirectoryReader { chunks: chunks.clone(), pieces: PieceReader::of(chunks, recipe, Of::Directory), entries: Vec::new().into_iter() }
+        let pieces = PieceReader::of(chunks, recipe, Of::Directory);
+        DirectoryReader { chunks: chunks.clone(), pieces, entries: Vec::new().into_iter(), lost: None }
     }
 
     /// Finds the entry called `name` by bisection on each level of the recipe. Reads a logarithmic number of chunks,
-    /// however long the directory is or claims to be.
+    /// however long the directory is or claims to be. A file or directory whose rest is lost has no extended attributes.
     pub fn find(chunks: &Arc<C>, recipe: &Recipe, name: &[u8]) -> Result<Option<Entry>> {
         let mut pieces = recipe.pieces.clone();
         for level in (0..=recipe.level).rev() {
@@ -52,7 +55,11 @@ impl<C: Chunks + ?Sized> DirectoryReader<C> {
             }
             let Some(piece) = pieces.get(from - 1) else { return Ok(None) };
             if level == 0 {
-                return Ok(chunks.directory_chunk(piece)?.into_iter().find(|entry| entry.name == name));
+                let Listed { first_name, entries, lost } = chunks.directory_chunk(piece)?;
+                return match (entries.into_iter().find(|entry| entry.name == name), lost) {
+                    (None, Some(lost)) if first_name == name => Err(lost),
+                    (found, _) => Ok(found),
+                };
             }
             pieces = chunks.recipe_chunk(piece, level, Of::Directory)?;
         }
@@ -68,7 +75,7 @@ fn first_name<C: Chunks + ?Sized>(chunks: &C, mut piece: Piece, level: u8) -> Re
             None => return Ok(None),
         }
     }
-    Ok(chunks.directory_chunk(&piece)?.into_iter().next().map(|entry| entry.name))
+    Ok(Some(chunks.directory_chunk(&piece)?.first_name))
 }
 
 impl<C: Chunks + ?Sized> Iterator for DirectoryReader<C> {
@@ -79,8 +86,11 @@ impl<C: Chunks + ?Sized> Iterator for DirectoryReader<C> {
             if let Some(entry) = self.entries.next() {
                 return Some(Ok(entry));
             }
+            if let Some(lost) = self.lost.take() {
+                return Some(Err(lost));
+            }
             match self.pieces.next()?.and_then(|piece| self.chunks.directory_chunk(&piece)) {
-                Ok(entries) => self.entries = entries.into_iter(),
+                Ok(listed) => (self.entries, self.lost) = (listed.entries.into_iter(), listed.lost),
                 Err(error) => return Some(Err(error)),
             }
         }

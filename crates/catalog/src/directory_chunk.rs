@@ -4,7 +4,7 @@
 //! attributes or its target, has a chunk of its own, and this *rest* of it is stored as data.
 
 use crate::entry::{decode_xattrs, encode_xattrs};
-use crate::{CatalogError, Content, Entry, MAX_ENTRY_BYTES, Result};
+use crate::{Attributes, CatalogError, Content, Entry, MAX_ENTRY_BYTES, Result};
 use onefold_engine::{Engine, Piece, Recipe, RecipeWriter, WriteStream};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_varint};
@@ -59,21 +59,94 @@ impl DirectoryChunk {
         self.rest.iter().map(|rest| (rest, false)).chain(recipes)
     }
 
-    /// Returns the entries, with the rest read from the store.
-    pub(crate) fn load(mut self, engine: &Engine) -> Result<Vec<Entry>> {
-        if let (Some(rest), Some(entry)) = (&self.rest, self.entries.first_mut()) {
-            let read = read_rest(engine, rest).and_then(|bytes| put_rest(entry, &bytes).map_err(damaged));
-            read.map_err(|error| lost(&entry.name, error))?;
+    /// Returns the entries, with the rest read from the store. Errors: they say nothing about the chunk.
+    pub(crate) fn load(mut self, engine: &Engine) -> Result<Listed> {
+        let (Some(rest), Some(entry)) = (self.rest.take(), self.entries.first_mut()) else { return Ok(self.with_all()) };
+        let read = read_rest(engine, &rest);
+        match read.and_then(|bytes| put_rest(entry, &bytes).map_err(|error| Unread::of(damaged(error)))) {
+            Ok(()) => Ok(self.with_all()),
+            Err(Unread { error: CatalogError::Engine(error), .. }) if !error.is_damage() => Err(error.into()),
+            Err(Unread { error, refers }) => {
+                let lost = CatalogError::Rest { name: text_of(&entry.name), why: error.to_string(), refers };
+                tracing::warn!(error = %lost, "an entry of a directory is incomplete");
+                Ok(self.without_rest(lost))
+            }
         }
-        Ok(self.entries)
     }
 
-    /// Returns the entries. Errors: one has a rest, which somebody who sends chunks has to put into it.
-    pub fn whole(self) -> std::result::Result<Vec<Entry>, WireError> {
-        match self.rest {
-            Some(_) => Err(WireError::OutOfRange { what: "entries", value: 0, offset_bytes: 0 }),
-            None => Ok(self.entries),
+    /// Returns the entries of a chunk that a server sent. It puts rests into their entries. If one is lost, it sends an
+    /// empty recipe. Errors: another recipe.
+    pub fn sent(self) -> std::result::Result<Listed, WireError> {
+        match (&self.rest, self.entries.first()) {
+            (Some(rest), Some(entry)) if rest.pieces.is_empty() && rest.length == 0 => {
+                let why = "the server cannot read them; its log says more".to_owned();
+                let lost = CatalogError::Rest { name: text_of(&entry.name), why, refers: false };
+                Ok(self.without_rest(lost))
+            }
+            (Some(_), _) => Err(WireError::OutOfRange { what: "entries", value: 0, offset_bytes: 0 }),
+            (None, _) => Ok(self.with_all()),
         }
+    }
+
+    fn with_all(self) -> Listed {
+        Listed { first_name: self.first_name(), entries: self.entries, lost: None }
+    }
+
+    fn without_rest(mut self, lost: CatalogError) -> Listed {
+        let first_name = self.first_name();
+        // A link is nothing without its target.
+        self.entries.retain_mut(|entry| entry.content.target_mut().is_none());
+        Listed { first_name, entries: self.entries, lost: Some(lost) }
+    }
+
+    fn first_name(&self) -> Vec<u8> {
+        self.entries.first().map(|entry| entry.name.clone()).unwrap_or_default()
+    }
+}
+
+/// What a reader gets of a directory chunk.
+#[derive(Debug)]
+pub struct Listed {
+    /// The name of the first entry, also if the entry is lost.
+    pub first_name: Vec<u8>,
+    /// The entries. With `lost`, the only file or directory has no extended attributes, and a link is left out.
+    pub entries: Vec<Entry>,
+    /// Why the rest of the only entry cannot be read.
+    pub lost: Option<CatalogError>,
+}
+
+impl Listed {
+    /// Encodes it for [`DirectoryChunk::sent`].
+    pub fn encode(&self, digest_bytes: usize) -> Vec<u8> {
+        if self.lost.is_none() {
+            return encode_directory_chunk(&self.entries, digest_bytes);
+        }
+        let mut out = Vec::new();
+        put_varint(&mut out, 0);
+        Recipe::default().encode(digest_bytes, &mut out);
+        let link = || {
+            let content = Content::Symlink { target: Vec::new() };
+            Entry { name: self.first_name.clone(), attributes: Attributes::default(), content }
+        };
+        self.entries.first().cloned().unwrap_or_else(link).encode(digest_bytes, &mut out);
+        out
+    }
+}
+
+fn text_of(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
+
+/// Why a rest cannot be read.
+struct Unread {
+    error: CatalogError,
+    /// Whether what cannot be read would say which chunks there are.
+    refers: bool,
+}
+
+impl Unread {
+    fn of(error: impl Into<CatalogError>) -> Unread {
+        Unread { error: error.into(), refers: false }
     }
 }
 
@@ -113,8 +186,8 @@ fn take_rest(entry: &mut Entry) -> Vec<u8> {
     rest
 }
 
-/// Puts it back.
-fn put_rest(entry: &mut Entry, rest: &[u8]) -> std::result::Result<(), WireError> {
+/// Puts the stored rest of an entry into it.
+pub fn put_rest(entry: &mut Entry, rest: &[u8]) -> std::result::Result<(), WireError> {
     let mut reader = Reader::new(rest);
     entry.attributes.xattrs = decode_xattrs(&mut reader)?;
     let target = reader.bytes()?.to_vec();
@@ -125,26 +198,18 @@ fn put_rest(entry: &mut Entry, rest: &[u8]) -> std::result::Result<(), WireError
     Ok(())
 }
 
-/// Says whose rest is lost. Other errors say nothing about it.
-fn lost(name: &[u8], error: CatalogError) -> CatalogError {
-    match error {
-        CatalogError::Engine(error) if !error.is_damage() => error.into(),
-        error => CatalogError::Rest { name: String::from_utf8_lossy(name).into_owned(), why: error.to_string() },
-    }
-}
-
 fn damaged(source: WireError) -> CatalogError {
     CatalogError::Damaged { what: "rest of a directory entry", source }
 }
 
 /// Reads a rest. Its recipe may claim anything.
-fn read_rest(engine: &Engine, recipe: &Recipe) -> Result<Vec<u8>> {
-    let wrong = |what, value| damaged(WireError::OutOfRange { what, value, offset_bytes: 0 });
+fn read_rest(engine: &Engine, recipe: &Recipe) -> std::result::Result<Vec<u8>, Unread> {
+    let wrong = |what, value| Unread::of(damaged(WireError::OutOfRange { what, value, offset_bytes: 0 }));
     let mut pieces = recipe.pieces.clone();
     for _ in 0..recipe.level {
         let mut below = Vec::new();
         for piece in &pieces {
-            below.extend(engine.recipe_chunk(piece)?);
+            below.extend(engine.recipe_chunk(piece).map_err(|error| Unread { error: error.into(), refers: true })?);
             if below.len() > REST_PIECES {
                 return Err(wrong("pieces", below.len() as u64));
             }
@@ -156,7 +221,7 @@ fn read_rest(engine: &Engine, recipe: &Recipe) -> Result<Vec<u8>> {
         return Err(wrong("length", length));
     }
     let mut bytes = vec![0; length as usize];
-    engine.read(&pieces, 0, &mut bytes, true)?;
+    engine.read(&pieces, 0, &mut bytes, true).map_err(Unread::of)?;
     Ok(bytes)
 }
 
@@ -172,7 +237,10 @@ mod tests {
             let content = encode_directory_chunk(&entries, 32);
             let chunk = DirectoryChunk::decode(&content, 32).unwrap();
             prop_assert_eq!(chunk.recipes().count(), entries.iter().filter(|entry| entry.content.recipe().is_some()).count());
-            prop_assert_eq!(chunk.whole().unwrap(), entries);
+            let listed = chunk.sent().unwrap();
+            prop_assert_eq!((&listed.first_name, listed.lost.is_none()), (&entries[0].name, true));
+            prop_assert_eq!(listed.encode(32), content);
+            prop_assert_eq!(listed.entries, entries);
         }
 
         #[test]
@@ -186,9 +254,26 @@ mod tests {
             prop_assert_eq!(chunk.recipes().next(), Some((&rest, false)));
             put_rest(&mut chunk.entries[0], &taken).unwrap();
             prop_assert_eq!(&chunk.entries[..], &[before][..]);
-            prop_assert!(chunk.whole().is_err());
+            prop_assert!(chunk.sent().is_err() || rest == Recipe::default());
             for length in 0..taken.len() {
                 prop_assert!(put_rest(&mut entry, &taken[..length]).is_err());
+            }
+        }
+
+        #[test]
+        fn a_lost_rest_costs_attributes_and_a_link_and_no_more_also_over_a_connection(before in entry()) {
+            let mut entry = before.clone();
+            take_rest(&mut entry);
+            let lost = CatalogError::Rest { name: text_of(&entry.name), why: "x".to_owned(), refers: true };
+            let chunk = DirectoryChunk { entries: vec![entry.clone()], rest: None };
+            let here = chunk.without_rest(lost);
+            let there = DirectoryChunk::decode(&here.encode(32), 32).unwrap().sent().unwrap();
+            let left = if entry.content.target().is_some() { vec![] } else { vec![entry] };
+            for listed in [here, there] {
+                prop_assert_eq!(&listed.first_name, &before.name);
+                prop_assert_eq!(&listed.entries, &left);
+                let is_told = matches!(listed.lost, Some(CatalogError::Rest { .. }));
+                prop_assert!(is_told);
             }
         }
 

@@ -25,6 +25,8 @@ pub enum CatalogError {
         name: String,
         /// What is damaged.
         why: String,
+        /// Whether what is damaged would refer to other chunks.
+        refers: bool,
     },
     /// A recipe does not spell as many bytes as its file has.
     #[error("its recipe does not describe {length_bytes} bytes")]

@@ -42,7 +42,7 @@ pub use catalog::{Catalog, Found, Scope};
 pub use chunks::{Chunks, Of};
 pub use diff::{Change, Difference, diff};
 pub use directory::{DirectoryReader, DirectoryWriter};
-pub use directory_chunk::{DirectoryChunk, encode_directory_chunk};
+pub use directory_chunk::{DirectoryChunk, Listed, encode_directory_chunk, put_rest};
 pub use entry::{Attributes, CHATTR_FLAGS, Content, Entry, MAX_ENTRY_BYTES, is_valid_name};
 pub use error::{CatalogError, Result};
 pub use files::{FileName, NamedFile};

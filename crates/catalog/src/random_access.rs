@@ -199,7 +199,7 @@ fn part(piece: &Piece, start: u64, length: u64) -> Piece {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Entry, PieceReader};
+    use crate::{Listed, PieceReader};
     use onefold_engine::{Address, decode_pieces, encode_pieces};
     use onefold_fingerprint::{Algorithm, Fingerprint};
     use onefold_ground::wire::Reader;
@@ -231,7 +231,7 @@ mod tests {
             Ok(decode_pieces(&mut Reader::new(content), 32).unwrap())
         }
 
-        fn directory_chunk(&self, _: &Piece) -> Result<Vec<Entry>> {
+        fn directory_chunk(&self, _: &Piece) -> Result<Listed> {
             unreachable!("a file has none")
         }
 

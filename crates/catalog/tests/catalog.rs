@@ -473,6 +473,57 @@ fn the_rest_of_an_entry_that_claims_anything_is_refused() {
 }
 
 #[test]
+fn a_lost_rest_hides_no_other_name_and_no_content() {
+    let mut place = place();
+    let digest_bytes = place.engine().digest_bytes();
+    let bytes = place.stream.write_chunks(&[&b"\x01"[..]]).unwrap();
+    // Not what a rest is like, and no recipe chunk either.
+    let wrong = [Recipe::flat(bytes.clone()), Recipe { level: 1, length: 9, pieces: bytes }];
+    let content = place.store(&file("the content of a file"));
+    for (rest, refers) in wrong.iter().zip([false, true]) {
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let mut pieces = Vec::new();
+        let mut expected = Vec::new();
+        for number in 0..12 {
+            let name = format!("{number:02}").into_bytes();
+            let (is_lost, is_link) = (number % 3 == 1, number % 2 == 0);
+            let made = match is_link {
+                true => entry(&name, Content::Symlink { target: if is_lost { Vec::new() } else { b"there".to_vec() } }),
+                false => entry(&name, content.clone()),
+            };
+            let mut encoded = if is_lost { vec![0] } else { encode_directory_chunk(std::slice::from_ref(&made), digest_bytes) };
+            if is_lost {
+                rest.encode(digest_bytes, &mut encoded);
+                made.encode(digest_bytes, &mut encoded);
+            }
+            pieces.push(place.stream.write_metadata(MetadataKind::Directory, &encoded, &[]).unwrap());
+            names.push(name);
+            if !(is_lost && is_link) {
+                expected.push(Some(made));
+            }
+            if is_lost {
+                expected.push(None);
+            }
+        }
+        let directory = Recipe::flat(pieces);
+        let read: Vec<Option<Entry>> = DirectoryReader::new(place.engine(), &directory)
+            .map(|entry| match entry {
+                Err(CatalogError::Rest { refers: found, .. }) if found == refers => None,
+                entry => Some(entry.unwrap()),
+            })
+            .collect();
+        assert!(read == expected, "{read:?}");
+        for (number, name) in names.iter().enumerate() {
+            match DirectoryReader::find(place.engine(), &directory, name) {
+                Ok(found) => assert!(expected.contains(&found) && found.unwrap().name == *name),
+                Err(error) => assert!(matches!(error, CatalogError::Rest { .. }) && number % 3 == 1 && number % 2 == 0, "{error}"),
+            }
+        }
+        assert_eq!(DirectoryReader::find(place.engine(), &directory, b"045").unwrap(), None);
+    }
+}
+
+#[test]
 fn recipes_are_read_back_piece_by_piece() {
     let mut place = place();
     let mut state = 1u64;

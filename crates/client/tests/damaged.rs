@@ -163,6 +163,32 @@ fn lost_recipe_chunks_take_what_they_spell_and_no_more() {
     }
 }
 
+/// As a chunk store of blocks has them.
+#[test]
+fn a_file_whose_long_attributes_are_lost_is_restored_without_them_and_named() {
+    let place = place();
+    let engine = place.catalog.engine();
+    let pieces = engine.stream().write_chunks(&[&b"content"[..], b"\x01"]).unwrap();
+    let entry = Entry {
+        name: b"file".to_vec(),
+        attributes: Attributes { mode: 0o640, ..Attributes::default() },
+        content: Content::File { size_bytes: 7, recipe: Recipe::flat(vec![pieces[0]]) },
+    };
+    let mut content = vec![0];
+    Recipe::flat(vec![pieces[1]]).encode(engine.digest_bytes(), &mut content);
+    entry.encode(engine.digest_bytes(), &mut content);
+    let root = engine.stream().write_metadata(MetadataKind::Directory, &content, &[]).unwrap();
+    let mut backup = backup(1, Recipe::flat(vec![root]));
+    place.catalog.commit_backup(&mut backup).unwrap();
+    let (target, tally) = (place.target(), Tally::default());
+    let options = RestoreOptions { target: target.clone(), ..RestoreOptions::default() };
+    let outcome = onefold_client::restore(&*place.repository(), &backup, &options, &tally).unwrap();
+    let problems = tally.problems();
+    assert_eq!((outcome.errors, outcome.files), (1, 1), "{problems:?}");
+    assert!(problems[0].reason.contains("the attributes or the target of \"file\" are lost"), "{problems:?}");
+    assert_eq!(fs::read(target.join("file")).unwrap(), b"content");
+}
+
 fn backup(number: u8, root: Recipe) -> Backup {
     Backup {
         id: BackupId::from_bytes([number; 16]),

@@ -400,7 +400,7 @@ impl Reading {
     pub fn entries(&self, recipe: &Recipe) -> Vec<Entry> {
         let read = |piece: &Piece| {
             let content = self.metadata(piece, Metadata::Directory).unwrap();
-            DirectoryChunk::decode(&content, DIGEST).unwrap().whole().unwrap()
+            DirectoryChunk::decode(&content, DIGEST).unwrap().sent().unwrap().entries
         };
         self.pieces(recipe, Of::Directory).iter().flat_map(read).collect()
     }

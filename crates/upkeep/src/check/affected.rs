@@ -5,7 +5,7 @@ use super::{Check, Lost, Needed, ProblemKind};
 use crate::Result;
 use crate::references::{Kind, mapping, mapping_key, named, objects};
 use onefold_blocks::{SpaceInfo, SpaceKind};
-use onefold_catalog::{Backup, Content, TreeWalk};
+use onefold_catalog::{Backup, CatalogError, Content, TreeWalk};
 use onefold_engine::{Engine, Moment, Piece, Recipe};
 use onefold_storage::ChunkKind;
 
@@ -97,7 +97,7 @@ fn paths(check: &mut Check<'_>, backup: &Backup) {
         }
         match item.entry {
             Err(error) => {
-                check.meets_lost_metadata = true;
+                check.meets_lost_metadata |= !matches!(error, CatalogError::Rest { refers: false, .. });
                 if named.as_ref() != Some(&item.path) {
                     check.report.add(ProblemKind::Affected, what(&item.path, &format!("a part of this directory is lost: {error}")));
                 }

@@ -4,7 +4,7 @@
 //! another way. Data is asked for in parts; several questions are on their way at once.
 
 use crate::{ClientError, Result};
-use onefold_catalog::{Backup, CatalogError, Chunks, DirectoryChunk, Entry, Of};
+use onefold_catalog::{Backup, CatalogError, Chunks, DirectoryChunk, Listed, Of};
 use onefold_engine::{Piece, decode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
@@ -340,9 +340,9 @@ impl Chunks for RemoteChunks {
         pieces.map_err(|source| CatalogError::Damaged { what: "recipe chunk", source })
     }
 
-    fn directory_chunk(&self, piece: &Piece) -> Found<Vec<Entry>> {
+    fn directory_chunk(&self, piece: &Piece) -> Found<Listed> {
         let content = self.metadata(piece, Metadata::Directory)?;
-        let chunk = DirectoryChunk::decode(&content, self.digest_bytes).and_then(DirectoryChunk::whole);
+        let chunk = DirectoryChunk::decode(&content, self.digest_bytes).and_then(DirectoryChunk::sent);
         chunk.map_err(|source| CatalogError::Damaged { what: "directory chunk", source })
     }
 

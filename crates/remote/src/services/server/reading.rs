@@ -7,7 +7,7 @@ use crate::accounts::Permission;
 use crate::services::Seal;
 use crate::services::messages::{Metadata, Open, ReadAnswer, ReadRequest, Sent, codes};
 use crate::transport::Channel;
-use onefold_catalog::{Backup, Catalog, CatalogError, Chunks, Content, Entry, Of, encode_directory_chunk};
+use onefold_catalog::{Backup, Catalog, CatalogError, Chunks, Content, Of};
 use onefold_engine::{Engine, EngineError, InFlight, Piece, Recipe, encode_pieces};
 use onefold_storage::{Compression, Compressor};
 use std::sync::Arc;
@@ -185,8 +185,8 @@ impl Reading {
                 Ok((content, below))
             }
             Metadata::Directory => {
-                let mut entries: Vec<Entry> = engine.directory_chunk(piece)?;
-                for entry in &mut entries {
+                let mut listed = engine.directory_chunk(piece)?;
+                for entry in &mut listed.entries {
                     let (recipe, of) = match &mut entry.content {
                         Content::File { recipe, .. } => (recipe, Of::File),
                         Content::Directory { recipe } => (recipe, Of::Directory),
@@ -197,7 +197,7 @@ impl Reading {
                     );
                     *recipe = self.sealed(recipe, of);
                 }
-                Ok((encode_directory_chunk(&entries, digest_bytes), below))
+                Ok((listed.encode(digest_bytes), below))
             }
         }
     }
