@@ -226,7 +226,8 @@ impl Device {
             return Ok(());
         }
         Err(self.refused(format!(
-            "another copy of {directory} has written to it since (position {} of the log; the log of this directory ends at {}). Use that              copy, and only that one. If it is lost for good, copy what can still be read from here to a new store (`onefold copy`)",
+            "another copy of {directory} has written to it since (position {} of the log; the log of this directory ends at {}). Use that \
+             copy, and only that one. If it is lost for good, copy what can still be read from here to a new store (`onefold copy`)",
             known.0, log_end.0
         )))
     }
