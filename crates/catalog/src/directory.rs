@@ -40,7 +40,8 @@ impl<C: Chunks + ?Sized> DirectoryReader<C> {
     }
 
     /// Finds the entry called `name` by bisection on each level of the recipe. Reads a logarithmic number of chunks,
-    /// however long the directory is or claims to be. A file or directory whose rest is lost has no extended attributes.
+    /// however long the directory is or claims to be. A file or directory whose rest is lost has no extended
+    /// attributes.
     pub fn find(chunks: &Arc<C>, recipe: &Recipe, name: &[u8]) -> Result<Option<Entry>> {
         let mut pieces = recipe.pieces.clone();
         for level in (0..=recipe.level).rev() {

@@ -127,9 +127,9 @@ impl Header {
     }
 
     /// Reads the header for an opening. With `takes` the arena is opened for writing: a greater epoch than this one is
-    /// refused, and this epoch is durable from here on. `takes` also says where the log of this directory ends. A device
-    /// gets the header after the file. So as long as one directory has the device, its header there is never newer than
-    /// in the file.
+    /// refused, and this epoch is durable from here on. `takes` also says where the log of this directory ends. A
+    /// device gets the header after the file. So as long as one directory has the device, its header there is never
+    /// newer than in the file.
     pub(crate) fn open(
         ground: &dyn Ground,
         directory: &str,
