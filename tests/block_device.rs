@@ -173,7 +173,8 @@ fn a_snapshot_of_the_directory_of_an_open_store_is_refused_for_writing_and_can_b
         let run = older.run(command);
         assert!(run.code == 2 && run.text().contains("of the log; the log of this directory ends at"), "{}", run.text());
     }
-    older.run(["check", "--repair"]);
+    let run = older.run(["check", "--repair"]);
+    assert!(run.code == 1 && run.text().contains("if another copy of this directory exists, use that one"), "{}", run.text());
     let restored = older.run(["restore", "latest", "--target", &scene.text("older")]);
     restored.succeeds();
     let back = |of: &str| scene.path(of).join(fs::canonicalize(scene.path("file")).unwrap().strip_prefix("/").unwrap());
@@ -181,6 +182,12 @@ fn a_snapshot_of_the_directory_of_an_open_store_is_refused_for_writing_and_can_b
     scene.check();
     scene.run(["restore", "latest", "--target", &scene.text("newer")]).succeeds();
     assert!(fs::read(back("newer")).unwrap() == noise(2, 3 * MIB));
+    // Somebody wants it all the same. From then on the other one is refused.
+    older.run(["check", "--repair", "--force"]);
+    older.check();
+    older.volume("other", "1MiB");
+    let run = scene.run(["check"]);
+    assert!(run.code == 2 && run.text().contains("has written to it since"), "{}", run.text());
 }
 
 #[test]

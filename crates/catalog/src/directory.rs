@@ -23,26 +23,42 @@ const MIN_ENTRIES: u64 = 3;
 const COUNT_BYTES: usize = 10;
 
 /// Reads a directory front to back, with one chunk in memory. After an error, the iterator goes on with the next chunk.
-/// [`CatalogError::Rest`] comes behind the entry whose rest is lost, unless that is a link.
+/// An entry whose rest is lost is left out, with [`CatalogError::Rest`], unless the reader is
+/// [`with_incomplete`](Self::with_incomplete).
 #[derive(Debug)]
 pub struct DirectoryReader<C: Chunks + ?Sized = Engine> {
     chunks: Arc<C>,
     pieces: PieceReader<C>,
     entries: std::vec::IntoIter<Entry>,
     lost: Option<CatalogError>,
+    gives_incomplete: bool,
 }
 
 impl<C: Chunks + ?Sized> DirectoryReader<C> {
     /// Returns a reader at the first entry.
     pub fn new(chunks: &Arc<C>, recipe: &Recipe) -> DirectoryReader<C> {
         let pieces = PieceReader::of(chunks, recipe, Of::Directory);
-        DirectoryReader { chunks: chunks.clone(), pieces, entries: Vec::new().into_iter(), lost: None }
+        DirectoryReader { chunks: chunks.clone(), pieces, entries: Vec::new().into_iter(), lost: None, gives_incomplete: false }
+    }
+
+    /// Also gives files and directories whose extended attributes are lost, without any. The error follows. This is for
+    /// saving what is left. A comparison with an earlier backup would take the loss over as if it were right.
+    pub fn with_incomplete(mut self) -> DirectoryReader<C> {
+        self.gives_incomplete = true;
+        self
     }
 
     /// Finds the entry called `name` by bisection on each level of the recipe. Reads a logarithmic number of chunks,
-    /// however long the directory is or claims to be. A file or directory whose rest is lost has no extended
-    /// attributes.
+    /// however long the directory is or claims to be. Errors: among others, the rest of this entry is lost.
     pub fn find(chunks: &Arc<C>, recipe: &Recipe, name: &[u8]) -> Result<Option<Entry>> {
+        match Self::find_incomplete(chunks, recipe, name)? {
+            Some((_, Some(lost))) => Err(lost),
+            found => Ok(found.map(|(entry, _)| entry)),
+        }
+    }
+
+    /// Does the same. A file or directory whose rest is lost has no extended attributes, and comes with the error.
+    pub(crate) fn find_incomplete(chunks: &Arc<C>, recipe: &Recipe, name: &[u8]) -> Result<Option<(Entry, Option<CatalogError>)>> {
         let mut pieces = recipe.pieces.clone();
         for level in (0..=recipe.level).rev() {
             // Finds the end of the pieces that begin at or before the name. The first piece need not be tested.
@@ -59,7 +75,7 @@ impl<C: Chunks + ?Sized> DirectoryReader<C> {
                 let Listed { first_name, entries, lost } = chunks.directory_chunk(piece)?;
                 return match (entries.into_iter().find(|entry| entry.name == name), lost) {
                     (None, Some(lost)) if first_name == name => Err(lost),
-                    (found, _) => Ok(found),
+                    (found, lost) => Ok(found.map(|found| (found, lost))),
                 };
             }
             pieces = chunks.recipe_chunk(piece, level, Of::Directory)?;
@@ -91,6 +107,7 @@ impl<C: Chunks + ?Sized> Iterator for DirectoryReader<C> {
                 return Some(Err(lost));
             }
             match self.pieces.next()?.and_then(|piece| self.chunks.directory_chunk(&piece)) {
+                Ok(Listed { lost: Some(lost), .. }) if !self.gives_incomplete => return Some(Err(lost)),
                 Ok(listed) => (self.entries, self.lost) = (listed.entries.into_iter(), listed.lost),
                 Err(error) => return Some(Err(error)),
             }

@@ -25,17 +25,21 @@ pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
 
 /// Returns the entry at `path` below the directory `root`. See [`Catalog::lookup`].
 pub fn lookup<C: Chunks + ?Sized>(chunks: &Arc<C>, root: &Recipe, path: &[u8]) -> Result<Option<Entry>> {
-    let mut found: Option<Entry> = None;
+    let mut found: Option<(Entry, Option<CatalogError>)> = None;
     for component in components(path) {
         let recipe = match &found {
             None => root,
-            Some(Entry { content: Content::Directory { recipe }, .. }) => recipe,
+            // On the way its attributes do not matter.
+            Some((Entry { content: Content::Directory { recipe }, .. }, _)) => recipe,
             Some(_) => return Err(CatalogError::NotADirectory { path: String::from_utf8_lossy(path).into_owned() }),
         };
-        let entry = DirectoryReader::find(chunks, recipe, component)?;
+        let entry = DirectoryReader::find_incomplete(chunks, recipe, component)?;
         found = Some(entry.ok_or_else(|| CatalogError::PathNotFound { path: String::from_utf8_lossy(path).into_owned() })?);
     }
-    Ok(found)
+    match found {
+        Some((_, Some(lost))) => Err(lost),
+        found => Ok(found.map(|(entry, _)| entry)),
+    }
 }
 
 impl Catalog {
@@ -60,7 +64,8 @@ impl Catalog {
 pub struct WalkItem {
     /// Path relative to the backup's root.
     pub path: Vec<u8>,
-    /// The entry, or the reason why a part of the directory `path` cannot be read. The walk goes on after it.
+    /// The entry, or the reason why a part of the directory `path` cannot be read. The walk goes on after it. An entry
+    /// whose rest is lost comes first, incomplete.
     pub entry: Result<Entry>,
 }
 
@@ -90,7 +95,7 @@ impl<C: Chunks + ?Sized> Iterator for TreeWalk<C> {
 
     fn next(&mut self) -> Option<WalkItem> {
         if let Some((path, recipe)) = self.next.take() {
-            let reader = DirectoryReader::new(&self.chunks, &recipe);
+            let reader = DirectoryReader::new(&self.chunks, &recipe).with_incomplete();
             self.stack.push((path, reader));
         }
         loop {

@@ -173,7 +173,7 @@ type Visit<'a> = dyn FnMut(&[u8], &Content, bool) -> ControlFlow<(), bool> + 'a;
 
 /// Walks the wanted part of a backup. Unreadable entries are left out.
 fn for_each_wanted(reading: &Reading, selection: &Selection, visit: &mut Visit<'_>) -> ControlFlow<()> {
-    let reader = |recipe: &Recipe| DirectoryReader::new(&reading.chunks, recipe);
+    let reader = |recipe: &Recipe| DirectoryReader::new(&reading.chunks, recipe).with_incomplete();
     let mut levels = vec![(Vec::new(), selection.root(), reader(&reading.backup.root))];
     while let Some((path, reach, entries)) = levels.last_mut() {
         let Some(entry) = entries.next() else {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Place, look, noise, place};
-use onefold_catalog::{Attributes, Backup, BackupId, Content, Entry, Statistics, encode_directory_chunk};
+use onefold_catalog::{Attributes, Backup, BackupId, Content, DirectoryReader, Entry, Statistics, encode_directory_chunk};
 use onefold_client::{ClientError, DAMAGED_SUFFIX, Damaged, Problem, RestoreOptions, Tally};
 use onefold_engine::{MetadataKind, Piece, Recipe, encode_pieces};
 use std::fs;
@@ -187,6 +187,59 @@ fn a_file_whose_long_attributes_are_lost_is_restored_without_them_and_named() {
     assert_eq!((outcome.errors, outcome.files), (1, 1), "{problems:?}");
     assert!(problems[0].reason.contains("the attributes or the target of \"file\" are lost"), "{problems:?}");
     assert_eq!(fs::read(target.join("file")).unwrap(), b"content");
+}
+
+/// Returns the directory with the rest of the entry at a path lost, as a chunk store of blocks has it.
+fn with_lost_rest(place: &Place, recipe: &Recipe, path: &[&[u8]]) -> Recipe {
+    let engine = place.catalog.engine();
+    let lost = engine.stream().write_chunks(&[&b"\x01"[..]]).unwrap();
+    let mut pieces = Vec::new();
+    for entry in DirectoryReader::new(engine, recipe) {
+        let mut entry = entry.unwrap();
+        let is_on_path = entry.name == path[0];
+        let mut content = Vec::new();
+        match &mut entry.content {
+            Content::Directory { recipe } if is_on_path && path.len() > 1 => *recipe = with_lost_rest(place, recipe, &path[1..]),
+            _ if is_on_path => {
+                entry.attributes.xattrs.clear();
+                content.push(0);
+                Recipe::flat(lost.clone()).encode(engine.digest_bytes(), &mut content);
+            }
+            _ => {}
+        }
+        match content.is_empty() {
+            true => content = encode_directory_chunk(&[entry], engine.digest_bytes()),
+            false => entry.encode(engine.digest_bytes(), &mut content),
+        }
+        pieces.push(engine.stream().write_metadata(MetadataKind::Directory, &content, &[]).unwrap());
+    }
+    Recipe::flat(pieces)
+}
+
+#[test]
+fn the_next_backup_does_not_take_over_what_lost_its_attributes() {
+    let place = place();
+    place.write("file", b"content");
+    fs::create_dir(place.source().join("directory")).unwrap();
+    place.write("directory/other", b"other");
+    let path = |name: &str| rustix::fs::setxattr(place.source().join(name), "user.x", b"kept", rustix::fs::XattrFlags::empty());
+    let has_xattrs = path("file").and_then(|()| path("directory")).is_ok();
+    for name in ["file", "directory"] {
+        let (first, _) = place.backup();
+        let root = place.root();
+        let mut components: Vec<&[u8]> = root.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).collect();
+        components.push(name.as_bytes());
+        let id = BackupId::from_bytes([name.len() as u8; 16]);
+        let started_ns = first.backup.started_ns + 1;
+        let mut damaged = Backup { id, sequence: 0, seen_ns: 0, started_ns, finished_ns: started_ns + 1, ..first.backup.clone() };
+        damaged.root = with_lost_rest(&place, &first.backup.root, &components);
+        place.catalog.commit_backup(&mut damaged).unwrap();
+        let (next, _) = place.backup();
+        let found = place.catalog.lookup(&next.backup, &components.join(&b'/')).unwrap().unwrap();
+        assert_eq!(found.attributes.xattrs.is_empty(), !has_xattrs, "{name}");
+        let (outcome, tally) = place.restore_with(&next.backup, RestoreOptions::default());
+        assert_eq!(outcome.errors, 0, "{:?}", tally.problems());
+    }
 }
 
 fn backup(number: u8, root: Recipe) -> Backup {

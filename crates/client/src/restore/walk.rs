@@ -56,7 +56,7 @@ impl<'a> Walk<'a> {
         }
         let root = Level {
             place: self.target.clone().map_or(At::Absent, At::Open),
-            entries: DirectoryReader::new(&output.reading.chunks, &output.reading.backup.root),
+            entries: DirectoryReader::new(&output.reading.chunks, &output.reading.backup.root).with_incomplete(),
             path: Vec::new(),
             reach: self.selection.root(),
         };
@@ -136,7 +136,7 @@ impl<'a> Walk<'a> {
         }
         let is_stripped = depth <= self.options.strip_components;
         let place = if is_stripped { self.target.clone().map_or(At::Absent, At::Open) } else { At::Waiting(entry.attributes.clone()) };
-        levels.push(Level { place, entries: DirectoryReader::new(&output.reading.chunks, recipe), path, reach });
+        levels.push(Level { place, entries: DirectoryReader::new(&output.reading.chunks, recipe).with_incomplete(), path, reach });
         if is_wanted && !is_stripped && !self.open_level(levels, true) {
             return Ok(());
         }

@@ -83,11 +83,19 @@ struct Pages {
     header: Option<Header>,
     mark: Mark,
     written: [Option<(Header, Mark)>; 2],
+    /// A page that was written since the last sync. Meanwhile the other one is not.
+    unsynced: Option<usize>,
+    /// How many pages were written.
+    writes: u64,
 }
 
 impl Pages {
-    /// Returns the page that is written next: the one that knows less. A write that is cut short spares the other.
+    /// Returns the page that is written next: the one that knows less. A write that is cut short spares the other, as
+    /// that one is synced.
     fn next(&self) -> usize {
+        if let Some(page) = self.unsynced {
+            return page;
+        }
         let age = |page: usize| self.written[page].map(|(header, mark)| (header.epoch, mark.log_end, mark.blocks_end));
         usize::from(age(1) < age(0))
     }
@@ -227,7 +235,8 @@ impl Device {
         }
         Err(self.refused(format!(
             "another copy of {directory} has written to it since (position {} of the log; the log of this directory ends at {}). Use that \
-             copy, and only that one. If it is lost for good, copy what can still be read from here to a new store (`onefold copy`)",
+             copy, and only that one. If there is none, the end of the log is lost here: copy what can be read to a new store (`onefold \
+             copy`), or run `onefold check --repair`",
             known.0, log_end.0
         )))
     }
@@ -247,7 +256,7 @@ impl Device {
             }
             // One after the other: a crash leaves one that is whole.
             self.write_page(&mut pages, page).map_err(StorageError::cannot_write)?;
-            self.file.sync().map_err(StorageError::cannot_write)?;
+            self.sync_page(&mut pages).map_err(StorageError::cannot_write)?;
         }
         Ok(())
     }
@@ -276,6 +285,13 @@ impl Device {
         }
     }
 
+    /// Makes a page durable, and keeps others from writing one meanwhile.
+    fn sync_page(&self, pages: &mut Pages) -> onefold_ground::Result<()> {
+        self.file.sync()?;
+        pages.unsynced = None;
+        Ok(())
+    }
+
     fn write_page(&self, pages: &mut Pages, page: usize) -> onefold_ground::Result<()> {
         let (Some(header), mark) = (pages.header, pages.mark) else { return Ok(()) };
         let mut bytes = [0; PAGE_BYTES];
@@ -283,6 +299,8 @@ impl Device {
         bytes[HEADER_BYTES..][..MARK_BYTES].copy_from_slice(&mark.encode());
         // Until it is there, nobody knows what is.
         pages.written[page] = None;
+        pages.unsynced = Some(page);
+        pages.writes += 1;
         self.file.write_at(PAGES[page], &bytes)?;
         pages.written[page] = Some((header, mark));
         Ok(())
@@ -322,11 +340,17 @@ impl onefold_ground::DelegatingFile for Device {
         self.write_mark(&mut pages)?;
         while let Some(page) = pages.shorter() {
             // Any one page tells the length. One after the other: a crash leaves one that is whole.
-            self.file.sync()?;
+            self.sync_page(&mut pages)?;
             self.write_page(&mut pages, page)?;
         }
+        let writes = pages.writes;
         drop(pages);
-        self.file.sync()
+        self.file.sync()?;
+        let mut pages = self.pages.lock();
+        if pages.writes == writes {
+            pages.unsynced = None;
+        }
+        Ok(())
     }
 
     fn punch_hole(&self, offset: u64, length: u64) -> onefold_ground::Result<()> {

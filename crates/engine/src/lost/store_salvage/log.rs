@@ -50,6 +50,7 @@ impl Work<'_> {
         }
         let Some(why) = self.problem_of_log()? else { return self.clear_remains() };
         self.say(format!("a new operations log replaces the old one: {why}"));
+        self.tell_of_other_copies()?;
         let start = self.start_of_new_log()?;
         self.keep_remnants(start)?;
         self.done.needs_index = true;
@@ -62,6 +63,19 @@ impl Work<'_> {
         let text = format!("{:016x} {aside}\n", start.0);
         replace_file(&**self.ground, MARKER, format!("{text}{:016x}\n", checksum(text.as_bytes())).as_bytes())?;
         self.replace_log(start, &aside)
+    }
+
+    /// Says what a repair costs if the blocks are on a device that another copy of this directory has used since.
+    fn tell_of_other_copies(&mut self) -> Result<()> {
+        let (left, known) = (self.remnants()?.end, self.furthest()?.1);
+        if !self.descriptor.profile.has_containers() && known > left {
+            self.lose(format!(
+                "the block device was written up to position {} of the log, which ends at {}: if another copy of this directory exists, use \
+                 that one, as this repair overwrites what it stored since",
+                known.0, left.0
+            ));
+        }
+        Ok(())
     }
 
     /// Removes what an earlier repair left beside a sound log.
@@ -164,7 +178,8 @@ impl Work<'_> {
         {
             consumers.push(("the chunk index", index.position(), index.required_end()));
         }
-        consumers.push(("a container", end, self.furthest()?.1));
+        let chunks = if self.descriptor.profile.has_containers() { "a container" } else { "the block device" };
+        consumers.push((chunks, end, self.furthest()?.1));
         let lost = |(name, applied, furthest): &(&str, Position, Position)| {
             if *furthest > end {
                 Some(format!("it ends at {}, but {name} has seen it up to {}: its end is lost", end.0, furthest.0))
@@ -202,7 +217,7 @@ impl Work<'_> {
                 (None, Some(options)) => match ArenaStore::owner(&**self.ground, ARENA, &options) {
                     // It is written again.
                     Err(error) if error.is_damage() => Default::default(),
-                    owner => (owner?, Position(0)),
+                    owner => (owner?, ArenaStore::known_log_end(&**self.ground, ARENA, &options)?),
                 },
                 (None, None) => Default::default(),
             });
@@ -234,10 +249,6 @@ impl Work<'_> {
     /// Returns a position beyond everything that any part of the store has seen.
     fn start_of_new_log(&mut self) -> Result<Position> {
         let mut seen = self.remnants()?.reach;
-        if let Some(options) = arena_options(&self.descriptor, self.settings) {
-            // Later openings refuse a log that ends before it.
-            seen = seen.max(ArenaStore::known_log_end(&**self.ground, ARENA, &options)?);
-        }
         seen = seen.max(self.furthest()?.1);
         for header in self.index_headers()? {
             seen = seen.max(header.position);
@@ -304,9 +315,11 @@ impl Work<'_> {
     }
 
     /// Returns how far the log went, as far as its consumers know.
-    fn furthest_applied(&self, objects: Position) -> Result<Position> {
+    fn furthest_applied(&mut self, objects: Position) -> Result<Position> {
+        // What containers know of a batch is from before it is durable.
+        let device = if self.descriptor.profile.has_containers() { Position(0) } else { self.furthest()?.1 };
         let headers = self.index_headers()?;
-        Ok(headers.iter().map(|header| header.applied).fold(objects, Position::max))
+        Ok(headers.iter().map(|header| header.applied).fold(objects.max(device), Position::max))
     }
 
     /// Reports what was found. `before`: how far the object index had applied the log. `furthest`: how far the log went
