@@ -50,16 +50,16 @@ pub trait ChunkStore: Debug + Send + Sync {
     fn abandoned(&self, prepared: Prepared);
 
     /// Call before the batch that removes these chunks is logged. Nothing of them changes yet.
-    fn begin_removal(&self, _chunks: &[Address]) -> Result<()> {
+    fn begin_removal(&self, _chunks: &[(Address, Fingerprint)]) -> Result<()> {
         Ok(())
     }
 
     /// Call when the log does not have the removal.
-    fn abandon_removal(&self, _chunks: &[Address]) {}
+    fn abandon_removal(&self, _chunks: &[(Address, Fingerprint)]) {}
 
     /// Call when the removal is durable and applied to the indexes, and nobody is left who found the chunks before. The
     /// store may free their space.
-    fn removed(&self, _chunks: &[Address]) {}
+    fn removed(&self, _chunks: &[(Address, Fingerprint)]) {}
 
     /// Frees the space that removals left which a crash cut short, as long as `go_on`. Call it after an opening that
     /// followed no clean close.
@@ -144,6 +144,12 @@ pub trait ChunkStore: Debug + Send + Sync {
     /// Returns whether there may be chunks of an origin. No: they were all removed, or there never were any, or they
     /// are lost.
     fn has_chunks_of(&self, origin: Origin) -> Result<bool>;
+
+    /// Returns whether an origin has a place among these [`units`](ChunkStore::units) and
+    /// [`forwards`](ChunkStore::forwards).
+    fn is_present(&self, origin: Origin, units: &ContainerSet, forwards: &ContainerSet) -> bool {
+        [units, forwards].iter().any(|set| set.contains(origin.container()))
+    }
 
     /// Returns the unit that has the chunks of an origin, and all chunks that it has. For check and removal.
     fn chunks_beside(&self, origin: Origin) -> Result<(ContainerId, Vec<(Address, Slot)>)>;

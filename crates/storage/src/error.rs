@@ -43,6 +43,24 @@ pub enum StorageError {
         /// What does not fit.
         why: String,
     },
+    /// A sorted table, or the manifest that lists them, is damaged: all of it, or a part that says where chunks are.
+    #[error("{path} is damaged: {why}")]
+    SortedTable {
+        /// The file, in a form for people.
+        path: String,
+        /// What does not fit.
+        why: String,
+    },
+    /// The bytes of a chunk are not what was written. Wrong bytes are never returned.
+    #[error("chunk {fingerprint} at {address} is damaged: {why}")]
+    ChunkDamaged {
+        /// Its address.
+        address: Address,
+        /// Its name.
+        fingerprint: onefold_fingerprint::Fingerprint,
+        /// What does not fit.
+        why: String,
+    },
     /// The table of blocks cannot be asked.
     #[error("{why}")]
     Table {
@@ -217,6 +235,8 @@ impl StorageError {
             StorageError::Damaged { .. }
                 | StorageError::NotThere { .. }
                 | StorageError::BlockDamaged { .. }
+                | StorageError::SortedTable { .. }
+                | StorageError::ChunkDamaged { .. }
                 | StorageError::ArenaHeader { is_damage: true, .. }
                 | StorageError::Device { is_damage: true, .. }
                 | StorageError::Table { is_damage: true, .. }

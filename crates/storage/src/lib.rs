@@ -2,6 +2,7 @@
 //!
 //! * [`containers`]: files that are filled frame by frame, for profiles `exact` and `sampled`.
 //! * [`arena`]: a file of blocks of equal size, for profile `cacheless`.
+//! * [`levels`]: levels of sorted tables, for profile `leveled`.
 //!
 //! This crate must never know who refers to a chunk, or how often.
 
@@ -12,6 +13,7 @@ mod chunk_store;
 pub mod components;
 pub mod containers;
 mod error;
+pub mod levels;
 mod prepared;
 mod records;
 
@@ -32,5 +34,6 @@ pub use containers::{
     UnknownCompression, Unreadable, Writer, decompress_frame,
 };
 pub use error::{Result, StorageError};
+pub use levels::{CHUNKS_HELD, LevelFigures, LevelsOptions, LevelsStore, TABLE_WRITTEN};
 pub use prepared::{Prepared, Scope};
 pub use records::stored_chunks;

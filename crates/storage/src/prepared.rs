@@ -1,6 +1,6 @@
 //! What a chunk store makes durable in one batch of the log.
 
-use crate::{Address, ChunkKind, FileFigures, containers};
+use crate::{Address, ChunkKind, FileFigures, containers, levels};
 use onefold_fingerprint::Fingerprint;
 use onefold_oplog::Record;
 
@@ -35,6 +35,8 @@ pub struct Prepared {
     pub(crate) changes: Vec<containers::Change>,
     /// What the log will have of an arena: blocks, and the serial numbers of their chunks.
     pub(crate) blocks: Vec<(u64, u64)>,
+    /// What the log will have of levels.
+    pub(crate) levels: Vec<levels::Change>,
 }
 
 impl Prepared {

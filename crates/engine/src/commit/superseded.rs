@@ -28,7 +28,7 @@ pub(crate) struct Superseding {
     /// Of these, the chunks that were stored before with a bad copy.
     pub(crate) chunks: Vec<Fingerprint>,
     /// The places that these copies leave free, in a store without containers, and how many bytes they have.
-    pub(crate) freed: Vec<Address>,
+    pub(crate) freed: Vec<(Address, Fingerprint)>,
     pub(crate) freed_bytes: u64,
     /// Where each copy counts for itself: where the bad copies were stored again.
     pub(crate) redirects: RedirectChanges,
@@ -125,7 +125,7 @@ impl Engine {
             match self.containers {
                 Some(_) => found.dead.set(file, of_bytes, number, length_bytes, true),
                 None => {
-                    found.freed.push(address);
+                    found.freed.push((address, *chunk));
                     found.freed_bytes += u64::from(length_bytes);
                 }
             }

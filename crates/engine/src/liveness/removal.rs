@@ -367,7 +367,7 @@ impl Engine {
         // Watchers of these references must see this change like any other.
         let released = || chunks.iter().flat_map(|chunk| &chunk.references);
         self.reclaiming.watch().touch(released());
-        let places: Vec<Address> = copies.iter().map(|copy| copy.address).collect();
+        let places: Vec<(Address, Fingerprint)> = copies.iter().map(|copy| (copy.address, copy.fingerprint)).collect();
         self.storage.begin_removal(&places)?;
         if let Err(error) = self.commit_removals(&chunks, &dead, removed.bytes) {
             self.storage.abandon_removal(&places);

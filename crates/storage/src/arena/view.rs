@@ -21,6 +21,10 @@ const PIECE_BLOCKS: u64 = 4096;
 /// Appends what some blocks hold, as [`BlockTable::run`](crate::BlockTable::run) does.
 type Run<'a> = dyn FnMut(u64, usize, &mut Vec<Option<Block>>) -> Result<()> + 'a;
 
+fn addresses_of(chunks: &[(Address, Fingerprint)]) -> Vec<Address> {
+    chunks.iter().map(|(address, _)| *address).collect()
+}
+
 impl ChunkStore for ArenaStore {
     fn new_writer(self: Arc<Self>) -> Box<dyn ChunkWriter> {
         Box::new(self.writer())
@@ -75,12 +79,12 @@ impl ChunkStore for ArenaStore {
         Ok(Vec::new())
     }
 
-    fn begin_removal(&self, chunks: &[Address]) -> Result<()> {
-        self.retire(chunks)
+    fn begin_removal(&self, chunks: &[(Address, Fingerprint)]) -> Result<()> {
+        self.retire(&addresses_of(chunks))
     }
 
-    fn abandon_removal(&self, chunks: &[Address]) {
-        if let Err(error) = self.keep(chunks) {
+    fn abandon_removal(&self, chunks: &[(Address, Fingerprint)]) {
+        if let Err(error) = self.keep(&addresses_of(chunks)) {
             tracing::warn!(%error, "blocks whose removal was given up stay as they are until the store is opened again");
         }
     }
@@ -94,8 +98,8 @@ impl ChunkStore for ArenaStore {
         (0..units).take_while(|_| go_on()).try_for_each(|unit| self.give_back(unit))
     }
 
-    fn removed(&self, chunks: &[Address]) {
-        if let Err(error) = self.free(chunks) {
+    fn removed(&self, chunks: &[(Address, Fingerprint)]) {
+        if let Err(error) = self.free(&addresses_of(chunks)) {
             tracing::warn!(%error, "blocks of removed chunks stay unused until the store is opened again");
         }
     }

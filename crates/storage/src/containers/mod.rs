@@ -43,7 +43,7 @@ mod catalog;
 mod catalog_cache;
 mod checkpoint;
 mod compressed_frame;
-mod compression;
+pub(crate) mod compression;
 mod container_salvage;
 mod container_set;
 mod counters;

@@ -3,6 +3,7 @@
 #![allow(dead_code)] // Each test file uses a part.
 
 pub mod arenas;
+pub mod levels;
 pub mod merges;
 pub mod parities;
 

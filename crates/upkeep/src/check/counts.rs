@@ -262,7 +262,8 @@ impl<'a> Table<'a> {
         forwards: &ContainerSet,
         missing: &mut BTreeSet<Origin>,
     ) {
-        let is_present = |origin: Origin| [containers, forwards].iter().any(|set| set.contains(ContainerId::from_bits(origin.bits())));
+        let storage = check.engine.storage();
+        let is_present = |origin: Origin| storage.is_present(origin, containers, forwards);
         let indexed = self.known.values().map(|chunk| Address::from_bits(chunk.address));
         let engine = check.engine;
         let is_new = |needed: &Needed| !matches!(engine.quarantined(&needed.fingerprint, needed.copy), Ok(Some(_)));

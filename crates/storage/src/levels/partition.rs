@@ -1,0 +1,736 @@
+//! A partition of a levelled store: a memtable, and levels of sorted tables.
+//!
+//! # What is where
+//! A chunk goes through these places, and a search asks them in this order, so that the youngest answer counts:
+//! 1. the open memtable;
+//! 2. *sealed* memtables, which are full and not written yet, young to old;
+//! 3. the tables of level 0, each of which was a memtable, young to old;
+//! 4. one table of each further level, whose tables share no keys.
+//!
+//! # What survives a crash
+//! A chunk is durable when the log has it: with its bytes ([`CHUNKS_HELD`]), or by naming it in a table that was synced
+//! before ([`TABLE_WRITTEN`]). A table that the manifest lists needs nothing from the log. So the log is needed from the
+//! oldest of these on: bytes that are in no logged table, tombstones that are in none, tables that are not listed.
+//!
+//! Removals are in the log for the index anyway. A replay makes tombstones of them, where a chunk of that name is found.
+//! It may take a chunk for the removed one that was stored again later. Then the log has that later batch too, and the
+//! tombstone is taken back when the replay comes there, whether or not the chunk itself is skipped.
+//!
+//! # Dangerous interleavings
+//! * *A memtable is sealed while it is searched.* The open memtable is asked first, then the list of the others is
+//!   taken. In the other order a chunk that moves on would be missed.
+//! * *A chunk is appended while a prepare runs.* What a prepare names is decided under one lock: full tables, and the
+//!   unlogged chunks of the open memtable, whose bytes go into its record. If that memtable becomes a table meanwhile,
+//!   the commit tells the table which of its chunks the log has.
+//! * *A compaction runs while tables are added.* It replaces just its own tables; those of level 0 that came later stay
+//!   in front.
+//! * *A compaction runs while a chunk is removed or stored again.* Both go to the memtable, which is younger than all
+//!   tables. One name has one change at a time, as its claim in the engine sees to it.
+//! * *A crash during a compaction.* The manifest has the old tables or the new ones. The others are removed by the next
+//!   opening.
+//! * *A table is removed while it is read.* Readers have it open. Its file goes when the manifest no longer lists it.
+
+use crate::levels::compaction::{Merged, Task, merge};
+use crate::levels::key::address_of;
+use crate::levels::manifest::Manifest;
+use crate::levels::memtable::{Found, Held, Memtable};
+use crate::levels::options::LevelsOptions;
+use crate::levels::records::{CHUNKS_HELD, Decoded, Named, TABLE_WRITTEN, chunks_held, table_written};
+use crate::levels::table::{Place, Table, TableWriter};
+use crate::{Address, ChunkKind, Compressor, NewChunk, Prepared, Result, Scope, Slice, StorageError};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::{Access, Ground};
+use onefold_oplog::Position;
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// So many tables wait for the manifest.
+const UNLISTED: usize = 8;
+
+/// What a batch of the log will have of a partition.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change {
+    /// The chunks of a memtable up to this number, with their bytes.
+    Held { partition: u16, memtable: u64, upto: usize },
+    /// A table.
+    Table { partition: u16, id: u64 },
+}
+
+/// Where a chunk was found.
+pub(crate) enum At {
+    Memory(Slice),
+    Table { table: Arc<Table>, place: Place },
+}
+
+/// Everything but the open memtable. It never changes: it is replaced.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Version {
+    /// Young to old.
+    pub(crate) sealed: Vec<Arc<Memtable>>,
+    /// Tables of level 0 are young to old, those of other levels in the order of their keys.
+    pub(crate) levels: Vec<Vec<Arc<Table>>>,
+}
+
+/// A table that the log does not name yet.
+#[derive(Debug)]
+struct Unlogged {
+    table: Arc<Table>,
+    named: Vec<Option<Named>>,
+    /// The log has the bytes of the first ones.
+    logged: usize,
+    needs: Option<Position>,
+    is_synced: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    open: Memtable,
+    /// Old to young.
+    unlogged: Vec<Unlogged>,
+    /// Logged tables that the manifest does not list, with the start of the batch that names them.
+    unlisted: Vec<(u64, Position)>,
+    /// Of the sealed memtables: which of their chunks are logged, and what they need.
+    sealed: HashMap<u64, (usize, Option<Position>)>,
+    /// Chunks that are being removed, and where the log ended before.
+    removing: HashMap<Fingerprint, Position>,
+    /// Every memtable up to this number is in a logged table, or empty.
+    flushed: u64,
+    next: u64,
+    epoch: u64,
+    log_end: Position,
+    /// Where the manifest ends.
+    listed_end: Position,
+    poisoned: Option<Arc<str>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Partition {
+    pub(crate) number: u16,
+    ground: Arc<dyn Ground>,
+    directory: String,
+    pub(crate) options: Arc<LevelsOptions>,
+    state: Mutex<State>,
+    version: RwLock<Arc<Version>>,
+    /// Held while a memtable becomes a table: they become tables in order.
+    flushing: Mutex<()>,
+    /// Held while the manifest is replaced.
+    listing: Mutex<()>,
+    /// Held during a compaction: for each level, the last key that was compacted.
+    compacting: Mutex<Vec<Fingerprint>>,
+    /// Bytes of all filters of the store.
+    filters: Arc<AtomicUsize>,
+}
+
+pub(crate) fn directory_of(directory: &str, number: u16) -> String {
+    format!("{directory}/{number:04x}")
+}
+
+fn table_path(directory: &str, id: u64) -> String {
+    format!("{directory}/{id:016x}.table")
+}
+
+/// Returns the number of a table from the name of its file.
+fn id_of(name: &str) -> Option<u64> {
+    name.strip_suffix(".table").filter(|digits| digits.len() == 16).and_then(|digits| u64::from_str_radix(digits, 16).ok())
+}
+
+impl Partition {
+    pub(crate) fn create(ground: &dyn Ground, directory: &str, number: u16, options: &LevelsOptions) -> Result<()> {
+        let directory = directory_of(directory, number);
+        ground.create_directory(&directory)?;
+        Manifest::new().write(ground, &directory, options)
+    }
+
+    pub(crate) fn open(
+        ground: Arc<dyn Ground>,
+        directory: &str,
+        number: u16,
+        options: Arc<LevelsOptions>,
+        takes: Option<u64>,
+        filters: Arc<AtomicUsize>,
+    ) -> Result<Partition> {
+        let directory = directory_of(directory, number);
+        let mut attempts = 0;
+        let (manifest, levels) = loop {
+            let mut manifest = Manifest::read(&*ground, &directory, &options)?;
+            if let Some(epoch) = takes {
+                if manifest.epoch > epoch {
+                    let path = ground.describe(&directory);
+                    return Err(StorageError::Fenced { path, stored_epoch: manifest.epoch, epoch });
+                }
+                if manifest.epoch < epoch {
+                    manifest.epoch = epoch;
+                    manifest.write(&*ground, &directory, &options)?;
+                }
+            }
+            match open_tables(&*ground, &directory, &manifest, &options, &filters) {
+                Ok(levels) => break (manifest, levels),
+                // A writer may have compacted meanwhile.
+                Err(_) if takes.is_none() && attempts < 10 && Manifest::read(&*ground, &directory, &options)? != manifest => attempts += 1,
+                Err(error) => return Err(error),
+            }
+        };
+        let state = State {
+            open: Memtable::new(manifest.next),
+            unlogged: Vec::new(),
+            unlisted: Vec::new(),
+            sealed: HashMap::new(),
+            removing: HashMap::new(),
+            flushed: manifest.flushed,
+            next: manifest.next + 1,
+            epoch: manifest.epoch,
+            log_end: manifest.log_end,
+            listed_end: manifest.log_end,
+            poisoned: None,
+        };
+        Ok(Partition {
+            number,
+            ground,
+            directory,
+            options,
+            state: Mutex::new(state),
+            version: RwLock::new(Arc::new(Version { sealed: Vec::new(), levels })),
+            flushing: Mutex::new(()),
+            listing: Mutex::new(()),
+            compacting: Mutex::default(),
+            filters,
+        })
+    }
+
+    pub(crate) fn version(&self) -> Arc<Version> {
+        self.version.read().clone()
+    }
+
+    /// Replaces the version. Call only with the state locked.
+    fn change(&self, change: impl FnOnce(&mut Version)) {
+        let mut version = (**self.version.read()).clone();
+        change(&mut version);
+        *self.version.write() = Arc::new(version);
+    }
+
+    pub(crate) fn check_poison(&self) -> Result<()> {
+        match &self.state.lock().poisoned {
+            Some(why) => Err(StorageError::Poisoned { why: why.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Stores chunks, and writes a table when there are enough of them.
+    pub(crate) fn append(&self, chunks: &[NewChunk<'_>], is_sequential: bool) -> Result<Vec<Address>> {
+        self.check_poison()?;
+        // A table that could not be written keeps its chunks in memory. No more are taken until that succeeds.
+        if !self.version.read().sealed.is_empty() {
+            self.write_sealed()?;
+        }
+        let mut addresses = Vec::with_capacity(chunks.len());
+        for chunk in chunks {
+            let is_full = {
+                let mut state = self.state.lock();
+                state.open.put(chunk.fingerprint, chunk.kind, is_sequential, Slice::from_vec(chunk.data.to_vec()));
+                let is_full = state.open.raw_bytes() >= u64::from(self.options.memtable_bytes);
+                if is_full {
+                    self.seal(&mut state);
+                }
+                is_full
+            };
+            addresses.push(address_of(self.number, &chunk.fingerprint));
+            if is_full && let Err(error) = self.write_sealed() {
+                // The chunks taken so far are safe in memory. The next call reports the error.
+                return if addresses.len() == chunks.len() { Ok(addresses) } else { Err(error) };
+            }
+        }
+        Ok(addresses)
+    }
+
+    fn seal(&self, state: &mut State) {
+        let id = state.next;
+        state.next += 1;
+        let full = std::mem::replace(&mut state.open, Memtable::new(id));
+        state.sealed.insert(full.id, (full.logged, full.needs));
+        self.change(|version| version.sealed.insert(0, Arc::new(full)));
+    }
+
+    /// Makes tables of all sealed memtables, the oldest first.
+    fn write_sealed(&self) -> Result<()> {
+        let _one = self.flushing.lock();
+        loop {
+            let Some(memtable) = self.version.read().sealed.last().cloned() else { return Ok(()) };
+            let path = table_path(&self.directory, memtable.id);
+            let mut writer = TableWriter::new(&*self.ground, &path, memtable.id, memtable.keys(), &self.options)?;
+            for Held { name, kind, is_sequential, bytes, .. } in memtable.chunks() {
+                writer.push(*name, *kind, *is_sequential, bytes)?;
+            }
+            memtable.tombstones().for_each(|name| writer.push_tombstone(name));
+            let mut table = writer.finish()?;
+            self.keep_filter(&mut table);
+            let table = Arc::new(table);
+            let mut state = self.state.lock();
+            let (logged, needs) = state.sealed.remove(&memtable.id).unwrap_or_default();
+            state.unlogged.push(Unlogged { table: table.clone(), named: memtable.named(), logged, needs, is_synced: false });
+            self.change(|version| {
+                version.sealed.pop();
+                if version.levels.is_empty() {
+                    version.levels.push(Vec::new());
+                }
+                version.levels[0].insert(0, table);
+            });
+        }
+    }
+
+    /// Counts the filter of a new table, or forgets it if there is no room.
+    fn keep_filter(&self, table: &mut Table) {
+        let bytes = table.filter_bytes();
+        if self.filters.fetch_add(bytes, Ordering::Relaxed) + bytes > self.options.filter_bytes {
+            self.filters.fetch_sub(bytes, Ordering::Relaxed);
+            table.forget_filter();
+        }
+    }
+
+    fn forget_table(&self, table: &Table) {
+        self.filters.fetch_sub(table.filter_bytes(), Ordering::Relaxed);
+        if let Err(error) = self.ground.remove(&table.path) {
+            tracing::debug!(%error, "a table that was compacted stays until the next opening");
+        }
+    }
+
+    /// Looks for a chunk (M2.7).
+    pub(crate) fn find(&self, name: &Fingerprint) -> Result<Option<At>> {
+        match self.state.lock().open.find(name) {
+            Some(Found::Chunk(held)) => return Ok(Some(At::Memory(held.bytes.clone()))),
+            Some(Found::Removed) => return Ok(None),
+            None => {}
+        }
+        find_below(&self.version(), name)
+    }
+
+    /// Returns what a levelled store has to log now, in the order of the log.
+    pub(crate) fn prepare(&self, scope: Scope, prepared: &mut Prepared) -> Result<()> {
+        self.check_poison()?;
+        self.write_sealed()?;
+        let mut held = Vec::new();
+        let (memtable, upto, tables) = loop {
+            let state = self.state.lock();
+            if scope == Scope::Everything && !self.version.read().sealed.is_empty() {
+                drop(state);
+                self.write_sealed()?;
+                continue;
+            }
+            let mut upto = 0;
+            if scope == Scope::Everything {
+                let (chunks, all) = state.open.unlogged();
+                held.extend(chunks.map(|chunk| (chunk.named(), chunk.bytes.clone())));
+                upto = all;
+            }
+            let tables: Vec<(Arc<Table>, bool)> = state.unlogged.iter().map(|one| (one.table.clone(), one.is_synced)).collect();
+            break (state.open.id, upto, tables);
+        };
+        self.sync(tables.iter().filter(|(_, is_synced)| !is_synced).map(|(table, _)| &**table))?;
+        let digest_bytes = self.options.digest_bytes();
+        {
+            let mut state = self.state.lock();
+            for (table, _) in &tables {
+                let Some(one) = state.unlogged.iter_mut().find(|one| one.table.id == table.id) else { continue };
+                one.is_synced = true;
+                let named: Vec<Named> = one.named[one.logged.min(one.named.len())..].iter().filter_map(|named| *named).collect();
+                prepared.records.push(table_written(self.number, table.id, &named, digest_bytes));
+                prepared.levels.push(Change::Table { partition: self.number, id: table.id });
+                let raw_bytes: u64 = named.iter().map(|named| u64::from(named.length_bytes)).sum();
+                prepared.raw_bytes += raw_bytes;
+                // As its chunks compress together. What the log had of them was counted before.
+                prepared.stored_bytes += share(table.length_bytes, raw_bytes, table.raw_bytes);
+                self.note(&named, prepared);
+            }
+        }
+        if !held.is_empty() {
+            let mut compressor = Compressor::new(self.options.compression);
+            let stored = chunks_held(self.number, memtable, &held, digest_bytes, &mut compressor, &mut prepared.records);
+            prepared.stored_bytes += stored;
+            prepared.raw_bytes += held.iter().map(|(named, _)| u64::from(named.length_bytes)).sum::<u64>();
+            let named: Vec<Named> = held.iter().map(|(named, _)| *named).collect();
+            self.note(&named, prepared);
+            prepared.levels.push(Change::Held { partition: self.number, memtable, upto });
+        }
+        Ok(())
+    }
+
+    fn note(&self, named: &[Named], prepared: &mut Prepared) {
+        prepared.chunks.extend(named.iter().map(|named| (named.name, address_of(self.number, &named.name), named.kind)));
+    }
+
+    fn sync<'a>(&self, tables: impl Iterator<Item = &'a Table>) -> Result<()> {
+        let mut synced = Ok(());
+        let mut is_any = false;
+        for table in tables {
+            is_any = true;
+            synced = synced.and_then(|()| table.sync());
+        }
+        if is_any {
+            synced = synced.and_then(|()| Ok(self.ground.sync_directory(&self.directory)?));
+        }
+        if let Err(error) = synced {
+            // What a failed sync lost may look written. Nobody writes here from now on.
+            let why: Arc<str> = error.to_string().into();
+            tracing::error!(why = &*why, "the store writes no more tables");
+            self.state.lock().poisoned.get_or_insert(why);
+            return self.check_poison();
+        }
+        Ok(())
+    }
+
+    pub(crate) fn committed(&self, changes: &[Change], start: Position, end: Position) {
+        let mut state = self.state.lock();
+        state.log_end = end;
+        for change in changes {
+            match *change {
+                Change::Held { partition, memtable, upto } if partition == self.number => {
+                    let earliest = |needs: Option<Position>| Some(needs.map_or(start, |needs| needs.min(start)));
+                    if state.open.id == memtable {
+                        state.open.logged = state.open.logged.max(upto);
+                        state.open.needs = earliest(state.open.needs);
+                    } else if let Some((logged, needs)) = state.sealed.get_mut(&memtable) {
+                        (*logged, *needs) = ((*logged).max(upto), earliest(*needs));
+                    } else if let Some(one) = state.unlogged.iter_mut().find(|one| one.table.id == memtable) {
+                        (one.logged, one.needs) = (one.logged.max(upto), earliest(one.needs));
+                    }
+                }
+                Change::Table { partition, id } if partition == self.number => {
+                    state.unlogged.retain(|one| one.table.id != id);
+                    state.unlisted.push((id, start));
+                    state.flushed = state.flushed.max(id);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub(crate) fn begin_removal(&self, name: Fingerprint) {
+        let mut state = self.state.lock();
+        let log_end = state.log_end;
+        state.removing.insert(name, log_end);
+    }
+
+    pub(crate) fn abandon_removal(&self, name: &Fingerprint) {
+        self.state.lock().removing.remove(name);
+    }
+
+    /// Removes a chunk whose removal is in the log.
+    pub(crate) fn removed(&self, name: &Fingerprint) {
+        // The claim of the caller keeps others from storing it meanwhile.
+        let is_below = find_below(&self.version(), name);
+        let mut state = self.state.lock();
+        let begun = state.removing.remove(name);
+        // If that cannot be told, a tombstone is right in any case.
+        let is_below = !matches!(is_below, Ok(None));
+        if is_below {
+            let needs = begun.unwrap_or(state.log_end);
+            state.open.needs = Some(state.open.needs.map_or(needs, |before| before.min(needs)));
+        }
+        state.open.remove(*name, is_below);
+    }
+
+    /// Takes a record in a replay.
+    pub(crate) fn replay(&self, start: Position, kind: u8, decoded: Decoded) -> Result<()> {
+        let mut state = self.state.lock();
+        for named in &decoded.named {
+            state.open.revive(&named.name);
+        }
+        if decoded.memtable <= state.flushed {
+            return Ok(());
+        }
+        match kind {
+            CHUNKS_HELD => {
+                if state.open.id != decoded.memtable {
+                    // The table of a memtable is logged before the chunks of the next one.
+                    if state.open.chunks().next().is_some() {
+                        let why = format!("the log has chunks of memtable {} before the table of {}", decoded.memtable, state.open.id);
+                        return Err(StorageError::Record { kind, why });
+                    }
+                    state.open.id = decoded.memtable;
+                    state.next = state.next.max(decoded.memtable + 1);
+                }
+                let Some(bytes) = decoded.bytes else { return Ok(()) };
+                let mut at = 0;
+                for Named { name, kind, is_sequential, length_bytes } in decoded.named {
+                    let end = at + length_bytes as usize;
+                    state.open.put(name, kind, is_sequential, Slice::new(bytes.clone(), at..end));
+                    at = end;
+                }
+                state.open.all_logged();
+                state.open.needs = Some(state.open.needs.map_or(start, |needs| needs.min(start)));
+            }
+            TABLE_WRITTEN => {
+                let path = table_path(&self.directory, decoded.memtable);
+                let table =
+                    Table::open(&*self.ground, &path, decoded.memtable, &self.options, &mut takes_filter(&self.options, &self.filters))?;
+                self.take_table(&mut state, Arc::new(table), start);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes a table that the log names. Memtables up to its number are in it, but for tombstones: these may be later.
+    fn take_table(&self, state: &mut State, table: Arc<Table>, start: Position) {
+        let id = table.id;
+        self.change(|version| {
+            if version.levels.is_empty() {
+                version.levels.push(Vec::new());
+            }
+            version.levels[0].insert(0, table);
+        });
+        if state.open.id <= id {
+            let tombstones: Vec<Fingerprint> = state.open.tombstones().collect();
+            let needs = state.open.needs.filter(|_| !tombstones.is_empty());
+            state.next = state.next.max(id + 1);
+            state.open = Memtable::new(state.next);
+            state.next += 1;
+            state.open.needs = needs;
+            tombstones.into_iter().for_each(|name| state.open.remove(name, true));
+        }
+        state.unlisted.push((id, start));
+        state.flushed = state.flushed.max(id);
+    }
+
+    /// Removes a chunk in a replay, if it is here. It leaves a tombstone in any case: the memtable that has it may have
+    /// become a table before the removal, and the log names that table later.
+    pub(crate) fn replay_removal(&self, start: Position, name: &Fingerprint) -> Result<()> {
+        let is_open = match self.state.lock().open.find(name) {
+            Some(Found::Removed) => return Ok(()),
+            found => found.is_some(),
+        };
+        let is_here = is_open
+            || match find_below(&self.version(), name) {
+                Ok(found) => found.is_some(),
+                // It may be there.
+                Err(error) if error.is_damage() => true,
+                Err(error) => return Err(error),
+            };
+        if is_here {
+            let mut state = self.state.lock();
+            state.open.remove(*name, true);
+            state.open.needs = Some(state.open.needs.map_or(start, |needs| needs.min(start)));
+        }
+        Ok(())
+    }
+
+    /// Ends the replay. A writer removes files that nobody knows: a crash came before they were logged, or behind a
+    /// compaction.
+    pub(crate) fn recovered(&self, log_end: Position, access: Access) -> Result<()> {
+        self.state.lock().log_end = log_end;
+        if access != Access::ReadWrite {
+            return Ok(());
+        }
+        let version = self.version();
+        let known: BTreeSet<u64> = version.levels.iter().flatten().map(|table| table.id).collect();
+        for entry in self.ground.list(&self.directory)? {
+            if id_of(&entry.name).is_some_and(|id| !known.contains(&id)) {
+                self.ground.remove(&format!("{}/{}", self.directory, entry.name))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the start of the oldest batch that is needed here.
+    pub(crate) fn position(&self) -> Position {
+        let state = self.state.lock();
+        let sealed = state.sealed.values().filter_map(|(_, needs)| *needs);
+        let unlogged = state.unlogged.iter().filter_map(|one| one.needs);
+        let unlisted = state.unlisted.iter().map(|(_, start)| *start);
+        let removing = state.removing.values().copied();
+        sealed.chain(unlogged).chain(unlisted).chain(removing).chain(state.open.needs).min().unwrap_or(state.log_end).min(state.log_end)
+    }
+
+    pub(crate) fn required_end(&self) -> Position {
+        self.state.lock().listed_end
+    }
+
+    /// Returns whether enough tables wait for the manifest.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.state.lock().unlisted.len() >= UNLISTED
+    }
+
+    /// Writes the manifest, if a table waits for it.
+    pub(crate) fn list(&self) -> Result<bool> {
+        let _one = self.listing.lock();
+        if self.state.lock().unlisted.is_empty() {
+            return Ok(false);
+        }
+        self.write_manifest(|_| {})?;
+        Ok(true)
+    }
+
+    /// Writes the manifest of the version as `edit` changes it. Call only with `listing` held.
+    fn write_manifest(&self, edit: impl FnOnce(&mut Version)) -> Result<()> {
+        let (manifest, listed) = {
+            let state = self.state.lock();
+            let mut version = (*self.version()).clone();
+            edit(&mut version);
+            let is_logged = |table: &&Arc<Table>| state.unlogged.iter().all(|one| one.table.id != table.id);
+            let levels = version.levels.iter().map(|level| level.iter().filter(is_logged).map(|table| table.id).collect()).collect();
+            let manifest = Manifest { epoch: state.epoch, flushed: state.flushed, next: state.next, log_end: state.log_end, levels };
+            (manifest, state.unlisted.iter().map(|(id, _)| *id).collect::<BTreeSet<u64>>())
+        };
+        manifest.write(&*self.ground, &self.directory, &self.options)?;
+        let mut state = self.state.lock();
+        state.unlisted.retain(|(id, _)| !listed.contains(id));
+        state.listed_end = manifest.log_end;
+        Ok(())
+    }
+
+    /// Makes a table of the open memtable if it needs the log before `position`, and lists tables that do.
+    pub(crate) fn let_go_of(&self, position: Position, prepared: &mut Prepared) -> Result<()> {
+        {
+            let mut state = self.state.lock();
+            if state.open.needs.is_some_and(|needs| needs < position) {
+                self.seal(&mut state);
+            }
+        }
+        self.list()?;
+        self.prepare(Scope::FullFrames, prepared)
+    }
+
+    /// Returns the bytes that no table or batch of the log has durably, and those that were never counted.
+    pub(crate) fn waiting_bytes(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        let open: u64 = state.open.unlogged().0.map(|chunk| chunk.bytes.len() as u64).sum();
+        let sealed: u64 = self.version.read().sealed.iter().map(|memtable| memtable.raw_bytes()).sum();
+        let tables: u64 = state.unlogged.iter().map(|one| one.table.raw_bytes).sum();
+        (sealed + tables, open + sealed + tables)
+    }
+
+    /// Does a compaction, if one is due (M2.8). Returns whether it did.
+    pub(crate) fn compact(&self, go_on: &dyn Fn() -> bool) -> Result<bool> {
+        let mut cursors = self.compacting.lock();
+        let version = self.version();
+        let unlogged: BTreeSet<u64> = self.state.lock().unlogged.iter().map(|one| one.table.id).collect();
+        let Some(task) = Task::choose(&version, &unlogged, &self.options, &mut cursors) else { return Ok(false) };
+        let tables = match task.moved() {
+            Some(table) => vec![table],
+            None => match self.merge(&task, &version, go_on)? {
+                Some(tables) => tables,
+                None => return Ok(false),
+            },
+        };
+        let _one = self.listing.lock();
+        self.write_manifest(|version| task.replace(version, &tables))?;
+        {
+            let _state = self.state.lock();
+            self.change(|version| task.replace(version, &tables));
+        }
+        let kept: BTreeSet<u64> = tables.iter().map(|table| table.id).collect();
+        task.inputs().filter(|table| !kept.contains(&table.id)).for_each(|table| self.forget_table(table));
+        Ok(true)
+    }
+
+    /// Merges tables. The new ones are synced. `None`: `go_on` ended it.
+    fn merge(&self, task: &Task, version: &Version, go_on: &dyn Fn() -> bool) -> Result<Option<Vec<Arc<Table>>>> {
+        let mut new_id = || {
+            let mut state = self.state.lock();
+            state.next += 1;
+            state.next - 1
+        };
+        let path_of = |id| table_path(&self.directory, id);
+        let merged = merge(&*self.ground, task, version, &self.options, &mut new_id, &path_of, go_on)?;
+        let Some(Merged { mut tables }) = merged else { return Ok(None) };
+        self.sync(tables.iter())?;
+        tables.iter_mut().for_each(|table| self.keep_filter(table));
+        tables.sort_unstable_by_key(|table| table.first);
+        Ok(Some(tables.into_iter().map(Arc::new).collect()))
+    }
+
+    /// Returns the live chunks with these prefixes, in the order of their names. Pages that cannot be read are passed to
+    /// `damaged`.
+    pub(crate) fn chunks(
+        &self,
+        prefixes: std::ops::RangeInclusive<u64>,
+        damaged: &mut dyn FnMut(StorageError) -> Result<()>,
+    ) -> Result<Vec<(Fingerprint, ChunkKind, u32)>> {
+        let mut found: HashMap<Fingerprint, Option<(ChunkKind, u32)>> = HashMap::new();
+        let is_mine = |name: &Fingerprint| prefixes.contains(&name.prefix());
+        let mut take = |memtable: &Memtable| {
+            for held in memtable.chunks().filter(|held| is_mine(&held.name)) {
+                found.entry(held.name).or_insert(Some((held.kind, held.bytes.len() as u32)));
+            }
+            for name in memtable.tombstones().filter(is_mine) {
+                found.entry(name).or_insert(None);
+            }
+        };
+        // The open one first: see "Dangerous interleavings".
+        take(&self.state.lock().open);
+        let version = self.version();
+        version.sealed.iter().for_each(|memtable| take(memtable));
+        for table in version.levels.iter().flatten() {
+            let visit = &mut |name, place: Option<Place>| {
+                found.entry(name).or_insert(place.map(|place| (place.kind, place.length_bytes)));
+            };
+            table.range(prefixes.clone(), damaged, visit)?;
+        }
+        let mut chunks: Vec<_> = found.into_iter().filter_map(|(name, held)| held.map(|(kind, length)| (name, kind, length))).collect();
+        chunks.sort_unstable_by_key(|(name, ..)| *name);
+        Ok(chunks)
+    }
+}
+
+/// Looks for a chunk below the open memtable.
+///
+/// A table that is damaged there may have had it, or a tombstone. The search goes on in older ones: what has the name is
+/// the right chunk, and whether it was removed is in the index. If there is none, the damage is the answer.
+pub(crate) fn find_below(version: &Version, name: &Fingerprint) -> Result<Option<At>> {
+    for memtable in &version.sealed {
+        match memtable.find(name) {
+            Some(Found::Chunk(held)) => return Ok(Some(At::Memory(held.bytes.clone()))),
+            Some(Found::Removed) => return Ok(None),
+            None => {}
+        }
+    }
+    let mut damaged = None;
+    for (level, tables) in version.levels.iter().enumerate() {
+        let candidates = match level {
+            0 => &tables[..],
+            _ => {
+                let at = tables.partition_point(|table| table.last < *name);
+                &tables[at..tables.len().min(at + 1)]
+            }
+        };
+        for table in candidates {
+            match table.find(name) {
+                Ok(Some(Some(place))) => return Ok(Some(At::Table { table: table.clone(), place })),
+                Ok(Some(None)) => return damaged.map_or(Ok(None), Err),
+                Ok(None) => {}
+                Err(error) if error.is_damage() => drop(damaged.get_or_insert(error)),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    damaged.map_or(Ok(None), Err)
+}
+
+fn takes_filter<'a>(options: &'a LevelsOptions, filters: &'a AtomicUsize) -> impl FnMut(usize) -> bool + 'a {
+    move |bytes| {
+        if filters.fetch_add(bytes, Ordering::Relaxed) + bytes > options.filter_bytes {
+            filters.fetch_sub(bytes, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+}
+
+fn open_tables(
+    ground: &dyn Ground,
+    directory: &str,
+    manifest: &Manifest,
+    options: &LevelsOptions,
+    filters: &AtomicUsize,
+) -> Result<Vec<Vec<Arc<Table>>>> {
+    let mut takes = takes_filter(options, filters);
+    let mut open = |id: &u64| Table::open(ground, &table_path(directory, *id), *id, options, &mut takes).map(Arc::new);
+    // Young levels first: their filters are asked most.
+    manifest.levels.iter().map(|level| level.iter().map(&mut open).collect()).collect()
+}
+
+/// Returns `of * part / whole`.
+fn share(of: u64, part: u64, whole: u64) -> u64 {
+    (u128::from(of) * u128::from(part) / u128::from(whole.max(1))) as u64
+}

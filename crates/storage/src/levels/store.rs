@@ -1,0 +1,545 @@
+//! A levelled store as a whole, and as a [`ChunkStore`].
+
+use crate::components::STORAGE_READ;
+use crate::containers::Later;
+use crate::levels::key::{Unit, unit_bits};
+use crate::levels::options::LevelsOptions;
+use crate::levels::partition::{At, Partition};
+use crate::levels::records::{CHUNKS_HELD, TABLE_WRITTEN, decode};
+use crate::levels::table::{Place, Table};
+use crate::{
+    Address, Answering, ChunkKind, ChunkRead, ChunkStore, ChunkWriter, CommittedSlots, CompressedFrame, ContainerId, ContainerReport,
+    ContainerSet, ContainerStore, FileFigures, FrameVisitor, NewChunk, Origin, Prepared, Result, Scope, ScrubThreads, Scrubbed, Slice,
+    Slot, StorageError, Usage,
+};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::profile::Profile;
+use onefold_ground::{Access, Ground, ReadBuffer};
+use onefold_oplog::{Effects, PartitionClass, Position, Pressure, Record};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Frames that lie at most this far from each other are read together.
+const GAP_BYTES: u64 = 32 << 10;
+/// Bytes that are read together.
+const READ_BYTES: u64 = 1 << 20;
+
+/// An open levelled store.
+#[derive(Debug)]
+pub struct LevelsStore {
+    ground: Arc<dyn Ground>,
+    directory: String,
+    partitions: Vec<Partition>,
+    options: Arc<LevelsOptions>,
+    profile: Arc<Profile>,
+    access: Access,
+    /// Set when the replay is over and the store is open for writing.
+    is_writable: AtomicBool,
+    /// Into how many bits of units the keys of each partition are divided, during this opening.
+    unit_bits: Vec<u32>,
+    next_writer: AtomicUsize,
+    /// Who wants to know which metadata chunks are committed from now on.
+    moments: Mutex<Vec<Weak<Later>>>,
+}
+
+/// How the levels of a partition stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LevelFigures {
+    /// Tables.
+    pub tables: u64,
+    /// Chunks in them.
+    pub chunks: u64,
+    /// Tombstones in them.
+    pub tombstones: u64,
+    /// Bytes of the chunks before compression.
+    pub raw_bytes: u64,
+    /// Bytes of the files.
+    pub stored_bytes: u64,
+    /// Bytes before compression from which the level is compacted.
+    pub capacity_bytes: u64,
+}
+
+impl LevelsStore {
+    /// Creates an empty store of that many partitions. It is durable on return. A call that a crash has ended may be
+    /// repeated.
+    pub fn create(ground: &dyn Ground, directory: &str, partitions: u16, options: &LevelsOptions) -> Result<()> {
+        options.check()?;
+        (0..partitions).try_for_each(|number| Partition::create(ground, directory, number, options))
+    }
+
+    /// Opens it for the owner with this epoch. A partition that was opened for writing with a greater one is refused.
+    pub fn open(
+        ground: Arc<dyn Ground>,
+        directory: &str,
+        partitions: u16,
+        epoch: u64,
+        options: LevelsOptions,
+        profile: Arc<Profile>,
+        access: Access,
+    ) -> Result<Arc<LevelsStore>> {
+        options.check()?;
+        let (options, filters) = (Arc::new(options), Arc::new(AtomicUsize::new(0)));
+        let takes = (access == Access::ReadWrite).then_some(epoch);
+        let open = |number| Partition::open(ground.clone(), directory, number, options.clone(), takes, filters.clone());
+        let partitions = (0..partitions).map(open).collect::<Result<Vec<Partition>>>()?;
+        let chunks = |partition: &Partition| partition.version().levels.iter().flatten().map(|table| table.entries).sum();
+        Ok(Arc::new(LevelsStore {
+            unit_bits: partitions.iter().map(|partition| unit_bits(chunks(partition))).collect(),
+            ground,
+            directory: directory.to_owned(),
+            partitions,
+            options,
+            profile,
+            access,
+            is_writable: AtomicBool::new(false),
+            next_writer: AtomicUsize::new(0),
+            moments: Mutex::default(),
+        }))
+    }
+
+    /// Does a compaction, if one is due, in whichever partition. Returns whether it did. Reading and writing go on
+    /// meanwhile. It may take long: it asks `go_on` now and then, and leaves everything as it was if that ends it.
+    pub fn compact(&self, go_on: &dyn Fn() -> bool) -> Result<bool> {
+        if !self.is_writable.load(Ordering::Relaxed) {
+            return Err(StorageError::ReadOnly);
+        }
+        for partition in &self.partitions {
+            if partition.compact(go_on)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns how the levels of all partitions stand together.
+    pub fn levels(&self) -> Vec<LevelFigures> {
+        let mut levels: Vec<LevelFigures> = Vec::new();
+        for partition in &self.partitions {
+            for (level, tables) in partition.version().levels.iter().enumerate() {
+                levels.resize(levels.len().max(level + 1), LevelFigures::default());
+                let figures = &mut levels[level];
+                figures.capacity_bytes += self.options.level_bytes(level);
+                for table in tables {
+                    figures.tables += 1;
+                    figures.chunks += table.entries - table.tombstones;
+                    figures.tombstones += table.tombstones;
+                    figures.raw_bytes += table.raw_bytes;
+                    figures.stored_bytes += table.length_bytes;
+                }
+            }
+        }
+        levels
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        if self.is_writable.load(Ordering::Relaxed) { Ok(()) } else { Err(StorageError::ReadOnly) }
+    }
+
+    fn partition_of(&self, address: Address) -> Result<&Partition> {
+        let number = address.container().partition();
+        let partition = self.partitions.get(usize::from(number)).filter(|_| Unit::of(address.origin(), 0).is_some());
+        partition.ok_or_else(|| self.not_there(address, "no chunk of this store has such an address"))
+    }
+
+    fn not_there(&self, address: Address, why: &str) -> StorageError {
+        let path = self.ground.describe(&self.directory);
+        StorageError::NotThere { path, container: address.container(), address, why: why.to_owned() }
+    }
+
+    fn unit(&self, origin: Origin) -> Result<(&Partition, Unit)> {
+        let partition = self.partition_of(origin.address(0))?;
+        let unit = Unit::of(origin, self.unit_bits[usize::from(partition.number)]);
+        Ok((partition, unit.ok_or_else(|| self.not_there(origin.address(0), "it has no unit"))?))
+    }
+
+    fn load_all(&self, wanted: &[(Address, Fingerprint)]) -> Result<Vec<Slice>> {
+        let mut slices: Vec<Option<Slice>> = vec![None; wanted.len()];
+        let mut places: Vec<(Arc<Table>, Place, usize)> = Vec::new();
+        for (at, (address, name)) in wanted.iter().enumerate() {
+            match self.partition_of(*address)?.find(name)? {
+                Some(At::Memory(bytes)) => slices[at] = Some(bytes),
+                Some(At::Table { table, place }) => places.push((table, place, at)),
+                None => return Err(self.not_there(*address, "no table has it")),
+            }
+        }
+        places.sort_unstable_by_key(|(table, place, _)| (table.id, Arc::as_ptr(table) as usize, place.frame));
+        for of_table in places.chunk_by(|one, next| Arc::ptr_eq(&one.0, &next.0)) {
+            read_places(&of_table[0].0, of_table, &self.profile, &mut slices)?;
+        }
+        Ok(slices.into_iter().map(|slice| slice.expect("each was in memory or is a place")).collect())
+    }
+
+    /// Returns the slots of a unit.
+    fn slots(&self, origin: Origin, damaged: &mut dyn FnMut(StorageError) -> Result<()>) -> Result<(ContainerId, Vec<(Address, Slot)>)> {
+        let (partition, unit) = self.unit(origin)?;
+        let chunks = partition.chunks(unit.prefixes(), damaged)?;
+        let slot = |(fingerprint, kind, length_bytes)| {
+            let address = super::key::address_of(partition.number, &fingerprint);
+            (address, Slot { fingerprint, kind, frame: 0, offset_bytes: 0, length_bytes })
+        };
+        Ok((unit.id(), chunks.into_iter().map(slot).collect()))
+    }
+}
+
+/// Reads chunks of a table, which are in the order of their frames.
+fn read_places(table: &Table, places: &[(Arc<Table>, Place, usize)], profile: &Profile, slices: &mut [Option<Slice>]) -> Result<()> {
+    let end_of = |place: &Place| place.frame + u64::from(place.frame_bytes);
+    let mut left = places;
+    while let Some((_, first, _)) = left.first() {
+        let (start, mut end, mut count) = (first.frame, end_of(first), 0);
+        for (_, place, _) in left {
+            if place.frame > end + GAP_BYTES || (count > 0 && end_of(place) > start + READ_BYTES) {
+                break;
+            }
+            end = end.max(end_of(place));
+            count += 1;
+        }
+        let (together, rest) = left.split_at(count);
+        left = rest;
+        let mut bytes = vec![0; (end - start) as usize];
+        profile.time(&STORAGE_READ, end - start, || table.frames(start, &mut bytes))?;
+        for of_frame in together.chunk_by(|one, next| one.1.frame == next.1.frame) {
+            let place = &of_frame[0].1;
+            let at = (place.frame - start) as usize;
+            let frame = table.decode_frame(&bytes[at..at + place.frame_bytes as usize])?;
+            for (_, place, number) in of_frame {
+                slices[*number] = Some(table.slice(&frame, place)?);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A writing stream: its chunks go to one partition, so that they stay together.
+#[derive(Debug)]
+struct LevelsWriter {
+    store: Arc<LevelsStore>,
+    partition: usize,
+    is_sequential: bool,
+}
+
+impl ChunkWriter for LevelsWriter {
+    fn be_sequential(&mut self) {
+        self.is_sequential = true;
+    }
+
+    fn append(&mut self, chunks: &[NewChunk<'_>]) -> Result<Vec<Address>> {
+        self.store.check_writable()?;
+        let limit_bytes = crate::MAX_CHUNK_BYTES;
+        if let Some(chunk) = chunks.iter().find(|chunk| chunk.data.len() > limit_bytes) {
+            return Err(StorageError::ChunkTooLong { length_bytes: chunk.data.len(), limit_bytes });
+        }
+        self.store.partitions[self.partition].append(chunks, self.is_sequential)
+    }
+
+    fn append_frame(&mut self, chunks: &[NewChunk<'_>], _frame: &CompressedFrame<'_>) -> Result<Vec<Address>> {
+        self.append(chunks)
+    }
+}
+
+impl ChunkStore for LevelsStore {
+    /// Streams take the partitions in turn.
+    fn new_writer(self: Arc<Self>) -> Box<dyn ChunkWriter> {
+        let partition = self.next_writer.fetch_add(1, Ordering::Relaxed) % self.partitions.len();
+        Box::new(LevelsWriter { store: self, partition, is_sequential: false })
+    }
+
+    fn longest_chunk_bytes(&self) -> usize {
+        crate::MAX_CHUNK_BYTES
+    }
+
+    fn load(&self, wanted: &[(Address, Fingerprint)], out: &mut Vec<Slice>) -> Result<()> {
+        match self.load_all(wanted) {
+            Ok(slices) => out.extend(slices),
+            Err(error) => {
+                // What a failed sync lost is no damage.
+                self.partitions.iter().try_for_each(Partition::check_poison)?;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn prepare(&self, scope: Scope) -> Result<Prepared> {
+        self.check_writable()?;
+        let mut prepared = Prepared::default();
+        self.partitions.iter().try_for_each(|partition| partition.prepare(scope, &mut prepared))?;
+        Ok(prepared)
+    }
+
+    fn committed(&self, prepared: Prepared, start: Position, end: Position) {
+        for moment in self.moments.lock().iter().filter_map(Weak::upgrade) {
+            moment.extend(prepared.chunks.iter().filter(|(_, _, kind)| *kind != ChunkKind::Data).map(|(_, address, _)| *address));
+        }
+        self.partitions.iter().for_each(|partition| partition.committed(&prepared.levels, start, end));
+    }
+
+    fn abandoned(&self, prepared: Prepared) {
+        drop(prepared);
+    }
+
+    fn begin_removal(&self, chunks: &[(Address, Fingerprint)]) -> Result<()> {
+        self.check_writable()?;
+        for (address, name) in chunks {
+            self.partition_of(*address)?.begin_removal(*name);
+        }
+        Ok(())
+    }
+
+    fn abandon_removal(&self, chunks: &[(Address, Fingerprint)]) {
+        for (address, name) in chunks {
+            if let Ok(partition) = self.partition_of(*address) {
+                partition.abandon_removal(name);
+            }
+        }
+    }
+
+    fn removed(&self, chunks: &[(Address, Fingerprint)]) {
+        for (address, name) in chunks {
+            if let Ok(partition) = self.partition_of(*address) {
+                partition.removed(name);
+            }
+        }
+    }
+
+    fn unsynced_bytes(&self) -> u64 {
+        self.partitions.iter().map(|partition| partition.waiting_bytes().0).sum()
+    }
+
+    fn open_bytes(&self) -> u64 {
+        self.partitions.iter().map(|partition| partition.waiting_bytes().1).sum()
+    }
+
+    fn usage(&self, _counted: Option<FileFigures>) -> Result<Usage> {
+        let levels = self.levels();
+        let sum = |of: fn(&LevelFigures) -> u64| levels.iter().map(of).sum();
+        Ok(Usage { units: sum(|level| level.tables), disk_bytes: sum(|level| level.stored_bytes) })
+    }
+
+    fn damaged_owners(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
+    fn apply(&self, _end: Position, effects: &Effects<'_>) -> Result<()> {
+        for name in effects.removals {
+            self.partitions.iter().try_for_each(|partition| partition.replay_removal(effects.start, name))?;
+        }
+        let refused = |record: &Record, why: &str| StorageError::Record { kind: record.kind, why: why.to_owned() };
+        for record in effects.replayed.iter().filter(|record| record.partition.class == PartitionClass::Container) {
+            if !matches!(record.kind, CHUNKS_HELD | TABLE_WRITTEN) {
+                return Err(refused(record, "the chunks of this store are in levels of tables"));
+            }
+            let partition = self.partitions.get(record.partition.number as usize);
+            let partition = partition.ok_or_else(|| refused(record, "the store has no such partition"))?;
+            partition.replay(effects.start, record.kind, decode(record, self.options.digest_bytes(), true)?)?;
+        }
+        Ok(())
+    }
+
+    fn recovered(&self, _log_start: Position, log_end: Position) -> Result<()> {
+        self.partitions.iter().try_for_each(|partition| partition.recovered(log_end, self.access))?;
+        self.is_writable.store(self.access == Access::ReadWrite, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn position(&self) -> Position {
+        self.partitions.iter().map(Partition::position).min().unwrap_or_default()
+    }
+
+    fn required_end(&self) -> Position {
+        self.partitions.iter().map(Partition::required_end).max().unwrap_or_default()
+    }
+
+    fn pressure(&self) -> Pressure {
+        if self.partitions.iter().any(Partition::is_behind) { Pressure::Behind } else { Pressure::Idle }
+    }
+
+    fn step(&self) -> Result<bool> {
+        for partition in self.partitions.iter().filter(|partition| partition.is_behind()) {
+            if partition.list()? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn checkpoint_before(&self, position: Position) -> Result<Prepared> {
+        let mut prepared = Prepared::default();
+        self.partitions.iter().try_for_each(|partition| partition.let_go_of(position, &mut prepared))?;
+        Ok(prepared)
+    }
+
+    fn trim_point(&self, target: Position) -> Position {
+        target.min(self.position())
+    }
+
+    fn leave(&self) {
+        for partition in &self.partitions {
+            if let Err(error) = partition.list() {
+                tracing::warn!(%error, "the manifest of a partition could not be written; the next opening reads the log instead");
+            }
+        }
+    }
+
+    fn units(&self) -> Result<ContainerSet> {
+        let mut units = ContainerSet::default();
+        for (partition, bits) in self.partitions.iter().zip(&self.unit_bits) {
+            for unit in Unit::all(partition.number, *bits) {
+                units.insert(unit.id());
+            }
+        }
+        Ok(units)
+    }
+
+    /// Each unit counts for its own chunks.
+    fn answering<'a>(&'a self, units: &'a ContainerSet, _forwards: &ContainerSet) -> Result<Answering<'a>> {
+        Ok(Answering::without_forwards(units))
+    }
+
+    /// With `read_data` it reads the tables whose first key is in the unit, and the chunks of the unit that are in
+    /// memory: so all units together read each table once, in the order of the file.
+    fn verify(
+        &self,
+        unit: ContainerId,
+        read_data: bool,
+        _buffer: &mut ReadBuffer,
+        visit: &mut FrameVisitor<'_>,
+    ) -> Result<ContainerReport> {
+        let (partition, of) = self.unit(unit.into())?;
+        let mut damage = Vec::new();
+        let chunks = partition.chunks(of.prefixes(), &mut |error| {
+            damage.push(error);
+            Ok(())
+        })?;
+        let mut report = ContainerReport {
+            container: unit,
+            sealed: true,
+            homes: Vec::new(),
+            frames: 0,
+            chunks: chunks.len() as u64,
+            raw_bytes: chunks.iter().map(|(_, _, length_bytes)| u64::from(*length_bytes)).sum(),
+            stored_bytes: 0,
+            damage,
+        };
+        if read_data {
+            let version = partition.version();
+            let bits = self.unit_bits[usize::from(partition.number)];
+            let mine = version.levels.iter().flatten().filter(|table| Unit::of_key(partition.number, &table.first, bits) == of);
+            for table in mine {
+                self.verify_table(partition, table, &mut report, visit)?;
+            }
+        }
+        Ok(report)
+    }
+
+    fn scrub(
+        &self,
+        units: &[ContainerId],
+        threads: &ScrubThreads,
+        stop: &AtomicBool,
+        found: &mut dyn FnMut(ContainerId, Scrubbed),
+        waiting: &mut dyn FnMut(),
+    ) -> usize {
+        let look = |unit: ContainerId, buffer: &mut ReadBuffer| {
+            let mut read_bytes = 0;
+            let verified = self.verify(unit, true, buffer, &mut |chunks| {
+                read_bytes += chunks.iter().map(|chunk| chunk.bytes.len() as u64).sum::<u64>();
+            });
+            Scrubbed { read_bytes, damage: verified.map_or_else(|error| vec![error], |report| report.damage) }
+        };
+        threads.in_order(units, stop, &look, found, waiting)
+    }
+
+    fn unit_of(&self, origin: Origin) -> Result<ContainerId> {
+        Ok(self.unit(origin)?.1.id())
+    }
+
+    fn has_chunks_of(&self, origin: Origin) -> Result<bool> {
+        Ok(!self.slots(origin, &mut |_| Ok(()))?.1.is_empty())
+    }
+
+    fn is_present(&self, _origin: Origin, _units: &ContainerSet, _forwards: &ContainerSet) -> bool {
+        // Every key has a place. Whether a chunk is there is another question.
+        true
+    }
+
+    fn chunks_beside(&self, origin: Origin) -> Result<(ContainerId, Vec<(Address, Slot)>)> {
+        self.slots(origin, &mut Err)
+    }
+
+    fn known_chunks_of(&self, unit: ContainerId, damaged: &mut Vec<StorageError>) -> Result<Vec<(Address, Slot)>> {
+        let slots = self.slots(unit.into(), &mut |error| {
+            damaged.push(error);
+            Ok(())
+        });
+        Ok(slots?.1)
+    }
+
+    /// Chunks have no numbers by which a moment could be told: see [`Later`].
+    fn committed_slots(&self) -> CommittedSlots {
+        let later = Arc::new(Later::default());
+        let mut moments = self.moments.lock();
+        moments.retain(|moment| moment.strong_count() > 0);
+        moments.push(Arc::downgrade(&later));
+        CommittedSlots::all_but(later)
+    }
+
+    fn as_containers(self: Arc<Self>) -> Option<Arc<ContainerStore>> {
+        None
+    }
+}
+
+impl LevelsStore {
+    /// Reads all chunks of a table that count, in the order of their frames.
+    fn verify_table(
+        &self,
+        partition: &Partition,
+        table: &Arc<Table>,
+        report: &mut ContainerReport,
+        visit: &mut FrameVisitor<'_>,
+    ) -> Result<()> {
+        let mut by_frame: BTreeMap<u64, Vec<(Fingerprint, Place)>> = BTreeMap::new();
+        // Pages that cannot be read were reported with their units.
+        table.range(0..=u64::MAX, &mut |_| Ok(()), &mut |name, place| {
+            if let Some(place) = place {
+                by_frame.entry(place.frame).or_default().push((name, place));
+            }
+        })?;
+        for (_, mut chunks) in by_frame {
+            chunks.sort_unstable_by_key(|(_, place)| place.offset_bytes);
+            let counts = |name: &Fingerprint| match partition.find(name) {
+                Ok(Some(At::Table { table: found, .. })) => Ok(found.id == table.id),
+                Ok(_) => Ok(false),
+                // A younger table may have it. It cannot be told.
+                Err(error) if error.is_damage() => Ok(true),
+                Err(error) => Err(error),
+            };
+            report.frames += 1;
+            report.stored_bytes += u64::from(chunks[0].1.frame_bytes);
+            let frame = match table.frame(&chunks[0].1) {
+                Ok(frame) => frame,
+                Err(error) if error.is_damage() => {
+                    for (name, _) in chunks {
+                        if counts(&name)? {
+                            let address = super::key::address_of(partition.number, &name);
+                            report.damage.push(StorageError::ChunkDamaged { address, fingerprint: name, why: error.to_string() });
+                        }
+                    }
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            for (name, place) in chunks {
+                if !counts(&name)? {
+                    continue;
+                }
+                let bytes = table.slice(&frame, &place)?;
+                let address = super::key::address_of(partition.number, &name);
+                visit(&[ChunkRead { address, fingerprint: name, kind: place.kind, bytes: &bytes }]);
+            }
+        }
+        Ok(())
+    }
+}

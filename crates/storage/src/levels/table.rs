@@ -1,0 +1,601 @@
+//! Sorted tables: immutable files of chunks (M2.6, `docs/format.md` section 5.13).
+//!
+//! Metadata comes before data: a header, where each page of keys begins, a filter, the keys in order, and then frames
+//! with the chunks in the order of their arrival. So a stream that was written together is read together, and only the
+//! keys are sorted.
+//!
+//! A table that lost a page of keys has lost the chunks of that page. One that lost a frame has lost the chunks of that
+//! frame. One that lost its header has lost all.
+
+use crate::containers::compression::decompress;
+use crate::levels::filter::Filter;
+use crate::levels::options::LevelsOptions;
+use crate::{ChunkKind, Codec, Compressor, Result, Slice, StorageError};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::wire::{Reader, WireError};
+use onefold_ground::{Access, File, Ground, GroundError, checksum};
+use std::sync::Arc;
+
+const MAGIC: &[u8; 8] = b"1FLDTAB1";
+const VERSION: u32 = 1;
+const HEADER_BYTES: usize = 96;
+/// Keys lie in pages of this size, each with a checksum of its own.
+pub(crate) const PAGE_BYTES: usize = 4096;
+/// The number of keys before, and the checksum behind them.
+const PAGE_OVERHEAD: usize = 2 + 8;
+/// Kind, length, place of the frame, its length, and the place in it.
+const PLACE_BYTES: usize = 1 + 4 + 6 + 4 + 4;
+const FRAME_MAGIC: u32 = 0x314d_5246;
+pub(crate) const FRAME_HEADER_BYTES: usize = 24;
+/// Bytes that are written at once.
+const WRITE_BYTES: usize = 1 << 20;
+/// The most raw bytes of a frame: those of the longest chunk.
+const MAX_FRAME_BYTES: u32 = 16 << 20;
+const TOMBSTONE: u8 = 0xff;
+const SEQUENTIAL: u8 = 0x10;
+
+/// Where the bytes of a chunk are in a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) kind: ChunkKind,
+    /// Whether it is read from beginning to end, with its stream.
+    pub(crate) is_sequential: bool,
+    pub(crate) length_bytes: u32,
+    /// Where the frame begins in the file.
+    pub(crate) frame: u64,
+    /// The bytes of the frame with its header.
+    pub(crate) frame_bytes: u32,
+    /// Where the chunk begins in the decompressed frame.
+    pub(crate) offset_bytes: u32,
+}
+
+/// A key of a table. `None`: a tombstone. The chunk was removed, and older tables may still have it.
+pub(crate) type Entry = (Fingerprint, Option<Place>);
+
+/// An open table.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub(crate) id: u64,
+    pub(crate) path: String,
+    name: String,
+    file: Arc<dyn File>,
+    pub(crate) entries: u64,
+    pub(crate) tombstones: u64,
+    pub(crate) raw_bytes: u64,
+    pub(crate) length_bytes: u64,
+    digest_bytes: usize,
+    /// The prefix of the first key of each page.
+    fences: Vec<u64>,
+    keys_at: u64,
+    data_at: u64,
+    filter: Option<Filter>,
+    pub(crate) first: Fingerprint,
+    pub(crate) last: Fingerprint,
+}
+
+fn align(bytes: u64) -> u64 {
+    bytes.next_multiple_of(PAGE_BYTES as u64)
+}
+
+/// Where the parts of a table of this many keys begin.
+struct Layout {
+    keys_in_page: usize,
+    pages: usize,
+    filter_at: u64,
+    filter_bytes: usize,
+    keys_at: u64,
+    data_at: u64,
+}
+
+impl Layout {
+    fn of(entries: u64, digest_bytes: usize) -> Layout {
+        let keys_in_page = (PAGE_BYTES - PAGE_OVERHEAD) / (digest_bytes + PLACE_BYTES);
+        let pages = entries.div_ceil(keys_in_page as u64) as usize;
+        let filter_at = HEADER_BYTES as u64 + 2 * 32 + pages as u64 * 8 + 8;
+        let filter_bytes = Filter::bytes_for(entries);
+        let keys_at = align(filter_at + filter_bytes as u64 + 8);
+        Layout { keys_in_page, pages, filter_at, filter_bytes, keys_at, data_at: keys_at + (pages * PAGE_BYTES) as u64 }
+    }
+}
+
+/// Writes a table. The number of keys is known before: so metadata has its place before the data.
+pub(crate) struct TableWriter<'a> {
+    options: &'a LevelsOptions,
+    file: Arc<dyn File>,
+    path: String,
+    name: String,
+    id: u64,
+    expected: u64,
+    layout: Layout,
+    entries: Vec<Entry>,
+    /// The open frame, of random and of sequential data.
+    frames: [OpenFrame; 2],
+    compressors: [Compressor; 2],
+    /// Compressed frames that wait to be written, and where they go.
+    out: Vec<u8>,
+    out_at: u64,
+    raw_bytes: u64,
+}
+
+#[derive(Default)]
+struct OpenFrame {
+    raw: Vec<u8>,
+    /// The keys whose chunks are in it.
+    keys: Vec<usize>,
+}
+
+impl<'a> TableWriter<'a> {
+    /// Begins a table of `expected` keys.
+    pub(crate) fn new(ground: &dyn Ground, path: &str, id: u64, expected: u64, options: &'a LevelsOptions) -> Result<TableWriter<'a>> {
+        if ground.exists(path)? {
+            // Left by a crash. Nobody has heard of it.
+            ground.remove(path)?;
+        }
+        let layout = Layout::of(expected, options.digest_bytes());
+        Ok(TableWriter {
+            file: ground.create(path).map_err(StorageError::cannot_write)?,
+            path: path.to_owned(),
+            name: ground.describe(path),
+            id,
+            expected,
+            entries: Vec::with_capacity(expected as usize),
+            frames: Default::default(),
+            compressors: [Compressor::new(options.compression), Compressor::new(options.sequential_compression)],
+            out: Vec::new(),
+            out_at: layout.data_at,
+            layout,
+            raw_bytes: 0,
+            options,
+        })
+    }
+
+    /// Appends a chunk. Chunks come in the order in which they arrived.
+    pub(crate) fn push(&mut self, name: Fingerprint, kind: ChunkKind, is_sequential: bool, data: &[u8]) -> Result<()> {
+        let which = usize::from(is_sequential);
+        let limit = [self.options.frame_bytes, self.options.sequential_frame_bytes][which] as usize;
+        if !self.frames[which].raw.is_empty() && self.frames[which].raw.len() + data.len() > limit {
+            self.close_frame(which)?;
+        }
+        let frame = &mut self.frames[which];
+        frame.keys.push(self.entries.len());
+        let place =
+            Place { kind, is_sequential, length_bytes: data.len() as u32, frame: 0, frame_bytes: 0, offset_bytes: frame.raw.len() as u32 };
+        frame.raw.extend_from_slice(data);
+        self.entries.push((name, Some(place)));
+        self.raw_bytes += data.len() as u64;
+        Ok(())
+    }
+
+    /// Appends a tombstone.
+    pub(crate) fn push_tombstone(&mut self, name: Fingerprint) {
+        self.entries.push((name, None));
+    }
+
+    fn close_frame(&mut self, which: usize) -> Result<()> {
+        let frame = std::mem::take(&mut self.frames[which]);
+        if frame.keys.is_empty() {
+            return Ok(());
+        }
+        let (codec, stored) = self.compressors[which].compress(&frame.raw);
+        let at = self.out_at + self.out.len() as u64;
+        let frame_bytes = (FRAME_HEADER_BYTES + stored.len()) as u32;
+        let begin = self.out.len();
+        self.out.extend_from_slice(&FRAME_MAGIC.to_le_bytes());
+        self.out.extend_from_slice(&[codec as u8, 0, 0, 0]);
+        self.out.extend_from_slice(&(frame.raw.len() as u32).to_le_bytes());
+        self.out.extend_from_slice(&(stored.len() as u32).to_le_bytes());
+        let sum = frame_checksum(&self.out[begin..begin + 16], stored);
+        self.out.extend_from_slice(&sum.to_le_bytes());
+        self.out.extend_from_slice(stored);
+        for key in &frame.keys {
+            if let Some(place) = &mut self.entries[*key].1 {
+                (place.frame, place.frame_bytes) = (at, frame_bytes);
+            }
+        }
+        // Its memory serves the next frame.
+        self.frames[which] = OpenFrame {
+            raw: {
+                let mut raw = frame.raw;
+                raw.clear();
+                raw
+            },
+            keys: {
+                let mut keys = frame.keys;
+                keys.clear();
+                keys
+            },
+        };
+        if self.out.len() >= WRITE_BYTES { self.write_out() } else { Ok(()) }
+    }
+
+    fn write_out(&mut self) -> Result<()> {
+        self.file.write_at(self.out_at, &self.out).map_err(StorageError::cannot_write)?;
+        self.file.start_writeback(self.out_at, self.out.len() as u64);
+        self.out_at += self.out.len() as u64;
+        self.out.clear();
+        Ok(())
+    }
+
+    /// Writes what is left, and the metadata. The table is not durable yet.
+    pub(crate) fn finish(mut self) -> Result<Table> {
+        (0..2).try_for_each(|which| self.close_frame(which))?;
+        self.write_out()?;
+        assert_eq!(self.entries.len() as u64, self.expected, "the caller counted the keys");
+        self.entries.sort_unstable_by_key(|(name, _)| *name);
+        let digest_bytes = self.options.digest_bytes();
+        let layout = &self.layout;
+        let mut keys = vec![0; layout.pages * PAGE_BYTES];
+        let mut fences = Vec::with_capacity(layout.pages);
+        let mut filter = Filter::new(self.expected);
+        for (page, part) in keys.chunks_mut(PAGE_BYTES).zip(self.entries.chunks(layout.keys_in_page)) {
+            fences.push(part[0].0.prefix());
+            encode_page(page, part, digest_bytes);
+            part.iter().for_each(|(name, _)| filter.insert(name));
+        }
+        let tombstones = self.entries.iter().filter(|(_, place)| place.is_none()).count() as u64;
+        let zero = Fingerprint::from_digest(&[0; 32]);
+        let (first, last) = (self.entries.first().map_or(zero, |entry| entry.0), self.entries.last().map_or(zero, |entry| entry.0));
+        let mut head = vec![0; layout.keys_at as usize];
+        let mut at = HEADER_BYTES;
+        for key in [first, last] {
+            head[at..at + 32].copy_from_slice(key.as_bytes());
+            at += 32;
+        }
+        for fence in &fences {
+            head[at..at + 8].copy_from_slice(&fence.to_le_bytes());
+            at += 8;
+        }
+        let sum = checksum(&head[HEADER_BYTES..at]);
+        head[at..at + 8].copy_from_slice(&sum.to_le_bytes());
+        let filter_at = layout.filter_at as usize;
+        head[filter_at..filter_at + layout.filter_bytes].copy_from_slice(&filter.to_bytes());
+        let sum = checksum(&head[filter_at..filter_at + layout.filter_bytes]);
+        head[filter_at + layout.filter_bytes..][..8].copy_from_slice(&sum.to_le_bytes());
+        let header = Header {
+            digest_bytes: digest_bytes as u8,
+            store: self.options.store,
+            id: self.id,
+            entries: self.expected,
+            tombstones,
+            raw_bytes: self.raw_bytes,
+            length_bytes: self.out_at,
+        };
+        head[..HEADER_BYTES].copy_from_slice(&header.encode());
+        self.file.write_at(layout.keys_at, &keys).map_err(StorageError::cannot_write)?;
+        self.file.write_at(0, &head).map_err(StorageError::cannot_write)?;
+        Ok(Table {
+            id: self.id,
+            path: self.path,
+            name: self.name,
+            file: self.file,
+            entries: self.expected,
+            tombstones,
+            raw_bytes: self.raw_bytes,
+            length_bytes: self.out_at,
+            digest_bytes,
+            fences,
+            keys_at: layout.keys_at,
+            data_at: layout.data_at,
+            filter: Some(filter),
+            first,
+            last,
+        })
+    }
+}
+
+fn frame_checksum(header: &[u8], stored: &[u8]) -> u64 {
+    checksum(header) ^ checksum(stored)
+}
+
+fn encode_page(page: &mut [u8], entries: &[Entry], digest_bytes: usize) {
+    page[..2].copy_from_slice(&(entries.len() as u16).to_le_bytes());
+    let mut at = 2;
+    let mut put = |bytes: &[u8]| {
+        page[at..at + bytes.len()].copy_from_slice(bytes);
+        at += bytes.len();
+    };
+    for (name, place) in entries {
+        put(name.digest(digest_bytes));
+        match place {
+            None => put(&[TOMBSTONE; PLACE_BYTES]),
+            Some(place) => {
+                put(&[place.kind as u8 | if place.is_sequential { SEQUENTIAL } else { 0 }]);
+                put(&place.length_bytes.to_le_bytes());
+                put(&place.frame.to_le_bytes()[..6]);
+                put(&place.frame_bytes.to_le_bytes());
+                put(&place.offset_bytes.to_le_bytes());
+            }
+        }
+    }
+    let sum = checksum(&page[..PAGE_BYTES - 8]);
+    page[PAGE_BYTES - 8..].copy_from_slice(&sum.to_le_bytes());
+}
+
+fn decode_page(page: &[u8], digest_bytes: usize) -> std::result::Result<Vec<Entry>, String> {
+    let (bytes, sum) = page.split_at(PAGE_BYTES - 8);
+    if checksum(bytes).to_le_bytes() != sum {
+        return Err("a page of keys has a wrong checksum".to_owned());
+    }
+    let decode = || -> std::result::Result<Vec<Entry>, WireError> {
+        let mut reader = Reader::new(bytes);
+        let count = usize::from(reader.u16()?);
+        let mut entries = Vec::with_capacity(count.min(PAGE_BYTES / (digest_bytes + PLACE_BYTES)));
+        for _ in 0..count {
+            let name = Fingerprint::from_digest(reader.take(digest_bytes)?);
+            let offset_bytes = reader.position();
+            let mut place = Reader::new(reader.take(PLACE_BYTES)?);
+            let kind = place.u8()?;
+            if kind == TOMBSTONE {
+                entries.push((name, None));
+                continue;
+            }
+            let wrong = WireError::OutOfRange { what: "chunk kind", value: u64::from(kind), offset_bytes };
+            let length_bytes = place.u32()?;
+            let mut frame = [0; 8];
+            frame[..6].copy_from_slice(place.take(6)?);
+            entries.push((
+                name,
+                Some(Place {
+                    kind: ChunkKind::from_number(kind & !SEQUENTIAL).ok_or(wrong)?,
+                    is_sequential: kind & SEQUENTIAL != 0,
+                    length_bytes,
+                    frame: u64::from_le_bytes(frame),
+                    frame_bytes: place.u32()?,
+                    offset_bytes: place.u32()?,
+                }),
+            ));
+        }
+        Ok(entries)
+    };
+    decode().map_err(|error| error.to_string())
+}
+
+struct Header {
+    digest_bytes: u8,
+    store: [u8; 16],
+    id: u64,
+    entries: u64,
+    tombstones: u64,
+    raw_bytes: u64,
+    length_bytes: u64,
+}
+
+impl Header {
+    fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12] = self.digest_bytes;
+        bytes[16..32].copy_from_slice(&self.store);
+        for (at, number) in [self.id, self.entries, self.tombstones, self.raw_bytes, self.length_bytes].into_iter().enumerate() {
+            bytes[32 + at * 8..40 + at * 8].copy_from_slice(&number.to_le_bytes());
+        }
+        let sum = checksum(&bytes[..HEADER_BYTES - 8]);
+        bytes[HEADER_BYTES - 8..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header; the error is for people.
+    fn decode(bytes: &[u8; HEADER_BYTES]) -> std::result::Result<Header, String> {
+        let said = |error: WireError| error.to_string();
+        let mut reader = Reader::new(bytes);
+        if reader.take(8).map_err(said)? != MAGIC {
+            return Err("it is no table".to_owned());
+        }
+        if checksum(&bytes[..HEADER_BYTES - 8]).to_le_bytes() != bytes[HEADER_BYTES - 8..] {
+            return Err("its header has a wrong checksum".to_owned());
+        }
+        let version = reader.u32().map_err(said)?;
+        if version != VERSION {
+            return Err(format!("it has version {version}; this program reads version {VERSION}"));
+        }
+        let digest_bytes = reader.u8().map_err(said)?;
+        reader.take(3).map_err(said)?;
+        let mut store = [0; 16];
+        store.copy_from_slice(reader.take(16).map_err(said)?);
+        let mut number = || reader.u64().map_err(said);
+        Ok(Header {
+            digest_bytes,
+            store,
+            id: number()?,
+            entries: number()?,
+            tombstones: number()?,
+            raw_bytes: number()?,
+            length_bytes: number()?,
+        })
+    }
+}
+
+impl Table {
+    /// Opens a table, with its filter if `takes_filter` says so of its bytes.
+    pub(crate) fn open(
+        ground: &dyn Ground,
+        path: &str,
+        id: u64,
+        options: &LevelsOptions,
+        takes_filter: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Table> {
+        let name = ground.describe(path);
+        let damaged = |why: String| StorageError::SortedTable { path: name.clone(), why };
+        let lasting = |error: GroundError| match error.is_lasting() {
+            true => damaged(error.to_string()),
+            false => error.into(),
+        };
+        let file = ground.open(path, Access::Read).map_err(lasting)?;
+        let mut bytes = [0; HEADER_BYTES];
+        file.read_at(0, &mut bytes).map_err(lasting)?;
+        let header = Header::decode(&bytes).map_err(damaged)?;
+        let digest_bytes = options.digest_bytes();
+        if header.store != options.store || header.id != id || usize::from(header.digest_bytes) != digest_bytes {
+            return Err(damaged("it is another table".to_owned()));
+        }
+        let layout = Layout::of(header.entries, digest_bytes);
+        let length = file.len().map_err(lasting)?;
+        if length < header.length_bytes || header.length_bytes < layout.data_at {
+            return Err(damaged(format!("it has {length} bytes instead of {}", header.length_bytes)));
+        }
+        let mut part = vec![0; (layout.filter_at as usize) - HEADER_BYTES];
+        file.read_at(HEADER_BYTES as u64, &mut part).map_err(lasting)?;
+        let (part, sum) = part.split_at(part.len() - 8);
+        if checksum(part).to_le_bytes() != sum {
+            return Err(damaged("its list of pages has a wrong checksum".to_owned()));
+        }
+        let fences = part[64..].chunks(8).map(|fence| u64::from_le_bytes(fence.try_into().expect("chunks of 8"))).collect();
+        let filter = if takes_filter(layout.filter_bytes) {
+            let mut bits = vec![0; layout.filter_bytes + 8];
+            file.read_at(layout.filter_at, &mut bits).map_err(lasting)?;
+            let (bits, sum) = bits.split_at(layout.filter_bytes);
+            // Without a filter each search reads a page: slower, and right.
+            (checksum(bits).to_le_bytes() == sum).then(|| Filter::from_bytes(bits))
+        } else {
+            None
+        };
+        Ok(Table {
+            id,
+            path: path.to_owned(),
+            file,
+            entries: header.entries,
+            tombstones: header.tombstones,
+            raw_bytes: header.raw_bytes,
+            length_bytes: header.length_bytes,
+            digest_bytes,
+            fences,
+            keys_at: layout.keys_at,
+            data_at: layout.data_at,
+            filter,
+            first: Fingerprint::from_digest(&part[..32]),
+            last: Fingerprint::from_digest(&part[32..64]),
+            name,
+        })
+    }
+
+    pub(crate) fn damaged(&self, why: impl Into<String>) -> StorageError {
+        StorageError::SortedTable { path: self.name.clone(), why: why.into() }
+    }
+
+    /// Returns an error of the device that stays as damage.
+    fn lasting(&self, error: GroundError) -> StorageError {
+        match error.is_lasting() {
+            true => self.damaged(error.to_string()),
+            false => error.into(),
+        }
+    }
+
+    pub(crate) fn sync(&self) -> Result<()> {
+        Ok(self.file.sync()?)
+    }
+
+    pub(crate) fn filter_bytes(&self) -> usize {
+        self.filter.as_ref().map_or(0, Filter::bytes)
+    }
+
+    pub(crate) fn forget_filter(&mut self) {
+        self.filter = None;
+    }
+
+    /// Returns whether a key may be in it, from memory alone.
+    pub(crate) fn may_have(&self, name: &Fingerprint) -> bool {
+        self.entries > 0 && (self.first..=self.last).contains(name) && self.filter.as_ref().is_none_or(|filter| filter.may_have(name))
+    }
+
+    /// Returns whether its range has a key in common with another.
+    pub(crate) fn overlaps(&self, first: &Fingerprint, last: &Fingerprint) -> bool {
+        self.entries > 0 && self.first <= *last && *first <= self.last
+    }
+
+    /// Looks for a key. Reads a page, seldom two.
+    pub(crate) fn find(&self, name: &Fingerprint) -> Result<Option<Option<Place>>> {
+        if !self.may_have(name) {
+            return Ok(None);
+        }
+        let prefix = name.prefix();
+        let first = self.fences.partition_point(|fence| *fence < prefix).saturating_sub(1);
+        for page in (first..self.fences.len()).take_while(|page| *page == first || self.fences[*page] <= prefix) {
+            let entries = self.page(page)?;
+            if let Ok(at) = entries.binary_search_by_key(name, |(name, _)| *name) {
+                return Ok(Some(entries[at].1));
+            }
+        }
+        Ok(None)
+    }
+
+    fn page(&self, page: usize) -> Result<Vec<Entry>> {
+        let mut bytes = [0; PAGE_BYTES];
+        self.file.read_at(self.keys_at + (page * PAGE_BYTES) as u64, &mut bytes).map_err(|error| self.lasting(error))?;
+        let entries = decode_page(&bytes, self.digest_bytes).map_err(|why| self.damaged(why))?;
+        let is_sound = |place: &Place| {
+            let end = place.frame.checked_add(u64::from(place.frame_bytes));
+            place.frame >= self.data_at && end.is_some_and(|end| end <= self.length_bytes)
+        };
+        if !entries.iter().all(|(_, place)| place.as_ref().is_none_or(is_sound)) {
+            return Err(self.damaged("a key leads to a place that the table does not have"));
+        }
+        Ok(entries)
+    }
+
+    /// Passes the keys with these prefixes to `visit`, in order. Pages that cannot be read are passed to `damaged`.
+    pub(crate) fn range(
+        &self,
+        prefixes: std::ops::RangeInclusive<u64>,
+        damaged: &mut dyn FnMut(StorageError) -> Result<()>,
+        visit: &mut dyn FnMut(Fingerprint, Option<Place>),
+    ) -> Result<()> {
+        let first = self.fences.partition_point(|fence| *fence < *prefixes.start()).saturating_sub(1);
+        for page in (first..self.fences.len()).take_while(|page| self.fences[*page] <= *prefixes.end()) {
+            match self.page(page) {
+                Ok(entries) => {
+                    entries.into_iter().filter(|(name, _)| prefixes.contains(&name.prefix())).for_each(|(name, place)| visit(name, place))
+                }
+                Err(error) if error.is_damage() => damaged(error)?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn pages(&self) -> usize {
+        self.fences.len()
+    }
+
+    /// Returns the keys of a page, for a merge.
+    pub(crate) fn keys(&self, page: usize) -> Result<Vec<Entry>> {
+        self.page(page)
+    }
+
+    /// Reads a frame and decompresses it.
+    pub(crate) fn frame(&self, place: &Place) -> Result<Arc<Vec<u8>>> {
+        let mut bytes = vec![0; place.frame_bytes as usize];
+        self.file.read_at(place.frame, &mut bytes).map_err(|error| self.lasting(error))?;
+        self.decode_frame(&bytes)
+    }
+
+    /// Reads several frames that lie one behind the other, at `at`, with one read.
+    pub(crate) fn frames(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
+        self.file.read_at(at, bytes).map_err(|error| self.lasting(error))
+    }
+
+    pub(crate) fn decode_frame(&self, bytes: &[u8]) -> Result<Arc<Vec<u8>>> {
+        let Some((header, stored)) = bytes.split_at_checked(FRAME_HEADER_BYTES) else {
+            return Err(self.damaged("a frame is too short"));
+        };
+        let number = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
+        let (raw_bytes, stored_bytes) = (number(8), number(12));
+        let sum = u64::from_le_bytes(header[16..24].try_into().expect("eight bytes"));
+        if number(0) != FRAME_MAGIC || stored_bytes as usize != stored.len() || sum != frame_checksum(&header[..16], stored) {
+            return Err(self.damaged("a frame has a wrong checksum"));
+        }
+        let codec = Codec::from_number(header[4]).filter(|_| raw_bytes <= MAX_FRAME_BYTES);
+        let codec = codec.ok_or_else(|| self.damaged("a frame is of an unknown kind"))?;
+        decompress(codec, stored, raw_bytes as usize).map(Arc::new).map_err(|why| self.damaged(why))
+    }
+
+    /// Returns a chunk of a frame.
+    pub(crate) fn slice(&self, frame: &Arc<Vec<u8>>, place: &Place) -> Result<Slice> {
+        let start = place.offset_bytes as usize;
+        let end = start + place.length_bytes as usize;
+        match end <= frame.len() {
+            true => Ok(Slice::new(frame.clone(), start..end)),
+            false => Err(self.damaged("a chunk goes beyond the end of its frame")),
+        }
+    }
+}

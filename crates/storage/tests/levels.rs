@@ -1,0 +1,233 @@
+//! Levelled stores beside a model, under crashes, failures and full disks.
+
+mod common;
+
+use common::levels::*;
+use onefold_ground::simulation::seeds::Seeds;
+use onefold_ground::simulation::trials::*;
+use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
+use onefold_storage::*;
+use std::collections::BTreeSet;
+
+/// Numbers for decisions.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit
+    }
+
+    fn of(seed: u64) -> Dice {
+        Dice((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+}
+
+/// Everything that a store can do, in any order, until the first error.
+fn work(world: &mut LevelsWorld, known: &mut KnownLevels, dice: &mut Dice, steps: u64) -> Result<()> {
+    let mut writers: Vec<Box<dyn ChunkWriter>> = (0..2).map(|_| world.store.clone().new_writer()).collect();
+    writers[1].be_sequential();
+    for _ in 0..steps {
+        match dice.below(20) {
+            0..=6 => {
+                let numbers: Vec<u64> = (known.next..known.next + 1 + dice.below(9)).collect();
+                known.next += numbers.len() as u64;
+                world.append(&mut *writers[dice.below(2) as usize], &numbers)?;
+            }
+            // Stored again after its removal.
+            7 => {
+                let again: Vec<u64> = known
+                    .removed
+                    .iter()
+                    .copied()
+                    .filter(|number| !world.pending.contains_key(number))
+                    .filter(|_| dice.below(2) == 0)
+                    .take(6)
+                    .collect();
+                world.append(&mut *writers[dice.below(2) as usize], &again)?;
+            }
+            8 | 9 => world.flush(known)?,
+            10 => {
+                let prepared = world.store.prepare(Scope::FullFrames)?;
+                world.commit(known, prepared);
+            }
+            11 => {
+                let scope = if dice.below(2) == 0 { Scope::Everything } else { Scope::FullFrames };
+                let prepared = world.store.prepare(scope)?;
+                let numbers: Vec<u64> = (known.next..known.next + 1 + dice.below(9)).collect();
+                known.next += numbers.len() as u64;
+                let more = world.append(&mut *writers[0], &numbers);
+                match dice.below(2) {
+                    0 => world.store.abandoned(prepared),
+                    _ => world.commit(known, prepared),
+                }
+                more?;
+            }
+            12 | 13 => {
+                let share = 2 + dice.below(4);
+                let dead: Vec<u64> = known.live.keys().copied().filter(|_| dice.below(share) == 0).collect();
+                let gives_up = dice.below(4) == 0;
+                world.remove(known, &dead, gives_up)?;
+            }
+            14 | 15 => drop(world.store.compact(&|| true)?),
+            16 => drop(world.store.step()?),
+            17 => world.trim(known)?,
+            18 => world.store.leave(),
+            _ => drop(world.store.compact(&|| false)?),
+        }
+    }
+    world.flush(known)
+}
+
+struct Levels {
+    steps: u64,
+    partitions: u16,
+}
+
+impl Subject for Levels {
+    type Part = LevelsWorld;
+    type Known = (KnownLevels, u64);
+
+    fn create(&self, seed: u64) -> (SimulatedGround, Self::Known) {
+        let ground = SimulatedGround::new(seed);
+        LevelsStore::create(&ground, LEVELS, self.partitions, &levels_options()).unwrap();
+        (ground, (KnownLevels::default(), 7))
+    }
+
+    fn open(&self, ground: &SimulatedGround, known: &mut Self::Known) -> std::result::Result<LevelsWorld, String> {
+        LevelsWorld::open(ground, &known.0, self.partitions).map_err(|error| error.to_string())
+    }
+
+    fn work(&self, world: &mut LevelsWorld, known: &mut Self::Known) -> std::result::Result<(), String> {
+        let mut dice = Dice::of(known.1);
+        known.1 += 1;
+        work(world, &mut known.0, &mut dice, self.steps).map_err(|error| error.to_string())
+    }
+
+    fn compare(&self, _: &SimulatedGround, world: &mut LevelsWorld, known: &mut Self::Known) {
+        world.check(&known.0);
+    }
+}
+
+const ONE: Levels = Levels { steps: 60, partitions: 1 };
+
+#[test]
+fn m2_7_m2_8_any_history_leaves_just_what_was_put_and_not_deleted() {
+    Seeds::of(150).each(|seed| {
+        let ground = SimulatedGround::new(seed);
+        LevelsStore::create(&ground, LEVELS, 1, &levels_options()).unwrap();
+        let mut known = KnownLevels::default();
+        let mut dice = Dice::of(seed);
+        for _ in 0..4 {
+            let mut world = LevelsWorld::open(&ground, &known, 1).unwrap();
+            world.check(&known);
+            work(&mut world, &mut known, &mut dice, 60).unwrap();
+            world.check(&known);
+            let reader = LevelsWorld::open_for(&ground, &known, 1, Access::Read).unwrap();
+            reader.check(&known);
+        }
+    });
+}
+
+#[test]
+fn m2_8_compaction_gives_back_the_space_of_what_was_removed() {
+    let ground = SimulatedGround::new(1);
+    LevelsStore::create(&ground, LEVELS, 1, &levels_options()).unwrap();
+    let mut known = KnownLevels::default();
+    let mut world = LevelsWorld::open(&ground, &known, 1).unwrap();
+    let mut writer = world.store.clone().new_writer();
+    for _ in 0..60 {
+        let numbers: Vec<u64> = (known.next..known.next + 10).collect();
+        known.next += 10;
+        world.append(&mut *writer, &numbers).unwrap();
+        world.flush(&mut known).unwrap();
+        while world.store.compact(&|| true).unwrap() {}
+    }
+    let levels = world.store.levels();
+    assert!(levels.len() >= 4, "{levels:?}");
+    for (level, figures) in levels.iter().enumerate().take(levels.len() - 1).skip(1) {
+        assert!(figures.raw_bytes <= figures.capacity_bytes, "level {level}: {figures:?}");
+    }
+    let bytes = |world: &LevelsWorld| world.store.usage(None).unwrap().disk_bytes;
+    let full = bytes(&world);
+    let dead: Vec<u64> = known.live.keys().copied().filter(|number| number % 10 != 0).collect();
+    world.remove(&mut known, &dead, false).unwrap();
+    world.trim(&mut known).unwrap();
+    while world.store.compact(&|| true).unwrap() {}
+    world.check(&known);
+    let left = bytes(&world);
+    assert!(left < full / 4, "{left} of {full}");
+    let tables: u64 = world.store.levels().iter().map(|level| level.tables).sum();
+    let files = ground.list("levels/0000").unwrap().into_iter().filter(|entry| entry.name.ends_with(".table")).count();
+    assert_eq!(files as u64, tables, "no file of a merged table is left");
+    let tombstones: u64 = world.store.levels().iter().map(|level| level.tombstones).sum();
+    assert!(tombstones * 20 < known.live.len() as u64 + tombstones, "{tombstones}");
+}
+
+#[test]
+fn m2_8_a_killed_process_then_another_then_a_power_cut_lose_no_committed_chunk() {
+    assert!(kills_then_power_cuts(&ONE, 150) > 40);
+    assert!(kills_then_power_cuts(&Levels { partitions: 3, ..ONE }, 40) > 10);
+}
+
+#[test]
+fn m2_8_a_failed_operation_then_another_process_then_a_power_cut_lose_no_committed_chunk() {
+    assert!(failures_then_power_cuts(&ONE, 150) > 40);
+}
+
+#[test]
+fn m2_7_a_query_that_fails_loses_no_committed_chunk() {
+    assert!(failed_queries_of_openings(&ONE, 20, 20) > 20);
+    assert!(failed_queries_of_work(&ONE, true, 100) > 20);
+}
+
+#[test]
+fn m2_6_damage_costs_the_chunks_that_it_meets_and_nothing_else() {
+    let ground = SimulatedGround::new(3);
+    LevelsStore::create(&ground, LEVELS, 1, &levels_options()).unwrap();
+    let mut known = KnownLevels::default();
+    let mut world = LevelsWorld::open(&ground, &known, 1).unwrap();
+    work(&mut world, &mut known, &mut Dice::of(5), 120).unwrap();
+    world.trim(&mut known).unwrap();
+    drop(world);
+    let tables: Vec<String> =
+        ground.list("levels/0000").unwrap().into_iter().map(|entry| entry.name).filter(|name| name.ends_with(".table")).collect();
+    assert!(tables.len() > 2);
+    let mut seen = BTreeSet::new();
+    for name in tables {
+        let path = format!("levels/0000/{name}");
+        let length = ground.open(&path, Access::Read).unwrap().len().unwrap();
+        for at in (0..length).step_by(397) {
+            let ground = ground.snapshot(CrashPolicy::KeepAll);
+            ground.corrupt(&path, at, 1).unwrap();
+            let Ok(world) = LevelsWorld::open(&ground, &known, 1) else {
+                seen.insert("table");
+                continue;
+            };
+            let mut lost = 0;
+            for (number, address) in &known.live {
+                let (name, _, data) = chunk(*number);
+                let mut slices = Vec::new();
+                match world.store.load(&[(*address, name)], &mut slices) {
+                    Ok(()) => assert!(slices[0][..] == data[..]),
+                    Err(error) => {
+                        assert!(error.is_damage() && !matches!(error, StorageError::NotThere { .. }), "{error}");
+                        lost += 1;
+                    }
+                }
+            }
+            let reported: usize = world
+                .store
+                .units()
+                .unwrap()
+                .iter()
+                .map(|unit| world.store.verify(unit, true, &mut Default::default(), &mut |_| {}).unwrap().damage.len())
+                .sum();
+            assert!(reported > 0 || lost == 0, "{path} at {at}: {lost} chunks");
+            seen.insert(if lost == 0 { "nothing" } else { "some" });
+        }
+    }
+    assert_eq!(seen, BTreeSet::from(["nothing", "some", "table"]));
+}
