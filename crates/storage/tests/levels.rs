@@ -73,7 +73,7 @@ fn work(world: &mut LevelsWorld, known: &mut KnownLevels, dice: &mut Dice, steps
             }
             14 | 15 => drop(world.store.compact(&|| true)?),
             16 => drop(world.store.step()?),
-            17 => world.trim(known)?,
+            17 => world.trim(known, dice.below(2) == 0)?,
             18 => world.store.leave(),
             _ => drop(world.store.compact(&|| false)?),
         }
@@ -154,7 +154,7 @@ fn m2_8_compaction_gives_back_the_space_of_what_was_removed() {
     let full = bytes(&world);
     let dead: Vec<u64> = known.live.keys().copied().filter(|number| number % 10 != 0).collect();
     world.remove(&mut known, &dead, false).unwrap();
-    world.trim(&mut known).unwrap();
+    world.trim(&mut known, true).unwrap();
     while world.store.compact(&|| true).unwrap() {}
     world.check(&known);
     let left = bytes(&world);
@@ -190,7 +190,7 @@ fn m2_6_damage_costs_the_chunks_that_it_meets_and_nothing_else() {
     let mut known = KnownLevels::default();
     let mut world = LevelsWorld::open(&ground, &known, 1).unwrap();
     work(&mut world, &mut known, &mut Dice::of(5), 120).unwrap();
-    world.trim(&mut known).unwrap();
+    world.trim(&mut known, true).unwrap();
     drop(world);
     let tables: Vec<String> =
         ground.list("levels/0000").unwrap().into_iter().map(|entry| entry.name).filter(|name| name.ends_with(".table")).collect();

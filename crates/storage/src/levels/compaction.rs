@@ -8,8 +8,8 @@
 //! | equal keys | | no | copied | dropped |
 //! | equal keys | | yes | dropped, if no level below may have the key | dropped |
 //!
-//! That is the paper's Table 1, except that a tombstone stays as long as a level below may have its key. The paper drops
-//! it with the first older one, and a second one would come back.
+//! That is the paper's Table 1, except that a tombstone stays as long as a level below may have its key. The paper
+//! drops it with the first older one, and a second one would come back.
 //!
 //! Only keys are merged. Chunks are copied in the order in which each of the merged tables has them, the oldest table
 //! first, so that what arrived together stays together as far as the ranges of keys allow.

@@ -26,8 +26,8 @@ pub(crate) struct Manifest {
     pub(crate) next: u64,
     /// The end of the last batch that it knows of.
     pub(crate) log_end: Position,
-    /// The numbers of the tables of each level. Those of level 0 begin with the youngest; the others are in the order of
-    /// their keys.
+    /// The numbers of the tables of each level. Those of level 0 begin with the youngest; the others are in the order
+    /// of their keys.
     pub(crate) levels: Vec<Vec<u64>>,
 }
 

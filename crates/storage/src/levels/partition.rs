@@ -9,12 +9,12 @@
 //!
 //! # What survives a crash
 //! A chunk is durable when the log has it: with its bytes ([`CHUNKS_HELD`]), or by naming it in a table that was synced
-//! before ([`TABLE_WRITTEN`]). A table that the manifest lists needs nothing from the log. So the log is needed from the
-//! oldest of these on: bytes that are in no logged table, tombstones that are in none, tables that are not listed.
+//! before ([`TABLE_WRITTEN`]). A table that the manifest lists needs nothing from the log. So the log is needed from
+//! the oldest of these on: bytes that are in no logged table, tombstones that are in none, tables that are not listed.
 //!
-//! Removals are in the log for the index anyway. A replay makes tombstones of them, where a chunk of that name is found.
-//! It may take a chunk for the removed one that was stored again later. Then the log has that later batch too, and the
-//! tombstone is taken back when the replay comes there, whether or not the chunk itself is skipped.
+//! Removals are in the log for the index anyway. A replay makes tombstones of them, where a chunk of that name is
+//! found. It may take a chunk for the removed one that was stored again later. Then the log has that later batch too,
+//! and the tombstone is taken back when the replay comes there, whether or not the chunk itself is skipped.
 //!
 //! # Dangerous interleavings
 //! * *A memtable is sealed while it is searched.* The open memtable is asked first, then the list of the others is
@@ -640,8 +640,8 @@ impl Partition {
         Ok(Some(tables.into_iter().map(Arc::new).collect()))
     }
 
-    /// Returns the live chunks with these prefixes, in the order of their names. Pages that cannot be read are passed to
-    /// `damaged`.
+    /// Returns the live chunks with these prefixes, in the order of their names. Pages that cannot be read are passed
+    /// to `damaged`.
     pub(crate) fn chunks(
         &self,
         prefixes: std::ops::RangeInclusive<u64>,
@@ -675,8 +675,8 @@ impl Partition {
 
 /// Looks for a chunk below the open memtable.
 ///
-/// A table that is damaged there may have had it, or a tombstone. The search goes on in older ones: what has the name is
-/// the right chunk, and whether it was removed is in the index. If there is none, the damage is the answer.
+/// A table that is damaged there may have had it, or a tombstone. The search goes on in older ones: what has the name
+/// is the right chunk, and whether it was removed is in the index. If there is none, the damage is the answer.
 pub(crate) fn find_below(version: &Version, name: &Fingerprint) -> Result<Option<At>> {
     for memtable in &version.sealed {
         match memtable.find(name) {

@@ -142,11 +142,13 @@ impl LevelsWorld {
         Ok(())
     }
 
-    /// Gives up the log as far as possible.
-    pub fn trim(&mut self, known: &mut KnownLevels) -> Result<()> {
+    /// Gives up the log as far as possible: with `lets_go` all of it, else what nobody needs.
+    pub fn trim(&mut self, known: &mut KnownLevels, lets_go: bool) -> Result<()> {
         let target = known.log.end();
-        let prepared = self.store.checkpoint_before(target)?;
-        self.commit(known, prepared);
+        if lets_go {
+            let prepared = self.store.checkpoint_before(target)?;
+            self.commit(known, prepared);
+        }
         let upto = self.store.trim_point(target);
         known.log.trim(Some(upto));
         Ok(())

@@ -23,7 +23,7 @@ use super::places::Places;
 use super::{Check, Needed, ProblemKind};
 use crate::references::{Counts, MetadataChunk, StoreRoots, metadata_of, pieces_of_objects};
 use crate::{Result, UpkeepError};
-use onefold_engine::{Address, ContainerId, Engine, Moment, Piece};
+use onefold_engine::{Address, Engine, Moment, Piece};
 use onefold_fingerprint::Fingerprint;
 use onefold_index::IndexEntry;
 use onefold_storage::{ContainerSet, Origin, Slot};
