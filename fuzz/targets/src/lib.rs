@@ -16,6 +16,7 @@ pub mod hooks;
 pub mod iscsi_login;
 pub mod iscsi_pdu;
 pub mod iscsi_session;
+pub mod levels;
 pub mod log_batch;
 pub mod marks;
 mod memory_disk;
@@ -49,6 +50,7 @@ pub const TARGETS: &[Target] = &[
     ("iscsi_login", iscsi_login::run),
     ("iscsi_pdu", iscsi_pdu::run),
     ("iscsi_session", iscsi_session::run),
+    ("levels", levels::run),
     ("log_batch", log_batch::run),
     ("marks", marks::run),
     ("nbd_negotiation", nbd_negotiation::run),

@@ -260,6 +260,60 @@ proptest! {
     }
 }
 
+/// As in the paper, but for this: a bucket is a page of 4 KiB with counts and addresses of 64 bits, so it has fewer
+/// keys, and a full one puts keys into one neighbour, not into one of two by chance. That neighbour has the same
+/// parent before the last doubling, so a search reads one page more at most, and doubling stays within a pair.
+#[test]
+fn m2_1_m2_2_m2_4_a_page_has_the_keys_of_a_prefix_and_those_that_its_neighbour_has_no_room_for() {
+    let (_, ground) = created(4);
+    let index = open(&ground, 4, Access::ReadWrite, 1).unwrap();
+    let (mut log, mut model) = filled(20, 1000);
+    // More keys of one prefix than a page has room for.
+    let alike = |number: u8| Fingerprint::from_digest(&[&[0; 10][..], &[number; 10]].concat());
+    let inserts = (0..150).map(|number| (alike(number), 1)).collect();
+    let batch = LogBatch { end: 21 * 512, inserts, ..LogBatch::default() };
+    apply_to_model(&mut model, &batch);
+    log.push(batch);
+    for batch in &log {
+        apply(&index, batch);
+        while index.wants_sweep() {
+            index.sweep().unwrap();
+        }
+    }
+    index.sweep_all().unwrap();
+    index.close().unwrap();
+    let read = |name: String| onefold_ground::read_file(&*ground, &name, 1 << 24).unwrap();
+    let (mut found, mut moved) = (0, 0);
+    for partition in 0..4u64 {
+        let slots = read(format!("index/{partition:04x}/header"));
+        let headers = slots.chunks(header::SLOT_BYTES).filter_map(|slot| header::Header::decode(slot).ok());
+        let header = headers.max_by_key(|header| header.sequence).unwrap();
+        let pages = read(format!("index/{partition:04x}/pages-00000000"));
+        let pages: Vec<&[u8; page::PAGE_BYTES]> = pages.chunks_exact(page::PAGE_BYTES).map(|page| page.try_into().unwrap()).collect();
+        let of = |number: u64| page::Page::of_verified(pages[number as usize], DIGEST_BYTES);
+        for number in 0..pages.len() as u64 {
+            // Half-way through a doubling, numbers between these two are no pages.
+            if (header.moved_from..2 * header.moved_from).contains(&number) && header.moved_from < 1 << header.page_bits {
+                continue;
+            }
+            let bits = header.page_bits + u32::from(number >= 2 * header.moved_from && header.moved_from < 1 << header.page_bits);
+            for entry in of(number).entries() {
+                let prefix = entry.fingerprint.prefix();
+                assert_eq!(prefix >> 62, partition);
+                let home = prefix << 2 >> (64 - bits);
+                found += 1;
+                if home != number {
+                    moved += 1;
+                    assert_eq!(home, number ^ 1);
+                    assert!(of(home).spills() && of(home).len() == page::page_capacity(DIGEST_BYTES), "its own page is full");
+                }
+            }
+        }
+    }
+    assert_eq!(found, model.len());
+    assert!(moved >= 150 - page::page_capacity(DIGEST_BYTES) && moved < 150, "{moved} of {found}");
+}
+
 #[test]
 fn m2_3_a_partition_doubles_while_it_is_used_and_keeps_every_entry() {
     let (_, ground) = created(2);

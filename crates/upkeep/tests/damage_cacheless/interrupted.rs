@@ -54,11 +54,12 @@ fn stopped_at(scene: &Scene, length: usize, sync: u64) -> Option<Scene> {
     Some(Scene { ground, states: vec![state], older: scene.copy() })
 }
 
-/// Gives a store so much more, stops it wherever that leaves a journal of this kind whose pages an opening brings in
-/// place, and damages it then.
-fn damage_beside_journals(scene: &Scene, length: usize, wanted: u32) {
+/// Gives a store so much more, in each of these amounts, stops it wherever that leaves a journal of this kind whose
+/// pages an opening brings in place, and damages it then.
+fn damage_beside_journals(scene: &Scene, lengths: &[usize], wanted: u32) {
     let mut damaged = 0;
-    for scene in (0..).map_while(|sync| stopped_at(scene, length, sync)) {
+    let stopped = lengths.iter().flat_map(|length| (0..).map_while(|sync| stopped_at(scene, *length, sync)));
+    for scene in stopped {
         let found = look(&scene.copy(), Mode::ReadOnly, scene.states.last().unwrap());
         assert!(!found.is_found() && found.agrees(scene.states.last().unwrap()), "{:?} {:?}", found.refused, found.report.problems);
         if journal_that_counts(&scene) != Some(wanted) || damaged == ENOUGH {
@@ -76,10 +77,10 @@ fn damage_beside_journals(scene: &Scene, length: usize, wanted: u32) {
 
 #[test]
 fn damage_in_the_middle_of_a_sweep_spoils_nothing() {
-    damage_beside_journals(&Scene::new(), 300_000, SWEEP_END);
+    damage_beside_journals(&Scene::new(), &[300_000], SWEEP_END);
 }
 
 #[test]
 fn m1_13_damage_in_the_middle_of_growth_spoils_nothing() {
-    damage_beside_journals(&Scene::new(), 400_000, GROWTH_END);
+    damage_beside_journals(&Scene::new(), &[400_000, 430_000], GROWTH_END);
 }
