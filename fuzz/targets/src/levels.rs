@@ -1,5 +1,5 @@
-//! Levelled stores (`docs/format.md` 5.13): a table, a manifest or a record with any bytes. They are refused, or what is
-//! read is what was stored. With checksums that are right again, nothing is promised but an end without a panic.
+//! Levelled stores (`docs/format.md` 5.13): a table, a manifest or a record with any bytes. They are refused, or what
+//! is read is what was stored. With checksums that are right again, nothing is promised but an end without a panic.
 
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, SimulatedGround, checksum};

@@ -429,10 +429,17 @@ impl Table {
         if header.store != options.store || header.id != id || usize::from(header.digest_bytes) != digest_bytes {
             return Err(damaged("it is another table".to_owned()));
         }
-        let layout = Layout::of(header.entries, digest_bytes);
         let length = file.len().map_err(lasting)?;
-        if length < header.length_bytes || header.length_bytes < layout.data_at {
+        if length < header.length_bytes {
             return Err(damaged(format!("it has {length} bytes instead of {}", header.length_bytes)));
+        }
+        // Before anything is computed from it.
+        if header.entries > header.length_bytes / (digest_bytes + PLACE_BYTES) as u64 {
+            return Err(damaged(format!("it says that it has {} keys", header.entries)));
+        }
+        let layout = Layout::of(header.entries, digest_bytes);
+        if header.length_bytes < layout.data_at {
+            return Err(damaged("its keys take more than all of it".to_owned()));
         }
         let mut part = vec![0; (layout.filter_at as usize) - HEADER_BYTES];
         file.read_at(HEADER_BYTES as u64, &mut part).map_err(lasting)?;
