@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::Dice;
 use common::arenas::*;
 use onefold_ground::simulation::seeds::Seeds;
 use onefold_ground::simulation::trials::*;
@@ -9,22 +10,6 @@ use onefold_ground::{CrashPolicy, SimulatedGround};
 use onefold_storage::*;
 use std::collections::BTreeSet;
 use std::io;
-
-/// Numbers for decisions.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % limit
-    }
-
-    fn of(seed: u64) -> Dice {
-        Dice((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-}
 
 fn small() -> ArenaOptions {
     ArenaOptions { in_flight_bytes: 48 << 10, grow_bytes: 24 << 10, limit_bytes: 60 * BLOCK, ..arena_options() }

@@ -2,28 +2,13 @@
 
 mod common;
 
+use common::Dice;
 use common::levels::*;
 use onefold_ground::simulation::seeds::Seeds;
 use onefold_ground::simulation::trials::*;
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
 use onefold_storage::*;
 use std::collections::BTreeSet;
-
-/// Numbers for decisions.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % limit
-    }
-
-    fn of(seed: u64) -> Dice {
-        Dice((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-}
 
 /// Everything that a store can do, in any order, until the first error.
 fn work(world: &mut LevelsWorld, known: &mut KnownLevels, dice: &mut Dice, steps: u64) -> Result<()> {

@@ -7,7 +7,7 @@ use crate::arena::holes::Holes;
 use crate::arena::options::ArenaOptions;
 use crate::arena::pending::Pending;
 use crate::arena::space::{Space, WriterId};
-use crate::containers::Later;
+use crate::containers::Moments;
 use crate::containers::log_end::LogEnd;
 use crate::{Result, StorageError};
 use onefold_fingerprint::Fingerprint;
@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 /// An open arena.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub struct ArenaStore {
     /// The names of chunks of zeros, and their lengths.
     pub(crate) names_of_zeros: OnceLock<HashMap<Fingerprint, u32>>,
     /// Who wants to know which metadata chunks are committed from now on.
-    pub(crate) moments: Mutex<Vec<Weak<Later>>>,
+    pub(crate) moments: Moments,
 }
 
 /// Creates an empty arena on a device.
@@ -213,7 +213,7 @@ impl ArenaStore {
             next_writer: AtomicU64::new(0),
             loads_by_names: AtomicBool::new(false),
             names_of_zeros: OnceLock::new(),
-            moments: Mutex::default(),
+            moments: Moments::default(),
         }))
     }
 

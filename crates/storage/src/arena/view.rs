@@ -3,17 +3,16 @@
 use crate::arena::block::{Block, UNIT_BLOCKS, address_of_block, container_of_unit, first_block, unit_of_block, unit_of_origin};
 use crate::arena::records::BLOCKS_STORED;
 use crate::arena::store::ArenaStore;
-use crate::containers::Later;
 use crate::{
-    Address, Answering, ChunkKind, ChunkStore, ChunkWriter, CommittedSlots, ContainerId, ContainerReport, ContainerSet, ContainerStore,
-    FileFigures, FrameVisitor, Origin, Prepared, Result, Scope, ScrubThreads, Scrubbed, Slice, Slot, StorageError, Usage,
+    Address, Answering, ChunkStore, ChunkWriter, CommittedSlots, ContainerId, ContainerReport, ContainerSet, ContainerStore, FileFigures,
+    FrameVisitor, Origin, Prepared, Result, Scope, ScrubThreads, Scrubbed, Slice, Slot, StorageError, Usage,
 };
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{File, ReadBuffer};
 use onefold_oplog::{Effects, PartitionClass, Position, Pressure, Record};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Weak};
 
 /// The block table is asked for this many blocks at once.
 const PIECE_BLOCKS: u64 = 4096;
@@ -48,9 +47,7 @@ impl ChunkStore for ArenaStore {
     }
 
     fn committed(&self, prepared: Prepared, _start: Position, end: Position) {
-        for moment in self.moments.lock().iter().filter_map(Weak::upgrade) {
-            moment.extend(prepared.chunks.iter().filter(|(_, _, kind)| *kind != ChunkKind::Data).map(|(_, address, _)| *address));
-        }
+        self.moments.committed(&prepared);
         self.note_committed(&prepared, end);
     }
 
@@ -226,11 +223,7 @@ impl ChunkStore for ArenaStore {
     /// moment. Instead, metadata chunks that are committed later are noted as long as somebody has the result. Of data
     /// chunks an index tells as of the moment.
     fn committed_slots(&self) -> CommittedSlots {
-        let later = Arc::new(Later::default());
-        let mut moments = self.moments.lock();
-        moments.retain(|moment| moment.strong_count() > 0);
-        moments.push(Arc::downgrade(&later));
-        CommittedSlots::all_but(later)
+        self.moments.begin()
     }
 
     fn as_containers(self: Arc<Self>) -> Option<Arc<ContainerStore>> {

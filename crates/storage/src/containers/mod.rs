@@ -107,7 +107,7 @@ pub use known::KnownChunks;
 pub use merge::{Merge, MergeStatistics};
 pub use parity::MAX_MEMBERS as MAX_GROUP_MEMBERS;
 pub use placement::CommittedSlots;
-pub(crate) use placement::Later;
+pub(crate) use placement::Moments;
 pub(crate) use prepare::Change;
 pub(crate) use records::stored_chunks;
 pub use records::{CONTAINER_CHECKPOINT, CONTAINER_SEALED, CONTAINERS_MERGED, ContainerRecord, FRAME_COMMITTED, FRAME_DATA, OpenChunks};

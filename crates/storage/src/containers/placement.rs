@@ -3,11 +3,11 @@
 //! This opening never gives out a number twice, even if its container never came to be. A later opening may give it out
 //! again if no file, folder or record names it. Each method takes the lock last and alone.
 
-use crate::{Address, ContainerId, Origin, Result, StorageError};
+use crate::{Address, ChunkKind, ContainerId, Origin, Prepared, Result, StorageError};
 use onefold_oplog::Ownership;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Numbers of containers, and the open containers that wait for a writer.
 #[derive(Debug)]
@@ -58,6 +58,30 @@ impl Later {
     /// Adds chunks.
     pub(crate) fn extend(&self, chunks: impl Iterator<Item = Address>) {
         self.0.lock().extend(chunks);
+    }
+}
+
+/// Who wants to know which metadata chunks are committed from now on, in a store whose chunks have no numbers by which
+/// a moment could be told.
+#[derive(Debug, Default)]
+pub(crate) struct Moments(Mutex<Vec<Weak<Later>>>);
+
+impl Moments {
+    /// Returns which chunks are durable now: all but the metadata chunks that are committed later. They are noted as
+    /// long as somebody has the result. Of data chunks an index tells as of the moment.
+    pub(crate) fn begin(&self) -> CommittedSlots {
+        let later = Arc::new(Later::default());
+        let mut moments = self.0.lock();
+        moments.retain(|moment| moment.strong_count() > 0);
+        moments.push(Arc::downgrade(&later));
+        CommittedSlots::all_but(later)
+    }
+
+    /// Notes what is committed.
+    pub(crate) fn committed(&self, prepared: &Prepared) {
+        for moment in self.0.lock().iter().filter_map(Weak::upgrade) {
+            moment.extend(prepared.chunks.iter().filter(|(_, _, kind)| *kind != ChunkKind::Data).map(|(_, address, _)| *address));
+        }
     }
 }
 

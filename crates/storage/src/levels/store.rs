@@ -1,25 +1,24 @@
 //! A levelled store as a whole, and as a [`ChunkStore`].
 
 use crate::components::STORAGE_READ;
-use crate::containers::Later;
+use crate::containers::Moments;
 use crate::levels::key::{Unit, unit_bits};
 use crate::levels::options::LevelsOptions;
 use crate::levels::partition::{At, Partition};
 use crate::levels::records::{CHUNKS_HELD, TABLE_WRITTEN, decode};
 use crate::levels::table::{Place, Table};
 use crate::{
-    Address, Answering, ChunkKind, ChunkRead, ChunkStore, ChunkWriter, CommittedSlots, CompressedFrame, ContainerId, ContainerReport,
-    ContainerSet, ContainerStore, FileFigures, FrameVisitor, NewChunk, Origin, Prepared, Result, Scope, ScrubThreads, Scrubbed, Slice,
-    Slot, StorageError, Usage,
+    Address, Answering, ChunkRead, ChunkStore, ChunkWriter, CommittedSlots, CompressedFrame, ContainerId, ContainerReport, ContainerSet,
+    ContainerStore, FileFigures, FrameVisitor, NewChunk, Origin, Prepared, Result, Scope, ScrubThreads, Scrubbed, Slice, Slot,
+    StorageError, Usage,
 };
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, ReadBuffer};
 use onefold_oplog::{Effects, PartitionClass, Position, Pressure, Record};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 
 /// Frames that lie at most this far from each other are read together.
 const GAP_BYTES: u64 = 32 << 10;
@@ -41,7 +40,7 @@ pub struct LevelsStore {
     unit_bits: Vec<u32>,
     next_writer: AtomicUsize,
     /// Who wants to know which metadata chunks are committed from now on.
-    moments: Mutex<Vec<Weak<Later>>>,
+    moments: Moments,
 }
 
 /// How the levels of a partition stand.
@@ -95,7 +94,7 @@ impl LevelsStore {
             access,
             is_writable: AtomicBool::new(false),
             next_writer: AtomicUsize::new(0),
-            moments: Mutex::default(),
+            moments: Moments::default(),
         }))
     }
 
@@ -270,9 +269,7 @@ impl ChunkStore for LevelsStore {
     }
 
     fn committed(&self, prepared: Prepared, start: Position, end: Position) {
-        for moment in self.moments.lock().iter().filter_map(Weak::upgrade) {
-            moment.extend(prepared.chunks.iter().filter(|(_, _, kind)| *kind != ChunkKind::Data).map(|(_, address, _)| *address));
-        }
+        self.moments.committed(&prepared);
         self.partitions.iter().for_each(|partition| partition.committed(&prepared.levels, start, end));
     }
 
@@ -477,13 +474,9 @@ impl ChunkStore for LevelsStore {
         Ok(slots?.1)
     }
 
-    /// Chunks have no numbers by which a moment could be told: see [`Later`].
+    /// Chunks have no numbers by which a moment could be told: see [`Moments`].
     fn committed_slots(&self) -> CommittedSlots {
-        let later = Arc::new(Later::default());
-        let mut moments = self.moments.lock();
-        moments.retain(|moment| moment.strong_count() > 0);
-        moments.push(Arc::downgrade(&later));
-        CommittedSlots::all_but(later)
+        self.moments.begin()
     }
 
     fn as_containers(self: Arc<Self>) -> Option<Arc<ContainerStore>> {

@@ -15,6 +15,22 @@ use onefold_storage::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Numbers for decisions.
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit
+    }
+
+    pub fn of(seed: u64) -> Dice {
+        Dice((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+}
+
 /// What the bits of an address say (`docs/format.md` section 5.6).
 pub trait Named {
     /// Returns the container that the chunk was stored in first.
