@@ -417,12 +417,13 @@ impl Partition {
 
     /// Removes a chunk whose removal is in the log.
     pub(crate) fn removed(&self, name: &Fingerprint) {
-        // The claim of the caller keeps others from storing it meanwhile.
+        // The claim of the caller keeps others from storing it meanwhile. But its memtable may be sealed.
+        let open = self.state.lock().open.id;
         let is_below = find_below(&self.version(), name);
         let mut state = self.state.lock();
         let begun = state.removing.remove(name);
         // If that cannot be told, a tombstone is right in any case.
-        let is_below = !matches!(is_below, Ok(None));
+        let is_below = !matches!(is_below, Ok(None)) || state.open.id != open;
         if is_below {
             let needs = begun.unwrap_or(state.log_end);
             state.open.needs = Some(state.open.needs.map_or(needs, |before| before.min(needs)));
