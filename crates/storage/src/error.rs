@@ -51,6 +51,16 @@ pub enum StorageError {
         /// What does not fit.
         why: String,
     },
+    /// The log ends before what was written here knows it to end: its end is lost. Nothing was changed.
+    #[error("{path} knows the log up to {known}, but it ends at {log_end}: the end of the log is lost")]
+    LogTooShort {
+        /// What knows more, in a form for people.
+        path: String,
+        /// A position up to which the log went.
+        known: u64,
+        /// Where it ends.
+        log_end: u64,
+    },
     /// The bytes of a chunk are not what was written. Wrong bytes are never returned.
     #[error("chunk {fingerprint} at {address} is damaged: {why}")]
     ChunkDamaged {

@@ -2,7 +2,7 @@
 //!
 //! * [`containers`]: files that are filled frame by frame, for profiles `exact` and `sampled`.
 //! * [`arena`]: a file of blocks of equal size, for profile `cacheless`.
-//! * [`levels`]: levels of sorted tables, for profile `leveled`.
+//! * [`levels`]: levels of sorted tables, for a profile to come.
 //!
 //! This crate must never know who refers to a chunk, or how often.
 

@@ -40,7 +40,7 @@ const MARK_BYTES: usize = 32;
 
 /// How far the blocks are. Both numbers only grow, until a repair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Mark {
+struct Mark {
     /// The end of the log when it was last known before a write. Blocks may be of batches up to it.
     log_end: Position,
     /// The end of the blocks that were given out, bytes behind [`START_BYTES`].
@@ -250,6 +250,8 @@ impl Device {
     pub(crate) fn write_header(&self, header: &Header) -> Result<()> {
         let mut pages = self.pages.lock();
         pages.header = Some(*header);
+        // An earlier process may have left a page that is not synced.
+        self.sync_page(&mut pages).map_err(StorageError::cannot_write)?;
         for page in [pages.next(), 1 - pages.next()] {
             if pages.written[page].is_some_and(|(written, _)| written == *header) {
                 continue;

@@ -14,9 +14,10 @@
 //! Only keys are merged. Chunks are copied in the order in which each of the merged tables has them, the oldest table
 //! first, so that what arrived together stays together as far as the ranges of keys allow.
 
+use crate::levels::filter::Room;
 use crate::levels::options::LevelsOptions;
-use crate::levels::partition::Version;
 use crate::levels::table::{Entry, Place, Table, TableWriter};
+use crate::levels::version::Version;
 use crate::{Result, Slice};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::Ground;
@@ -36,11 +37,6 @@ pub(crate) struct Task {
     upper: Vec<Arc<Table>>,
     /// Of the next level, in the order of their keys.
     lower: Vec<Arc<Table>>,
-}
-
-/// What a merge made.
-pub(crate) struct Merged {
-    pub(crate) tables: Vec<Table>,
 }
 
 impl Task {
@@ -138,7 +134,7 @@ impl Keys<'_> {
             }
             let Some(table) = self.tables.get(self.at) else { return Ok(None) };
             if self.page < table.pages() {
-                self.entries = table.keys(self.page)?.into_iter();
+                self.entries = table.page(self.page)?.into_iter();
                 self.page += 1;
             } else {
                 (self.at, self.page) = (self.at + 1, 0);
@@ -147,39 +143,36 @@ impl Keys<'_> {
     }
 }
 
-/// Merges tables. `None`: `go_on` ended it. Nothing of it stays then, nor after an error.
-pub(crate) fn merge(
-    ground: &dyn Ground,
-    task: &Task,
-    version: &Version,
-    options: &LevelsOptions,
-    new_id: &mut dyn FnMut() -> u64,
-    path_of: &dyn Fn(u64) -> String,
-    go_on: &dyn Fn() -> bool,
-) -> Result<Option<Merged>> {
-    let mut made: Vec<Table> = Vec::new();
-    let merged = merge_into(ground, task, version, options, new_id, path_of, go_on, &mut made);
-    if !matches!(merged, Ok(true)) {
-        for table in &made {
-            if let Err(error) = ground.remove(&table.path) {
-                tracing::debug!(%error, "a table of a compaction that was given up stays until the next opening");
-            }
-        }
-    }
-    Ok(merged?.then_some(Merged { tables: made }))
+/// Where a merge puts its tables.
+pub(crate) struct Output<'a> {
+    pub(crate) ground: &'a dyn Ground,
+    pub(crate) options: &'a LevelsOptions,
+    pub(crate) room: &'a Room,
+    /// Returns a new number.
+    pub(crate) new_id: &'a dyn Fn() -> u64,
+    /// Returns where the table of a number goes.
+    pub(crate) path_of: &'a dyn Fn(u64) -> String,
 }
 
-#[expect(clippy::too_many_arguments, reason = "they are those of `merge`, which removes what this leaves")]
-fn merge_into(
-    ground: &dyn Ground,
-    task: &Task,
-    version: &Version,
-    options: &LevelsOptions,
-    new_id: &mut dyn FnMut() -> u64,
-    path_of: &dyn Fn(u64) -> String,
-    go_on: &dyn Fn() -> bool,
-    made: &mut Vec<Table>,
-) -> Result<bool> {
+impl Output<'_> {
+    fn give_up(&self, path: &str) {
+        if let Err(error) = self.ground.remove(path) {
+            tracing::debug!(%error, "a table of a compaction that was given up stays until the next opening");
+        }
+    }
+}
+
+/// Merges tables. `None`: `go_on` ended it. Nothing of it stays then, nor after an error.
+pub(crate) fn merge(output: &Output<'_>, task: &Task, version: &Version, go_on: &dyn Fn() -> bool) -> Result<Option<Vec<Table>>> {
+    let mut made: Vec<Table> = Vec::new();
+    let merged = merge_into(output, task, version, go_on, &mut made);
+    if !matches!(merged, Ok(true)) {
+        made.iter().for_each(|table| output.give_up(&table.path));
+    }
+    Ok(merged?.then_some(made))
+}
+
+fn merge_into(output: &Output<'_>, task: &Task, version: &Version, go_on: &dyn Fn() -> bool, made: &mut Vec<Table>) -> Result<bool> {
     // Young to old, as `inputs` has them.
     let tables: Vec<&Table> = task.inputs().collect();
     let keys = |tables, number| Keys { tables, number, at: 0, page: 0, entries: Vec::new().into_iter() };
@@ -187,7 +180,7 @@ fn merge_into(
     sources.push(keys(&task.lower[..], task.upper.len()));
     let mut heads = sources.iter_mut().map(Keys::next).collect::<Result<Vec<_>>>()?;
     let below: Vec<&Arc<Table>> = version.levels.iter().skip(task.level + 2).flatten().collect();
-    let table_bytes = options.table_bytes(task.level + 1);
+    let table_bytes = output.options.table_bytes(task.level + 1);
     let (mut kept, mut kept_bytes): (Vec<(usize, Entry)>, u64) = (Vec::new(), 0);
     loop {
         // Of equal keys the first, as sources are young to old.
@@ -210,28 +203,21 @@ fn merge_into(
             if !go_on() {
                 return Ok(false);
             }
-            write_part(ground, &tables, std::mem::take(&mut kept), options, new_id(), path_of, made)?;
+            made.push(write_part(output, &tables, std::mem::take(&mut kept))?);
             kept_bytes = 0;
         }
     }
     if !kept.is_empty() {
-        write_part(ground, &tables, kept, options, new_id(), path_of, made)?;
+        made.push(write_part(output, &tables, kept)?);
     }
     Ok(true)
 }
 
 /// Writes a table of these keys of `tables`.
-fn write_part(
-    ground: &dyn Ground,
-    tables: &[&Table],
-    mut kept: Vec<(usize, Entry)>,
-    options: &LevelsOptions,
-    id: u64,
-    path_of: &dyn Fn(u64) -> String,
-    made: &mut Vec<Table>,
-) -> Result<()> {
-    let path = path_of(id);
-    let mut writer = TableWriter::new(ground, &path, id, kept.len() as u64, options)?;
+fn write_part(output: &Output<'_>, tables: &[&Table], mut kept: Vec<(usize, Entry)>) -> Result<Table> {
+    let id = (output.new_id)();
+    let path = (output.path_of)(id);
+    let mut writer = TableWriter::new(output.ground, &path, id, kept.len() as u64, output.options)?;
     let mut fill = || -> Result<()> {
         let order =
             |(number, (_, place)): &(usize, Entry)| (std::cmp::Reverse(*number), place.map(|place| (place.frame, place.offset_bytes)));
@@ -248,18 +234,7 @@ fn write_part(
         }
         Ok(())
     };
-    match fill().and_then(|()| writer.finish()) {
-        Ok(table) => {
-            made.push(table);
-            Ok(())
-        }
-        Err(error) => {
-            if let Err(error) = ground.remove(&path) {
-                tracing::debug!(%error, "a table of a compaction that was given up stays until the next opening");
-            }
-            Err(error)
-        }
-    }
+    fill().and_then(|()| writer.finish(output.room)).inspect_err(|_| output.give_up(&path))
 }
 
 /// Reads chunks in the order of their frames, several frames at once.

@@ -1,10 +1,45 @@
 //! The filter of a table: a Bloom filter over its keys. Names are random already, so their own bits are its hashes.
 
 use onefold_fingerprint::Fingerprint;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const BITS_OF_KEY: u64 = 10;
 /// Bits that a key sets: ln 2 times the bits of each key. One in 120 keys that are not there seems to be.
 const PROBES: u64 = 7;
+
+/// Room in memory for the filters of a store.
+#[derive(Clone, Debug)]
+pub(crate) struct Room {
+    used_bytes: Arc<AtomicUsize>,
+    limit_bytes: usize,
+}
+
+/// A part of the room. It is given back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    room: Room,
+    bytes: usize,
+}
+
+impl Room {
+    pub(crate) fn new(limit_bytes: usize) -> Room {
+        Room { used_bytes: Arc::default(), limit_bytes }
+    }
+
+    /// Takes room, if there is so much.
+    pub(crate) fn take(&self, bytes: usize) -> Option<Taken> {
+        let taken = Taken { room: self.clone(), bytes };
+        // What is too much goes back at once.
+        (self.used_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= self.limit_bytes).then_some(taken)
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.room.used_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Filter(Vec<u64>);
@@ -25,10 +60,6 @@ impl Filter {
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         self.0.iter().flat_map(|word| word.to_le_bytes()).collect()
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.0.len() * 8
     }
 
     fn bits(&self, name: &Fingerprint) -> impl Iterator<Item = (usize, u64)> + use<> {
@@ -57,6 +88,18 @@ impl Filter {
 mod tests {
     use super::*;
     use onefold_fingerprint::Algorithm;
+
+    #[test]
+    fn room_is_given_back_and_never_given_twice() {
+        let room = Room::new(100);
+        let first = room.take(60).unwrap();
+        assert!(room.take(41).is_none());
+        let second = room.take(40).unwrap();
+        drop(first);
+        assert!(room.take(61).is_none() && room.take(60).is_some());
+        drop(second);
+        assert!(room.take(100).is_some());
+    }
 
     #[test]
     fn a_filter_has_all_its_keys_and_few_others() {

@@ -106,6 +106,11 @@ impl Memtable {
         }
     }
 
+    /// Notes that the log is needed from this position on.
+    pub(crate) fn need(&mut self, from: Position) {
+        self.needs = Some(self.needs.map_or(from, |needs| needs.min(from)));
+    }
+
     /// Notes that the log has all of its chunks.
     pub(crate) fn all_logged(&mut self) {
         self.logged = self.chunks.len();

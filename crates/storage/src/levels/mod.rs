@@ -1,4 +1,5 @@
-//! A chunk store of levels of sorted tables, for profile `leveled` (LevelStore, `spec.md` M2.5 to M2.10).
+//! A chunk store of levels of sorted tables (LevelStore, `spec.md` M2.5 to M2.9). No profile uses it yet: see the
+//! limits in decision 0067.
 //!
 //! New chunks collect in a [memtable](memtable) of 4 MiB. A full one is written as a [table](table) of level 0. Levels
 //! grow by a ratio. When one has too much, or too many tombstones, [compaction](compaction) merges tables of it with
@@ -17,6 +18,7 @@ mod partition;
 mod records;
 mod store;
 mod table;
+mod version;
 
 pub use options::LevelsOptions;
 pub(crate) use partition::Change;

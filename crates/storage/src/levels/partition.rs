@@ -8,9 +8,10 @@
 //! 4. one table of each further level, whose tables share no keys.
 //!
 //! # What survives a crash
-//! A chunk is durable when the log has it: with its bytes ([`CHUNKS_HELD`]), or by naming it in a table that was synced
-//! before ([`TABLE_WRITTEN`]). A table that the manifest lists needs nothing from the log. So the log is needed from
-//! the oldest of these on: bytes that are in no logged table, tombstones that are in none, tables that are not listed.
+//! A chunk is durable when the log has it: with its bytes ([`CHUNKS_HELD`](super::CHUNKS_HELD)), or by naming it in a
+//! table that was synced before ([`TABLE_WRITTEN`](super::TABLE_WRITTEN)). A table that the manifest lists needs nothing
+//! from the log. So the log is needed from the oldest of these on: bytes that are in no logged table, tombstones that
+//! are in none, tables that are not listed.
 //!
 //! Removals are in the log for the index anyway. A replay makes tombstones of them, where a chunk of that name is
 //! found. It may take a chunk for the removed one that was stored again later. Then the log has that later batch too,
@@ -30,21 +31,24 @@
 //!   opening.
 //! * *A table is removed while it is read.* Readers have it open. Its file goes when the manifest no longer lists it.
 
-use crate::levels::compaction::{Merged, Task, merge};
+mod replay;
+
+use crate::levels::compaction::{Output, Task, merge};
+use crate::levels::filter::Room;
 use crate::levels::key::address_of;
 use crate::levels::manifest::Manifest;
 use crate::levels::memtable::{Found, Held, Memtable};
 use crate::levels::options::LevelsOptions;
-use crate::levels::records::{CHUNKS_HELD, Decoded, Named, TABLE_WRITTEN, chunks_held, table_written};
+use crate::levels::records::{Named, chunks_held, table_written};
 use crate::levels::table::{Place, Table, TableWriter};
+use crate::levels::version::{At, Version};
 use crate::{Address, ChunkKind, Compressor, NewChunk, Prepared, Result, Scope, Slice, StorageError};
 use onefold_fingerprint::Fingerprint;
-use onefold_ground::{Access, Ground};
+use onefold_ground::Ground;
 use onefold_oplog::Position;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// So many tables wait for the manifest.
 const UNLISTED: usize = 8;
@@ -56,21 +60,6 @@ pub(crate) enum Change {
     Held { partition: u16, memtable: u64, upto: usize },
     /// A table.
     Table { partition: u16, id: u64 },
-}
-
-/// Where a chunk was found.
-pub(crate) enum At {
-    Memory(Slice),
-    Table { table: Arc<Table>, place: Place },
-}
-
-/// Everything but the open memtable. It never changes: it is replaced.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Version {
-    /// Young to old.
-    pub(crate) sealed: Vec<Arc<Memtable>>,
-    /// Tables of level 0 are young to old, those of other levels in the order of their keys.
-    pub(crate) levels: Vec<Vec<Arc<Table>>>,
 }
 
 /// A table that the log does not name yet.
@@ -113,14 +102,15 @@ pub(crate) struct Partition {
     pub(crate) options: Arc<LevelsOptions>,
     state: Mutex<State>,
     version: RwLock<Arc<Version>>,
-    /// Held while a memtable becomes a table: they become tables in order.
-    flushing: Mutex<()>,
+    /// Held while a memtable becomes a table: they become tables in order. The number of the one whose file this
+    /// opening has begun and not finished.
+    flushing: Mutex<Option<u64>>,
     /// Held while the manifest is replaced.
     listing: Mutex<()>,
     /// Held during a compaction: for each level, the last key that was compacted.
     compacting: Mutex<Vec<Fingerprint>>,
-    /// Bytes of all filters of the store.
-    filters: Arc<AtomicUsize>,
+    /// Room for filters, of the whole store.
+    room: Room,
 }
 
 pub(crate) fn directory_of(directory: &str, number: u16) -> String {
@@ -149,7 +139,7 @@ impl Partition {
         number: u16,
         options: Arc<LevelsOptions>,
         takes: Option<u64>,
-        filters: Arc<AtomicUsize>,
+        room: Room,
     ) -> Result<Partition> {
         let directory = directory_of(directory, number);
         let mut attempts = 0;
@@ -165,7 +155,7 @@ impl Partition {
                     manifest.write(&*ground, &directory, &options)?;
                 }
             }
-            match open_tables(&*ground, &directory, &manifest, &options, &filters) {
+            match open_tables(&*ground, &directory, &manifest, &options, &room) {
                 Ok(levels) => break (manifest, levels),
                 // A writer may have compacted meanwhile.
                 Err(_) if takes.is_none() && attempts < 10 && Manifest::read(&*ground, &directory, &options)? != manifest => attempts += 1,
@@ -192,10 +182,10 @@ impl Partition {
             options,
             state: Mutex::new(state),
             version: RwLock::new(Arc::new(Version { sealed: Vec::new(), levels })),
-            flushing: Mutex::new(()),
+            flushing: Mutex::default(),
             listing: Mutex::new(()),
             compacting: Mutex::default(),
-            filters,
+            room,
         })
     }
 
@@ -226,9 +216,10 @@ impl Partition {
         }
         let mut addresses = Vec::with_capacity(chunks.len());
         for chunk in chunks {
+            let bytes = Slice::from_vec(chunk.data.to_vec());
             let is_full = {
                 let mut state = self.state.lock();
-                state.open.put(chunk.fingerprint, chunk.kind, is_sequential, Slice::from_vec(chunk.data.to_vec()));
+                state.open.put(chunk.fingerprint, chunk.kind, is_sequential, bytes);
                 let is_full = state.open.raw_bytes() >= u64::from(self.options.memtable_bytes);
                 if is_full {
                     self.seal(&mut state);
@@ -254,42 +245,36 @@ impl Partition {
 
     /// Makes tables of all sealed memtables, the oldest first.
     fn write_sealed(&self) -> Result<()> {
-        let _one = self.flushing.lock();
+        let mut begun = self.flushing.lock();
         loop {
             let Some(memtable) = self.version.read().sealed.last().cloned() else { return Ok(()) };
-            let path = table_path(&self.directory, memtable.id);
-            let mut writer = TableWriter::new(&*self.ground, &path, memtable.id, memtable.keys(), &self.options)?;
-            for Held { name, kind, is_sequential, bytes, .. } in memtable.chunks() {
-                writer.push(*name, *kind, *is_sequential, bytes)?;
-            }
-            memtable.tombstones().for_each(|name| writer.push_tombstone(name));
-            let mut table = writer.finish()?;
-            self.keep_filter(&mut table);
-            let table = Arc::new(table);
+            let table = Arc::new(self.write_table(&memtable, &mut begun)?);
             let mut state = self.state.lock();
             let (logged, needs) = state.sealed.remove(&memtable.id).unwrap_or_default();
             state.unlogged.push(Unlogged { table: table.clone(), named: memtable.named(), logged, needs, is_synced: false });
             self.change(|version| {
                 version.sealed.pop();
-                if version.levels.is_empty() {
-                    version.levels.push(Vec::new());
-                }
-                version.levels[0].insert(0, table);
+                version.add(table);
             });
         }
     }
 
-    /// Counts the filter of a new table, or forgets it if there is no room.
-    fn keep_filter(&self, table: &mut Table) {
-        let bytes = table.filter_bytes();
-        if self.filters.fetch_add(bytes, Ordering::Relaxed) + bytes > self.options.filter_bytes {
-            self.filters.fetch_sub(bytes, Ordering::Relaxed);
-            table.forget_filter();
+    /// Writes the table of a memtable.
+    fn write_table(&self, memtable: &Memtable, begun: &mut Option<u64>) -> Result<Table> {
+        let path = table_path(&self.directory, memtable.id);
+        if *begun == Some(memtable.id) && self.ground.exists(&path)? {
+            self.ground.remove(&path).map_err(StorageError::cannot_write)?;
         }
+        let mut writer = TableWriter::new(&*self.ground, &path, memtable.id, memtable.keys(), &self.options)?;
+        *begun = Some(memtable.id);
+        for Held { name, kind, is_sequential, bytes, .. } in memtable.chunks() {
+            writer.push(*name, *kind, *is_sequential, bytes)?;
+        }
+        memtable.tombstones().for_each(|name| writer.push_tombstone(name));
+        writer.finish(&self.room)
     }
 
     fn forget_table(&self, table: &Table) {
-        self.filters.fetch_sub(table.filter_bytes(), Ordering::Relaxed);
         if let Err(error) = self.ground.remove(&table.path) {
             tracing::debug!(%error, "a table that was compacted stays until the next opening");
         }
@@ -302,7 +287,7 @@ impl Partition {
             Some(Found::Removed) => return Ok(None),
             None => {}
         }
-        find_below(&self.version(), name)
+        self.version().find(name)
     }
 
     /// Returns what a levelled store has to log now, in the order of the log.
@@ -388,7 +373,7 @@ impl Partition {
                     let earliest = |needs: Option<Position>| Some(needs.map_or(start, |needs| needs.min(start)));
                     if state.open.id == memtable {
                         state.open.logged = state.open.logged.max(upto);
-                        state.open.needs = earliest(state.open.needs);
+                        state.open.need(start);
                     } else if let Some((logged, needs)) = state.sealed.get_mut(&memtable) {
                         (*logged, *needs) = ((*logged).max(upto), earliest(*needs));
                     } else if let Some(one) = state.unlogged.iter_mut().find(|one| one.table.id == memtable) {
@@ -419,118 +404,16 @@ impl Partition {
     pub(crate) fn removed(&self, name: &Fingerprint) {
         // The claim of the caller keeps others from storing it meanwhile. But its memtable may be sealed.
         let open = self.state.lock().open.id;
-        let is_below = find_below(&self.version(), name);
+        let is_below = self.version().find(name);
         let mut state = self.state.lock();
         let begun = state.removing.remove(name);
         // If that cannot be told, a tombstone is right in any case.
         let is_below = !matches!(is_below, Ok(None)) || state.open.id != open;
         if is_below {
             let needs = begun.unwrap_or(state.log_end);
-            state.open.needs = Some(state.open.needs.map_or(needs, |before| before.min(needs)));
+            state.open.need(needs);
         }
         state.open.remove(*name, is_below);
-    }
-
-    /// Takes a record in a replay.
-    pub(crate) fn replay(&self, start: Position, kind: u8, decoded: Decoded) -> Result<()> {
-        let mut state = self.state.lock();
-        for named in &decoded.named {
-            state.open.revive(&named.name);
-        }
-        if decoded.memtable <= state.flushed {
-            return Ok(());
-        }
-        match kind {
-            CHUNKS_HELD => {
-                if state.open.id != decoded.memtable {
-                    // The table of a memtable is logged before the chunks of the next one.
-                    if state.open.chunks().next().is_some() {
-                        let why = format!("the log has chunks of memtable {} before the table of {}", decoded.memtable, state.open.id);
-                        return Err(StorageError::Record { kind, why });
-                    }
-                    state.open.id = decoded.memtable;
-                    state.next = state.next.max(decoded.memtable + 1);
-                }
-                let Some(bytes) = decoded.bytes else { return Ok(()) };
-                let mut at = 0;
-                for Named { name, kind, is_sequential, length_bytes } in decoded.named {
-                    let end = at + length_bytes as usize;
-                    state.open.put(name, kind, is_sequential, Slice::new(bytes.clone(), at..end));
-                    at = end;
-                }
-                state.open.all_logged();
-                state.open.needs = Some(state.open.needs.map_or(start, |needs| needs.min(start)));
-            }
-            TABLE_WRITTEN => {
-                let path = table_path(&self.directory, decoded.memtable);
-                let table =
-                    Table::open(&*self.ground, &path, decoded.memtable, &self.options, &mut takes_filter(&self.options, &self.filters))?;
-                self.take_table(&mut state, Arc::new(table), start);
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// Takes a table that the log names. Memtables up to its number are in it, but for tombstones: these may be later.
-    fn take_table(&self, state: &mut State, table: Arc<Table>, start: Position) {
-        let id = table.id;
-        self.change(|version| {
-            if version.levels.is_empty() {
-                version.levels.push(Vec::new());
-            }
-            version.levels[0].insert(0, table);
-        });
-        if state.open.id <= id {
-            let tombstones: Vec<Fingerprint> = state.open.tombstones().collect();
-            let needs = state.open.needs.filter(|_| !tombstones.is_empty());
-            state.next = state.next.max(id + 1);
-            state.open = Memtable::new(state.next);
-            state.next += 1;
-            state.open.needs = needs;
-            tombstones.into_iter().for_each(|name| state.open.remove(name, true));
-        }
-        state.unlisted.push((id, start));
-        state.flushed = state.flushed.max(id);
-    }
-
-    /// Removes a chunk in a replay, if it is here. It leaves a tombstone in any case: the memtable that has it may have
-    /// become a table before the removal, and the log names that table later.
-    pub(crate) fn replay_removal(&self, start: Position, name: &Fingerprint) -> Result<()> {
-        let is_open = match self.state.lock().open.find(name) {
-            Some(Found::Removed) => return Ok(()),
-            found => found.is_some(),
-        };
-        let is_here = is_open
-            || match find_below(&self.version(), name) {
-                Ok(found) => found.is_some(),
-                // It may be there.
-                Err(error) if error.is_damage() => true,
-                Err(error) => return Err(error),
-            };
-        if is_here {
-            let mut state = self.state.lock();
-            state.open.remove(*name, true);
-            state.open.needs = Some(state.open.needs.map_or(start, |needs| needs.min(start)));
-        }
-        Ok(())
-    }
-
-    /// Ends the replay. A writer removes files that nobody knows: a crash came before they were logged, or behind a
-    /// compaction.
-    pub(crate) fn recovered(&self, log_end: Position, access: Access) -> Result<()> {
-        self.state.lock().log_end = log_end;
-        if access != Access::ReadWrite {
-            return Ok(());
-        }
-        let version = self.version();
-        let known: BTreeSet<u64> = version.levels.iter().flatten().map(|table| table.id).collect();
-        for entry in self.ground.list(&self.directory)? {
-            if id_of(&entry.name).is_some_and(|id| !known.contains(&id)) {
-                self.ground.remove(&format!("{}/{}", self.directory, entry.name))?;
-            }
-        }
-        Ok(())
     }
 
     /// Returns the start of the oldest batch that is needed here.
@@ -563,7 +446,10 @@ impl Partition {
     }
 
     /// Writes the manifest of the version as `edit` changes it. Call only with `listing` held.
+    ///
+    /// Errors: among others, a later owner has opened the partition meanwhile.
     fn write_manifest(&self, edit: impl FnOnce(&mut Version)) -> Result<()> {
+        self.check_poison()?;
         let (manifest, listed) = {
             let state = self.state.lock();
             let mut version = (*self.version()).clone();
@@ -573,6 +459,15 @@ impl Partition {
             let manifest = Manifest { epoch: state.epoch, flushed: state.flushed, next: state.next, log_end: state.log_end, levels };
             (manifest, state.unlisted.iter().map(|(id, _)| *id).collect::<BTreeSet<u64>>())
         };
+        match Manifest::read(&*self.ground, &self.directory, &self.options) {
+            Ok(there) if there.epoch > manifest.epoch => {
+                let path = self.ground.describe(&self.directory);
+                return Err(StorageError::Fenced { path, stored_epoch: there.epoch, epoch: manifest.epoch });
+            }
+            // A damaged one is written again.
+            Err(error) if !error.is_damage() => return Err(error),
+            _ => {}
+        }
         manifest.write(&*self.ground, &self.directory, &self.options)?;
         let mut state = self.state.lock();
         state.unlisted.retain(|(id, _)| !listed.contains(id));
@@ -592,17 +487,22 @@ impl Partition {
         self.prepare(Scope::FullFrames, prepared)
     }
 
-    /// Returns the bytes that no table or batch of the log has durably, and those that were never counted.
-    pub(crate) fn waiting_bytes(&self) -> (u64, u64) {
+    /// Returns the bytes of full memtables that no prepare has made durable.
+    pub(crate) fn unsynced_bytes(&self) -> u64 {
         let state = self.state.lock();
-        let open: u64 = state.open.unlogged().0.map(|chunk| chunk.bytes.len() as u64).sum();
         let sealed: u64 = self.version.read().sealed.iter().map(|memtable| memtable.raw_bytes()).sum();
-        let tables: u64 = state.unlogged.iter().map(|one| one.table.raw_bytes).sum();
-        (sealed + tables, open + sealed + tables)
+        sealed + state.unlogged.iter().map(|one| one.table.raw_bytes).sum::<u64>()
+    }
+
+    /// Returns the bytes of all chunks that the log does not have.
+    pub(crate) fn unlogged_bytes(&self) -> u64 {
+        let open: u64 = self.state.lock().open.unlogged().0.map(|chunk| chunk.bytes.len() as u64).sum();
+        open + self.unsynced_bytes()
     }
 
     /// Does a compaction, if one is due (M2.8). Returns whether it did.
     pub(crate) fn compact(&self, go_on: &dyn Fn() -> bool) -> Result<bool> {
+        self.check_poison()?;
         let mut cursors = self.compacting.lock();
         let version = self.version();
         let unlogged: BTreeSet<u64> = self.state.lock().unlogged.iter().map(|one| one.table.id).collect();
@@ -627,16 +527,15 @@ impl Partition {
 
     /// Merges tables. The new ones are synced. `None`: `go_on` ended it.
     fn merge(&self, task: &Task, version: &Version, go_on: &dyn Fn() -> bool) -> Result<Option<Vec<Arc<Table>>>> {
-        let mut new_id = || {
+        let new_id = || {
             let mut state = self.state.lock();
             state.next += 1;
             state.next - 1
         };
         let path_of = |id| table_path(&self.directory, id);
-        let merged = merge(&*self.ground, task, version, &self.options, &mut new_id, &path_of, go_on)?;
-        let Some(Merged { mut tables }) = merged else { return Ok(None) };
+        let output = Output { ground: &*self.ground, options: &self.options, room: &self.room, new_id: &new_id, path_of: &path_of };
+        let Some(mut tables) = merge(&output, task, version, go_on)? else { return Ok(None) };
         self.sync(tables.iter())?;
-        tables.iter_mut().for_each(|table| self.keep_filter(table));
         tables.sort_unstable_by_key(|table| table.first);
         Ok(Some(tables.into_iter().map(Arc::new).collect()))
     }
@@ -674,61 +573,16 @@ impl Partition {
     }
 }
 
-/// Looks for a chunk below the open memtable.
-///
-/// A table that is damaged there may have had it, or a tombstone. The search goes on in older ones: what has the name
-/// is the right chunk, and whether it was removed is in the index. If there is none, the damage is the answer.
-pub(crate) fn find_below(version: &Version, name: &Fingerprint) -> Result<Option<At>> {
-    for memtable in &version.sealed {
-        match memtable.find(name) {
-            Some(Found::Chunk(held)) => return Ok(Some(At::Memory(held.bytes.clone()))),
-            Some(Found::Removed) => return Ok(None),
-            None => {}
-        }
-    }
-    let mut damaged = None;
-    for (level, tables) in version.levels.iter().enumerate() {
-        let candidates = match level {
-            0 => &tables[..],
-            _ => {
-                let at = tables.partition_point(|table| table.last < *name);
-                &tables[at..tables.len().min(at + 1)]
-            }
-        };
-        for table in candidates {
-            match table.find(name) {
-                Ok(Some(Some(place))) => return Ok(Some(At::Table { table: table.clone(), place })),
-                Ok(Some(None)) => return damaged.map_or(Ok(None), Err),
-                Ok(None) => {}
-                Err(error) if error.is_damage() => drop(damaged.get_or_insert(error)),
-                Err(error) => return Err(error),
-            }
-        }
-    }
-    damaged.map_or(Ok(None), Err)
-}
-
-fn takes_filter<'a>(options: &'a LevelsOptions, filters: &'a AtomicUsize) -> impl FnMut(usize) -> bool + 'a {
-    move |bytes| {
-        if filters.fetch_add(bytes, Ordering::Relaxed) + bytes > options.filter_bytes {
-            filters.fetch_sub(bytes, Ordering::Relaxed);
-            return false;
-        }
-        true
-    }
-}
-
 fn open_tables(
     ground: &dyn Ground,
     directory: &str,
     manifest: &Manifest,
     options: &LevelsOptions,
-    filters: &AtomicUsize,
+    room: &Room,
 ) -> Result<Vec<Vec<Arc<Table>>>> {
-    let mut takes = takes_filter(options, filters);
-    let mut open = |id: &u64| Table::open(ground, &table_path(directory, *id), *id, options, &mut takes).map(Arc::new);
+    let open = |id: &u64| Table::open(ground, &table_path(directory, *id), *id, options, room).map(Arc::new);
     // Young levels first: their filters are asked most.
-    manifest.levels.iter().map(|level| level.iter().map(&mut open).collect()).collect()
+    manifest.levels.iter().map(|level| level.iter().map(open).collect()).collect()
 }
 
 /// Returns `of * part / whole`.

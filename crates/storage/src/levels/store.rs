@@ -2,11 +2,13 @@
 
 use crate::components::STORAGE_READ;
 use crate::containers::Moments;
-use crate::levels::key::{Unit, unit_bits};
+use crate::levels::filter::Room;
+use crate::levels::key::{Unit, address_of, unit_bits};
 use crate::levels::options::LevelsOptions;
-use crate::levels::partition::{At, Partition};
+use crate::levels::partition::Partition;
 use crate::levels::records::{CHUNKS_HELD, TABLE_WRITTEN, decode};
 use crate::levels::table::{Place, Table};
+use crate::levels::version::At;
 use crate::{
     Address, Answering, ChunkRead, ChunkStore, ChunkWriter, CommittedSlots, CompressedFrame, ContainerId, ContainerReport, ContainerSet,
     ContainerStore, FileFigures, FrameVisitor, NewChunk, Origin, Prepared, Result, Scope, ScrubThreads, Scrubbed, Slice, Slot,
@@ -79,9 +81,10 @@ impl LevelsStore {
         access: Access,
     ) -> Result<Arc<LevelsStore>> {
         options.check()?;
-        let (options, filters) = (Arc::new(options), Arc::new(AtomicUsize::new(0)));
+        let room = Room::new(options.filter_bytes);
+        let options = Arc::new(options);
         let takes = (access == Access::ReadWrite).then_some(epoch);
-        let open = |number| Partition::open(ground.clone(), directory, number, options.clone(), takes, filters.clone());
+        let open = |number| Partition::open(ground.clone(), directory, number, options.clone(), takes, room.clone());
         let partitions = (0..partitions).map(open).collect::<Result<Vec<Partition>>>()?;
         let chunks = |partition: &Partition| partition.version().levels.iter().flatten().map(|table| table.entries).sum();
         Ok(Arc::new(LevelsStore {
@@ -101,15 +104,17 @@ impl LevelsStore {
     /// Does a compaction, if one is due, in whichever partition. Returns whether it did. Reading and writing go on
     /// meanwhile. It may take long: it asks `go_on` now and then, and leaves everything as it was if that ends it.
     pub fn compact(&self, go_on: &dyn Fn() -> bool) -> Result<bool> {
-        if !self.is_writable.load(Ordering::Relaxed) {
-            return Err(StorageError::ReadOnly);
-        }
+        self.check_writable()?;
+        let mut failed = None;
         for partition in &self.partitions {
-            if partition.compact(go_on)? {
-                return Ok(true);
+            match partition.compact(go_on) {
+                Ok(true) => return Ok(true),
+                Ok(false) => {}
+                // The others need not wait for it.
+                Err(error) => drop(failed.get_or_insert(error)),
             }
         }
-        Ok(false)
+        failed.map_or(Ok(false), Err)
     }
 
     /// Returns how the levels of all partitions stand together.
@@ -175,7 +180,7 @@ impl LevelsStore {
         let (partition, unit) = self.unit(origin)?;
         let chunks = partition.chunks(unit.prefixes(), damaged)?;
         let slot = |(fingerprint, kind, length_bytes)| {
-            let address = super::key::address_of(partition.number, &fingerprint);
+            let address = address_of(partition.number, &fingerprint);
             (address, Slot { fingerprint, kind, frame: 0, offset_bytes: 0, length_bytes })
         };
         Ok((unit.id(), chunks.into_iter().map(slot).collect()))
@@ -279,9 +284,9 @@ impl ChunkStore for LevelsStore {
 
     fn begin_removal(&self, chunks: &[(Address, Fingerprint)]) -> Result<()> {
         self.check_writable()?;
-        for (address, name) in chunks {
-            self.partition_of(*address)?.begin_removal(*name);
-        }
+        // All of them, or none.
+        let partitions = chunks.iter().map(|(address, _)| self.partition_of(*address)).collect::<Result<Vec<_>>>()?;
+        partitions.iter().zip(chunks).for_each(|(partition, (_, name))| partition.begin_removal(*name));
         Ok(())
     }
 
@@ -302,11 +307,11 @@ impl ChunkStore for LevelsStore {
     }
 
     fn unsynced_bytes(&self) -> u64 {
-        self.partitions.iter().map(|partition| partition.waiting_bytes().0).sum()
+        self.partitions.iter().map(|partition| partition.unsynced_bytes()).sum()
     }
 
     fn open_bytes(&self) -> u64 {
-        self.partitions.iter().map(|partition| partition.waiting_bytes().1).sum()
+        self.partitions.iter().map(|partition| partition.unlogged_bytes()).sum()
     }
 
     fn usage(&self, _counted: Option<FileFigures>) -> Result<Usage> {
@@ -336,6 +341,8 @@ impl ChunkStore for LevelsStore {
     }
 
     fn recovered(&self, _log_start: Position, log_end: Position) -> Result<()> {
+        // In all of them, before one removes a file.
+        self.partitions.iter().try_for_each(|partition| partition.check_log_end(log_end))?;
         self.partitions.iter().try_for_each(|partition| partition.recovered(log_end, self.access))?;
         self.is_writable.store(self.access == Access::ReadWrite, Ordering::Relaxed);
         Ok(())
@@ -395,8 +402,8 @@ impl ChunkStore for LevelsStore {
         Ok(Answering::without_forwards(units))
     }
 
-    /// With `read_data` it reads the tables whose first key is in the unit, and the chunks of the unit that are in
-    /// memory: so all units together read each table once, in the order of the file.
+    /// With `read_data` it reads the tables whose first key is in the unit: so all units together read each table once,
+    /// in the order of the file.
     fn verify(
         &self,
         unit: ContainerId,
@@ -516,7 +523,7 @@ impl LevelsStore {
                 Err(error) if error.is_damage() => {
                     for (name, _) in chunks {
                         if counts(&name)? {
-                            let address = super::key::address_of(partition.number, &name);
+                            let address = address_of(partition.number, &name);
                             report.damage.push(StorageError::ChunkDamaged { address, fingerprint: name, why: error.to_string() });
                         }
                     }
@@ -529,7 +536,7 @@ impl LevelsStore {
                     continue;
                 }
                 let bytes = table.slice(&frame, &place)?;
-                let address = super::key::address_of(partition.number, &name);
+                let address = address_of(partition.number, &name);
                 visit(&[ChunkRead { address, fingerprint: name, kind: place.kind, bytes: &bytes }]);
             }
         }

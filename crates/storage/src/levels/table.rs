@@ -8,7 +8,7 @@
 //! frame. One that lost its header has lost all.
 
 use crate::containers::compression::decompress;
-use crate::levels::filter::Filter;
+use crate::levels::filter::{Filter, Room, Taken};
 use crate::levels::options::LevelsOptions;
 use crate::{ChunkKind, Codec, Compressor, Result, Slice, StorageError};
 use onefold_fingerprint::Fingerprint;
@@ -68,7 +68,8 @@ pub(crate) struct Table {
     fences: Vec<u64>,
     keys_at: u64,
     data_at: u64,
-    filter: Option<Filter>,
+    /// `None`: there was no room, or it is damaged.
+    filter: Option<(Filter, Taken)>,
     pub(crate) first: Fingerprint,
     pub(crate) last: Fingerprint,
 }
@@ -125,12 +126,8 @@ struct OpenFrame {
 }
 
 impl<'a> TableWriter<'a> {
-    /// Begins a table of `expected` keys.
+    /// Begins a table of `expected` keys. Errors: there is a file of this name. It is not ours.
     pub(crate) fn new(ground: &dyn Ground, path: &str, id: u64, expected: u64, options: &'a LevelsOptions) -> Result<TableWriter<'a>> {
-        if ground.exists(path)? {
-            // Left by a crash. Nobody has heard of it.
-            ground.remove(path)?;
-        }
         let layout = Layout::of(expected, options.digest_bytes());
         Ok(TableWriter {
             file: ground.create(path).map_err(StorageError::cannot_write)?,
@@ -172,7 +169,7 @@ impl<'a> TableWriter<'a> {
     }
 
     fn close_frame(&mut self, which: usize) -> Result<()> {
-        let frame = std::mem::take(&mut self.frames[which]);
+        let mut frame = std::mem::take(&mut self.frames[which]);
         if frame.keys.is_empty() {
             return Ok(());
         }
@@ -193,18 +190,9 @@ impl<'a> TableWriter<'a> {
             }
         }
         // Its memory serves the next frame.
-        self.frames[which] = OpenFrame {
-            raw: {
-                let mut raw = frame.raw;
-                raw.clear();
-                raw
-            },
-            keys: {
-                let mut keys = frame.keys;
-                keys.clear();
-                keys
-            },
-        };
+        frame.raw.clear();
+        frame.keys.clear();
+        self.frames[which] = frame;
         if self.out.len() >= WRITE_BYTES { self.write_out() } else { Ok(()) }
     }
 
@@ -217,7 +205,7 @@ impl<'a> TableWriter<'a> {
     }
 
     /// Writes what is left, and the metadata. The table is not durable yet.
-    pub(crate) fn finish(mut self) -> Result<Table> {
+    pub(crate) fn finish(mut self, room: &Room) -> Result<Table> {
         (0..2).try_for_each(|which| self.close_frame(which))?;
         self.write_out()?;
         assert_eq!(self.entries.len() as u64, self.expected, "the caller counted the keys");
@@ -276,7 +264,7 @@ impl<'a> TableWriter<'a> {
             fences,
             keys_at: layout.keys_at,
             data_at: layout.data_at,
-            filter: Some(filter),
+            filter: room.take(layout.filter_bytes).map(|taken| (filter, taken)),
             first,
             last,
         })
@@ -407,14 +395,8 @@ impl Header {
 }
 
 impl Table {
-    /// Opens a table, with its filter if `takes_filter` says so of its bytes.
-    pub(crate) fn open(
-        ground: &dyn Ground,
-        path: &str,
-        id: u64,
-        options: &LevelsOptions,
-        takes_filter: &mut dyn FnMut(usize) -> bool,
-    ) -> Result<Table> {
+    /// Opens a table, with its filter if there is room for it.
+    pub(crate) fn open(ground: &dyn Ground, path: &str, id: u64, options: &LevelsOptions, room: &Room) -> Result<Table> {
         let name = ground.describe(path);
         let damaged = |why: String| StorageError::SortedTable { path: name.clone(), why };
         let lasting = |error: GroundError| match error.is_lasting() {
@@ -448,14 +430,15 @@ impl Table {
             return Err(damaged("its list of pages has a wrong checksum".to_owned()));
         }
         let fences = part[64..].chunks(8).map(|fence| u64::from_le_bytes(fence.try_into().expect("chunks of 8"))).collect();
-        let filter = if takes_filter(layout.filter_bytes) {
-            let mut bits = vec![0; layout.filter_bytes + 8];
-            file.read_at(layout.filter_at, &mut bits).map_err(lasting)?;
-            let (bits, sum) = bits.split_at(layout.filter_bytes);
-            // Without a filter each search reads a page: slower, and right.
-            (checksum(bits).to_le_bytes() == sum).then(|| Filter::from_bytes(bits))
-        } else {
-            None
+        let filter = match room.take(layout.filter_bytes) {
+            Some(taken) => {
+                let mut bits = vec![0; layout.filter_bytes + 8];
+                file.read_at(layout.filter_at, &mut bits).map_err(lasting)?;
+                let (bits, sum) = bits.split_at(layout.filter_bytes);
+                // Without a filter each search reads a page: slower, and right.
+                (checksum(bits).to_le_bytes() == sum).then(|| (Filter::from_bytes(bits), taken))
+            }
+            None => None,
         };
         Ok(Table {
             id,
@@ -492,17 +475,9 @@ impl Table {
         Ok(self.file.sync()?)
     }
 
-    pub(crate) fn filter_bytes(&self) -> usize {
-        self.filter.as_ref().map_or(0, Filter::bytes)
-    }
-
-    pub(crate) fn forget_filter(&mut self) {
-        self.filter = None;
-    }
-
     /// Returns whether a key may be in it, from memory alone.
     pub(crate) fn may_have(&self, name: &Fingerprint) -> bool {
-        self.entries > 0 && (self.first..=self.last).contains(name) && self.filter.as_ref().is_none_or(|filter| filter.may_have(name))
+        self.entries > 0 && (self.first..=self.last).contains(name) && self.filter.as_ref().is_none_or(|(filter, _)| filter.may_have(name))
     }
 
     /// Returns whether its range has a key in common with another.
@@ -526,7 +501,8 @@ impl Table {
         Ok(None)
     }
 
-    fn page(&self, page: usize) -> Result<Vec<Entry>> {
+    /// Returns the keys of a page.
+    pub(crate) fn page(&self, page: usize) -> Result<Vec<Entry>> {
         let mut bytes = [0; PAGE_BYTES];
         self.file.read_at(self.keys_at + (page * PAGE_BYTES) as u64, &mut bytes).map_err(|error| self.lasting(error))?;
         let entries = decode_page(&bytes, self.digest_bytes).map_err(|why| self.damaged(why))?;
@@ -562,11 +538,6 @@ impl Table {
 
     pub(crate) fn pages(&self) -> usize {
         self.fences.len()
-    }
-
-    /// Returns the keys of a page, for a merge.
-    pub(crate) fn keys(&self, page: usize) -> Result<Vec<Entry>> {
-        self.page(page)
     }
 
     /// Reads a frame and decompresses it.

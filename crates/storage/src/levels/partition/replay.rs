@@ -1,0 +1,121 @@
+//! Brings a partition to the end of the log.
+
+use super::{Partition, State, id_of, table_path};
+use crate::levels::manifest;
+use crate::levels::memtable::{Found, Memtable};
+use crate::levels::records::{CHUNKS_HELD, Decoded, Named, TABLE_WRITTEN};
+use crate::levels::table::Table;
+use crate::{Result, Slice, StorageError};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::Access;
+use onefold_oplog::Position;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+impl Partition {
+    /// Takes a record in a replay.
+    pub(crate) fn replay(&self, start: Position, kind: u8, decoded: Decoded) -> Result<()> {
+        let mut state = self.state.lock();
+        for named in &decoded.named {
+            state.open.revive(&named.name);
+        }
+        if decoded.memtable <= state.flushed {
+            return Ok(());
+        }
+        match kind {
+            CHUNKS_HELD => {
+                if state.open.id != decoded.memtable {
+                    // The table of a memtable is logged before the chunks of the next one.
+                    if state.open.chunks().next().is_some() {
+                        let why = format!("the log has chunks of memtable {} before the table of {}", decoded.memtable, state.open.id);
+                        return Err(StorageError::Record { kind, why });
+                    }
+                    state.open.id = decoded.memtable;
+                    state.next = state.next.max(decoded.memtable + 1);
+                }
+                let Some(bytes) = decoded.bytes else { return Ok(()) };
+                let mut at = 0;
+                for Named { name, kind, is_sequential, length_bytes } in decoded.named {
+                    let end = at + length_bytes as usize;
+                    state.open.put(name, kind, is_sequential, Slice::new(bytes.clone(), at..end));
+                    at = end;
+                }
+                state.open.all_logged();
+                state.open.need(start);
+            }
+            TABLE_WRITTEN => {
+                let path = table_path(&self.directory, decoded.memtable);
+                let table = Table::open(&*self.ground, &path, decoded.memtable, &self.options, &self.room)?;
+                self.take_table(&mut state, Arc::new(table), start);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes a table that the log names. Memtables up to its number are in it, but for tombstones: these may be later.
+    fn take_table(&self, state: &mut State, table: Arc<Table>, start: Position) {
+        let id = table.id;
+        self.change(|version| version.add(table));
+        if state.open.id <= id {
+            let tombstones: Vec<Fingerprint> = state.open.tombstones().collect();
+            let needs = state.open.needs.filter(|_| !tombstones.is_empty());
+            state.next = state.next.max(id + 1);
+            state.open = Memtable::new(state.next);
+            state.next += 1;
+            state.open.needs = needs;
+            tombstones.into_iter().for_each(|name| state.open.remove(name, true));
+        }
+        state.unlisted.push((id, start));
+        state.flushed = state.flushed.max(id);
+    }
+
+    /// Removes a chunk in a replay, if it is here. It leaves a tombstone in any case: the memtable that has it may have
+    /// become a table before the removal, and the log names that table later.
+    pub(crate) fn replay_removal(&self, start: Position, name: &Fingerprint) -> Result<()> {
+        let is_open = match self.state.lock().open.find(name) {
+            Some(Found::Removed) => return Ok(()),
+            found => found.is_some(),
+        };
+        let is_here = is_open
+            || match self.version().find(name) {
+                Ok(found) => found.is_some(),
+                // It may be there.
+                Err(error) if error.is_damage() => true,
+                Err(error) => return Err(error),
+            };
+        if is_here {
+            let mut state = self.state.lock();
+            state.open.remove(*name, true);
+            state.open.need(start);
+        }
+        Ok(())
+    }
+
+    /// Refuses a log that ends before the manifest was written: it has lost its end.
+    pub(crate) fn check_log_end(&self, log_end: Position) -> Result<()> {
+        let listed_end = self.state.lock().listed_end;
+        if listed_end <= log_end {
+            return Ok(());
+        }
+        let path = self.ground.describe(&manifest::path(&self.directory));
+        Err(StorageError::LogTooShort { path, known: listed_end.0, log_end: log_end.0 })
+    }
+
+    /// Ends the replay. A writer removes files that nobody knows: a crash came before they were logged, or behind a
+    /// compaction.
+    pub(crate) fn recovered(&self, log_end: Position, access: Access) -> Result<()> {
+        self.state.lock().log_end = log_end;
+        if access != Access::ReadWrite {
+            return Ok(());
+        }
+        let version = self.version();
+        let known: BTreeSet<u64> = version.levels.iter().flatten().map(|table| table.id).collect();
+        for entry in self.ground.list(&self.directory)? {
+            if id_of(&entry.name).is_some_and(|id| !known.contains(&id)) {
+                self.ground.remove(&format!("{}/{}", self.directory, entry.name))?;
+            }
+        }
+        Ok(())
+    }
+}

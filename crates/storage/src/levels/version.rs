@@ -1,0 +1,66 @@
+//! What a partition has below its open memtable.
+
+use crate::levels::memtable::{Found, Memtable};
+use crate::levels::table::{Place, Table};
+use crate::{Result, Slice};
+use onefold_fingerprint::Fingerprint;
+use std::sync::Arc;
+
+/// Where a chunk was found.
+pub(crate) enum At {
+    Memory(Slice),
+    Table { table: Arc<Table>, place: Place },
+}
+
+/// Everything but the open memtable. It never changes: it is replaced.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Version {
+    /// Young to old.
+    pub(crate) sealed: Vec<Arc<Memtable>>,
+    /// Tables of level 0 are young to old, those of other levels in the order of their keys.
+    pub(crate) levels: Vec<Vec<Arc<Table>>>,
+}
+
+impl Version {
+    /// Looks for a chunk. Call when the open memtable does not have it.
+    ///
+    /// A table that is damaged there may have had it, or a tombstone. The search goes on in older ones: what has the name
+    /// is the right chunk, and whether it was removed is in the index. If there is none, the damage is the answer.
+    pub(crate) fn find(&self, name: &Fingerprint) -> Result<Option<At>> {
+        for memtable in &self.sealed {
+            match memtable.find(name) {
+                Some(Found::Chunk(held)) => return Ok(Some(At::Memory(held.bytes.clone()))),
+                Some(Found::Removed) => return Ok(None),
+                None => {}
+            }
+        }
+        let mut damaged = None;
+        for (level, tables) in self.levels.iter().enumerate() {
+            let candidates = match level {
+                0 => &tables[..],
+                _ => {
+                    let at = tables.partition_point(|table| table.last < *name);
+                    &tables[at..tables.len().min(at + 1)]
+                }
+            };
+            for table in candidates {
+                match table.find(name) {
+                    Ok(Some(Some(place))) => return Ok(Some(At::Table { table: table.clone(), place })),
+                    Ok(Some(None)) => return damaged.map_or(Ok(None), Err),
+                    Ok(None) => {}
+                    Err(error) if error.is_damage() => drop(damaged.get_or_insert(error)),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        damaged.map_or(Ok(None), Err)
+    }
+
+    /// Adds the youngest table.
+    pub(crate) fn add(&mut self, table: Arc<Table>) {
+        if self.levels.is_empty() {
+            self.levels.push(Vec::new());
+        }
+        self.levels[0].insert(0, table);
+    }
+}
