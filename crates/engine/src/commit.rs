@@ -345,7 +345,7 @@ impl Engine {
         }
         let effects = Effects { deltas: &noted.deltas, changes: &changes, sequence, ..Effects::default() };
         // A reader who still goes to one of these places finds by the name that the chunk is not there any more.
-        self.storage.begin_removal(&superseded.freed)?;
+        records.extend(self.storage.begin_removal(&superseded.freed)?);
         if let Err(error) = self.log_and_apply(write, prepared, &records, effects) {
             self.storage.abandon_removal(&superseded.freed);
             return Err(error);
@@ -388,9 +388,10 @@ impl Engine {
         self.log_and_apply(Log::commit_beyond_limit, prepared, &records, Effects::default()).map(drop)
     }
 
-    /// Logs the removal of chunks and its consequences. Durable on return. An error before it is durable changes
+    /// Logs the removal of chunks and its consequences. `of_storage` are the records of
+    /// [`begin_removal`](onefold_storage::ChunkStore::begin_removal). Durable on return. An error before it is durable changes
     /// nothing.
-    pub(crate) fn commit_removals(&self, removed: &[Stored], dead: &DeadChanges, removed_bytes: u64) -> Result<()> {
+    pub(crate) fn commit_removals(&self, removed: &[Stored], of_storage: &[Record], dead: &DeadChanges, removed_bytes: u64) -> Result<()> {
         let removals: Vec<Fingerprint> = removed.iter().map(|chunk| chunk.fingerprint).collect();
         self.make_room_in_log();
         self.with_room_in_the_log(|write| {
@@ -413,6 +414,7 @@ impl Engine {
             if self.lookup.index().is_some() {
                 records.insert(0, encode_removals(&removals, self.digest_bytes()));
             }
+            records.extend_from_slice(of_storage);
             records.extend(encode_objects(&changes));
             let effects = Effects { removals: &removals, deltas: &noted.deltas, changes: &changes, ..Effects::default() };
             self.log_and_apply(write, Prepared::default(), &records, effects)?;

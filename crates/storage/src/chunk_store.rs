@@ -10,7 +10,7 @@ use crate::{
 };
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::ReadBuffer;
-use onefold_oplog::{Effects, Position, Pressure, View};
+use onefold_oplog::{Effects, Position, Pressure, Record, View};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -49,9 +49,10 @@ pub trait ChunkStore: Debug + Send + Sync {
     /// Call when the log does not have these records. The next prepare returns them again.
     fn abandoned(&self, prepared: Prepared);
 
-    /// Call before the batch that removes these chunks is logged. Nothing of them changes yet.
-    fn begin_removal(&self, _chunks: &[(Address, Fingerprint)]) -> Result<()> {
-        Ok(())
+    /// Call before the batch that removes these chunks is logged. Nothing of them changes yet. Returns what that batch
+    /// must have for the store.
+    fn begin_removal(&self, _chunks: &[(Address, Fingerprint)]) -> Result<Vec<Record>> {
+        Ok(Vec::new())
     }
 
     /// Call when the log does not have the removal.

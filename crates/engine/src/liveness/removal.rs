@@ -368,8 +368,8 @@ impl Engine {
         let released = || chunks.iter().flat_map(|chunk| &chunk.references);
         self.reclaiming.watch().touch(released());
         let places: Vec<(Address, Fingerprint)> = copies.iter().map(|copy| (copy.address, copy.fingerprint)).collect();
-        self.storage.begin_removal(&places)?;
-        if let Err(error) = self.commit_removals(&chunks, &dead, removed.bytes) {
+        let of_storage = self.storage.begin_removal(&places)?;
+        if let Err(error) = self.commit_removals(&chunks, &of_storage, &dead, removed.bytes) {
             self.storage.abandon_removal(&places);
             return Err(error);
         }

@@ -76,8 +76,9 @@ impl ChunkStore for ArenaStore {
         Ok(Vec::new())
     }
 
-    fn begin_removal(&self, chunks: &[(Address, Fingerprint)]) -> Result<()> {
-        self.retire(&addresses_of(chunks))
+    fn begin_removal(&self, chunks: &[(Address, Fingerprint)]) -> Result<Vec<Record>> {
+        self.retire(&addresses_of(chunks))?;
+        Ok(Vec::new())
     }
 
     fn abandon_removal(&self, chunks: &[(Address, Fingerprint)]) {

@@ -23,5 +23,5 @@ mod version;
 pub use options::LevelsOptions;
 pub(crate) use partition::Change;
 pub(crate) use records::named_chunks;
-pub use records::{CHUNKS_HELD, TABLE_WRITTEN};
+pub use records::{CHUNKS_DROPPED, CHUNKS_HELD, TABLE_WRITTEN};
 pub use store::{LevelFigures, LevelsStore};

@@ -8,8 +8,8 @@
 //! 4. one table of each further level, whose tables share no keys.
 //!
 //! # What survives a crash
-//! A chunk is durable when the log has it: with its bytes ([`CHUNKS_HELD`](super::CHUNKS_HELD)), or by naming it in a
-//! table that was synced before ([`TABLE_WRITTEN`](super::TABLE_WRITTEN)). A table that the manifest lists needs nothing
+//! A chunk is durable when the log has it: with its bytes ([`CHUNKS_HELD`](super::CHUNKS_HELD)), or by naming it in
+//! a table that was synced before ([`TABLE_WRITTEN`](super::TABLE_WRITTEN)). A table that the manifest lists needs nothing
 //! from the log. So the log is needed from the oldest of these on: bytes that are in no logged table, tombstones that
 //! are in none, tables that are not listed.
 //!

@@ -12,6 +12,8 @@ use std::sync::Arc;
 pub const CHUNKS_HELD: u8 = 11;
 /// Kind of a record: a memtable is a table.
 pub const TABLE_WRITTEN: u8 = 12;
+/// Kind of a record: chunks are no longer in the partition.
+pub const CHUNKS_DROPPED: u8 = 13;
 /// The most raw bytes of chunks in one record, but for a longer chunk.
 const RECORD_BYTES: usize = 1 << 20;
 /// The longest decompressed content that a record may claim: one chunk behind a full record.
@@ -89,7 +91,27 @@ pub(crate) fn table_written(number: u16, memtable: u64, named: &[Named], digest_
     Record { kind: TABLE_WRITTEN, partition: partition(number), payload }
 }
 
-/// Reads a record.
+/// Makes the record of chunks that a partition no longer has.
+pub(crate) fn chunks_dropped(number: u16, names: &[Fingerprint], digest_bytes: usize) -> Record {
+    let mut payload = Vec::with_capacity(names.len() * digest_bytes + 5);
+    put_varint(&mut payload, names.len() as u64);
+    names.iter().for_each(|name| payload.extend_from_slice(name.digest(digest_bytes)));
+    Record { kind: CHUNKS_DROPPED, partition: partition(number), payload }
+}
+
+/// Reads it.
+pub(crate) fn decode_dropped(record: &Record, digest_bytes: usize) -> Result<Vec<Fingerprint>> {
+    let mut reader = Reader::new(&record.payload);
+    let mut read = || -> std::result::Result<_, WireError> {
+        let count = reader.count("dropped chunks", digest_bytes)?;
+        let names = (0..count).map(|_| reader.take(digest_bytes).map(Fingerprint::from_digest)).collect::<std::result::Result<_, _>>()?;
+        reader.end()?;
+        Ok(names)
+    };
+    read().map_err(|error| StorageError::Record { kind: record.kind, why: error.to_string() })
+}
+
+/// Reads a record of chunks that are here.
 pub(crate) fn decode(record: &Record, digest_bytes: usize, with_bytes: bool) -> Result<Decoded> {
     let refused = |why: String| StorageError::Record { kind: record.kind, why };
     let is_mine = matches!(record.kind, CHUNKS_HELD | TABLE_WRITTEN) && record.partition.class == PartitionClass::Container;
@@ -132,8 +154,11 @@ fn read_named(reader: &mut Reader<'_>, digest_bytes: usize) -> std::result::Resu
     Ok(named)
 }
 
-/// Appends the chunks of a record with their addresses.
+/// Appends the chunks that a record places, with their addresses.
 pub(crate) fn named_chunks(record: &Record, digest_bytes: usize, chunks: &mut Vec<(Fingerprint, u64)>) -> Result<()> {
+    if record.kind == CHUNKS_DROPPED {
+        return decode_dropped(record, digest_bytes).map(drop);
+    }
     let decoded = decode(record, digest_bytes, false)?;
     let number = record.partition.number;
     chunks.extend(decoded.named.iter().map(|named| (named.name, address_of(number, &named.name).bits())));

@@ -6,7 +6,7 @@ use crate::levels::filter::Room;
 use crate::levels::key::{Unit, address_of, unit_bits};
 use crate::levels::options::LevelsOptions;
 use crate::levels::partition::Partition;
-use crate::levels::records::{CHUNKS_HELD, TABLE_WRITTEN, decode};
+use crate::levels::records::{CHUNKS_DROPPED, CHUNKS_HELD, TABLE_WRITTEN, chunks_dropped, decode, decode_dropped};
 use crate::levels::table::{Place, Table};
 use crate::levels::version::At;
 use crate::{
@@ -282,12 +282,19 @@ impl ChunkStore for LevelsStore {
         drop(prepared);
     }
 
-    fn begin_removal(&self, chunks: &[(Address, Fingerprint)]) -> Result<()> {
+    fn begin_removal(&self, chunks: &[(Address, Fingerprint)]) -> Result<Vec<Record>> {
         self.check_writable()?;
         // All of them, or none.
-        let partitions = chunks.iter().map(|(address, _)| self.partition_of(*address)).collect::<Result<Vec<_>>>()?;
-        partitions.iter().zip(chunks).for_each(|(partition, (_, name))| partition.begin_removal(*name));
-        Ok(())
+        let mut dropped: BTreeMap<u16, Vec<Fingerprint>> = BTreeMap::new();
+        for (address, name) in chunks {
+            dropped.entry(self.partition_of(*address)?.number).or_default().push(*name);
+        }
+        let digest_bytes = self.options.digest_bytes();
+        let record = |(number, names): (u16, Vec<Fingerprint>)| {
+            names.iter().for_each(|name| self.partitions[usize::from(number)].begin_removal(*name));
+            chunks_dropped(number, &names, digest_bytes)
+        };
+        Ok(dropped.into_iter().map(record).collect())
     }
 
     fn abandon_removal(&self, chunks: &[(Address, Fingerprint)]) {
@@ -325,17 +332,18 @@ impl ChunkStore for LevelsStore {
     }
 
     fn apply(&self, _end: Position, effects: &Effects<'_>) -> Result<()> {
-        for name in effects.removals {
-            self.partitions.iter().try_for_each(|partition| partition.replay_removal(effects.start, name))?;
-        }
+        let digest_bytes = self.options.digest_bytes();
         let refused = |record: &Record, why: &str| StorageError::Record { kind: record.kind, why: why.to_owned() };
         for record in effects.replayed.iter().filter(|record| record.partition.class == PartitionClass::Container) {
-            if !matches!(record.kind, CHUNKS_HELD | TABLE_WRITTEN) {
-                return Err(refused(record, "the chunks of this store are in levels of tables"));
-            }
             let partition = self.partitions.get(record.partition.number as usize);
             let partition = partition.ok_or_else(|| refused(record, "the store has no such partition"))?;
-            partition.replay(effects.start, record.kind, decode(record, self.options.digest_bytes(), true)?)?;
+            match record.kind {
+                CHUNKS_HELD | TABLE_WRITTEN => partition.replay(effects.start, record.kind, decode(record, digest_bytes, true)?)?,
+                CHUNKS_DROPPED => {
+                    decode_dropped(record, digest_bytes)?.iter().try_for_each(|name| partition.replay_removal(effects.start, name))?;
+                }
+                _ => return Err(refused(record, "the chunks of this store are in levels of tables")),
+            }
         }
         Ok(())
     }

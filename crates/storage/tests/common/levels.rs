@@ -4,7 +4,7 @@ use super::Log;
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, SimulatedGround};
-use onefold_oplog::{Effects, Position};
+use onefold_oplog::Effects;
 use onefold_storage::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -48,8 +48,6 @@ pub fn chunk(number: u64) -> (Fingerprint, ChunkKind, Vec<u8>) {
 #[derive(Clone, Debug, Default)]
 pub struct KnownLevels {
     pub log: Log,
-    /// The removals of each batch, by its start.
-    pub removals: BTreeMap<Position, Vec<Fingerprint>>,
     /// Committed chunks, with their addresses.
     pub live: BTreeMap<u64, Address>,
     pub removed: BTreeSet<u64>,
@@ -75,8 +73,7 @@ impl LevelsWorld {
         assert!(store.required_end() <= known.log.end());
         for (at, (start, records)) in known.log.batches.iter().enumerate() {
             let end = known.log.batches.get(at + 1).map_or(known.log.end(), |(next, _)| *next);
-            let removals = known.removals.get(start).map_or(&[][..], |removals| removals);
-            store.apply(end, &Effects { start: *start, replayed: records, removals, ..Effects::default() })?;
+            store.apply(end, &Effects { start: *start, replayed: records, ..Effects::default() })?;
         }
         store.recovered(known.log.start(), known.log.end())?;
         Ok(LevelsWorld { store, pending: BTreeMap::new(), doubtful: BTreeSet::new() })
@@ -126,13 +123,12 @@ impl LevelsWorld {
     /// Removes committed chunks, or gives the removal up.
     pub fn remove(&mut self, known: &mut KnownLevels, numbers: &[u64], gives_up: bool) -> Result<()> {
         let chunks: Vec<(Address, Fingerprint)> = numbers.iter().map(|number| (known.live[number], chunk(*number).0)).collect();
-        self.store.begin_removal(&chunks)?;
+        let records = self.store.begin_removal(&chunks)?;
         if gives_up {
             self.store.abandon_removal(&chunks);
             return Ok(());
         }
-        let (start, end) = known.log.append(Vec::new());
-        known.removals.insert(start, chunks.iter().map(|(_, name)| *name).collect());
+        let (start, end) = known.log.append(records);
         for number in numbers {
             known.live.remove(number);
             known.removed.insert(*number);
