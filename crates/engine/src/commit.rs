@@ -330,9 +330,7 @@ impl Engine {
         let totals = self.totals_with(&prepared).map(|totals| Totals {
             chunks: totals.chunks.saturating_sub(superseded.chunks.len() as u64),
             dead_bytes: totals.dead_bytes.saturating_add_signed(dead_bytes),
-            raw_bytes: totals.raw_bytes.saturating_sub(superseded.freed_bytes),
-            stored_bytes: totals.stored_bytes.saturating_sub(superseded.freed_bytes),
-            ..totals
+            ..totals.without(superseded.freed_bytes)
         });
         changes.extend(totals.map(|totals| totals.change()));
         let mut records = prepared.records.clone();
@@ -403,8 +401,7 @@ impl Engine {
             totals.dead_bytes = totals.dead_bytes.saturating_add_signed(dead_bytes);
             if self.containers.is_none() {
                 // Merging counts them elsewhere.
-                totals.raw_bytes = totals.raw_bytes.saturating_sub(removed_bytes);
-                totals.stored_bytes = totals.stored_bytes.saturating_sub(removed_bytes);
+                totals = totals.without(removed_bytes);
             }
             changes.push(totals.change());
             let noted = self.liveness.note(&Facts { removed, end: self.log.end(), ..Facts::default() })?;

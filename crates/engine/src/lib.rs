@@ -40,7 +40,7 @@ pub use lifecycle::append_only::DeletionPermit;
 pub use lifecycle::clock::ClockJump;
 pub use lifecycle::descriptor::{DESCRIPTOR, DESCRIPTOR_BEGINNING, DESCRIPTOR_COPY, Descriptor, FORMAT, random_name};
 pub use lifecycle::mode::Mode;
-pub use lifecycle::profile::StoreProfile;
+pub use lifecycle::profile::{ChunkStoreKind, StoreProfile};
 pub use lifecycle::settings::Settings;
 pub use liveness::dead::DeadSlots;
 pub use liveness::joining::{Contents, Copies, Joined};
@@ -76,7 +76,7 @@ use onefold_ground::{Ground, Holder, LockGuard, Reserve};
 use onefold_index::CountedIndex;
 use onefold_index::ObjectIndex;
 use onefold_oplog::{Log, Position};
-use onefold_storage::{ArenaStore, ChunkStore, ChunkView, ContainerStore};
+use onefold_storage::{ArenaStore, ChunkStore, ChunkView, ContainerStore, LevelsStore};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -103,6 +103,8 @@ pub struct Engine {
     containers: Option<Arc<ContainerStore>>,
     /// The same, if it is an arena.
     arena: Option<Arc<ArenaStore>>,
+    /// The same, if it has levels.
+    levels: Option<Arc<LevelsStore>>,
     lookup: lookup::Lookup,
     objects: Arc<ObjectIndex>,
     log: Log,
@@ -221,6 +223,11 @@ impl Engine {
     /// Returns the containers, if the chunk store keeps chunks in containers: for the work of containers alone.
     pub fn containers(&self) -> Option<&Arc<ContainerStore>> {
         self.containers.as_ref()
+    }
+
+    /// Returns the levels, if the chunk store keeps chunks in them.
+    pub fn levels(&self) -> Option<&Arc<LevelsStore>> {
+        self.levels.as_ref()
     }
 
     /// Returns the containers. Errors: the store has none, and so nothing that is made of containers.

@@ -5,6 +5,7 @@ pub(crate) mod append_only;
 pub(crate) mod background;
 pub(crate) mod chunks;
 pub(crate) mod clock;
+pub(crate) mod compaction;
 pub(crate) mod copied;
 pub(crate) mod descriptor;
 pub(crate) mod layout;

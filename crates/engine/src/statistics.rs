@@ -1,6 +1,6 @@
 //! What a store holds, and what it costs.
 
-use crate::lifecycle::layout::{ARENA, CONTAINERS};
+use crate::lifecycle::layout::{ARENA, CONTAINERS, LEVELS};
 use crate::lifecycle::reserve::RESERVE;
 use crate::liveness::dead::{self, DeadSlots};
 use crate::lookup::figures::{self, Figures};
@@ -236,6 +236,14 @@ impl Totals {
         (TOTALS_PARTITION, TOTALS_KEY.to_vec(), Some(self.encode()))
     }
 
+    /// Returns the totals without chunks of so many bytes before compression. What these take after it is estimated:
+    /// they compress like the others.
+    pub(crate) fn without(self, raw_bytes: u64) -> Totals {
+        let left = self.raw_bytes.saturating_sub(raw_bytes);
+        let stored = u128::from(self.stored_bytes) * u128::from(left) / u128::from(self.raw_bytes.max(1));
+        Totals { raw_bytes: left, stored_bytes: stored as u64, ..self }
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = vec![if self.files.is_some() { 2 } else { 1 }];
         put_varint(&mut out, self.raw_bytes);
@@ -329,7 +337,7 @@ fn other_bytes(ground: &dyn Ground) -> Result<u64> {
     let mut sum = 0;
     for entry in ground.list("")? {
         sum += match entry.is_directory {
-            true if [CONTAINERS, ARENA].contains(&&*entry.name) => 0,
+            true if [CONTAINERS, ARENA, LEVELS].contains(&&*entry.name) => 0,
             true => file_bytes(ground, &entry.name)?,
             false => length(ground, &entry.name),
         };

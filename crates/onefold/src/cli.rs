@@ -221,6 +221,7 @@ Examples:
   onefold init /srv/store --group backup
   onefold init /srv/store --profile sampled --capacity 500TiB --sampled-index 2GiB
   onefold init /srv/small --profile cacheless
+  onefold init /srv/large --profile leveled --partitions 8
   onefold init /srv/disks --chunker fixed --chunk-size 4KiB --compression lz4")]
 pub struct Init {
     /// Directory of the new store: created if absent; must be empty if it exists
@@ -262,9 +263,13 @@ pub struct Init {
     /// The codec of volumes alone [default: --compression, else zstd:1]
     #[arg(long, value_name = "CODEC[:LEVEL]")]
     pub volume_compression: Option<String>,
-    /// Size of a container file [default: 4MiB]
+    /// Size of a container file, or of a memtable with `--profile leveled` [default: 4MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub container_size: Option<u64>,
+    /// Partitions with levels of their own, with `--profile leveled`: 1 to 1024. Each may be on a disk of its own
+    /// [default: 4]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub partitions: Option<u16>,
     /// Bytes that are compressed, and read, as one piece [default: 512KiB for backups, 64KiB for volumes; at most half
     /// a container]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -318,6 +323,8 @@ pub enum ProfileName {
     Sampled,
     /// Finds every duplicate of blocks of a fixed size with hardly any memory; does not compress
     Cacheless,
+    /// Finds every duplicate as `exact` does; chunks are in levels of sorted tables, which compact themselves
+    Leveled,
 }
 
 /// Chunkers.

@@ -43,6 +43,8 @@ pub(crate) struct Background {
     signal: Arc<Signal>,
     /// Wakes the thread that makes parity.
     parity_signal: Arc<Signal>,
+    /// Wakes the thread that compacts levels.
+    compaction_signal: Arc<Signal>,
     /// Held for each piece of work with which views catch up with the log, and while it is trimmed.
     maintaining: Mutex<()>,
     is_closed: AtomicBool,
@@ -64,6 +66,7 @@ impl Background {
         self.is_closed.store(true, Ordering::Release);
         self.signal.raise();
         self.parity_signal.raise();
+        self.compaction_signal.raise();
         for thread in threads.into_iter().flatten() {
             // A thread that panicked has said so. The store is closed all the same.
             let _ = thread.join();
@@ -80,6 +83,8 @@ const CLOSE_LOG_BYTES: u64 = 16 << 20;
 
 /// Parity that could not be made (a full disk) is retried after this time.
 const PARITY_AFTER_ERROR: Duration = Duration::from_secs(60);
+/// A compaction that failed (a full disk, damage) is retried after this time.
+const COMPACTION_AFTER_ERROR: Duration = Duration::from_secs(60);
 
 /// Starts the threads. They hold the engine only while they work, so that dropping the last handle ends them.
 pub(crate) fn start(engine: &Arc<Engine>, was_left_open: bool) -> Result<()> {
@@ -98,7 +103,11 @@ pub(crate) fn start(engine: &Arc<Engine>, was_left_open: bool) -> Result<()> {
         let pause = interval.max(PARITY_AFTER_ERROR);
         threads.push(spawn("onefold-parity", engine, engine.background.parity_signal.clone(), interval, pause, Engine::parity_round)?);
     }
-    if was_left_open && engine.containers.is_none() {
+    if engine.levels.is_some() {
+        let signal = engine.background.compaction_signal.clone();
+        threads.push(spawn("onefold-compact", engine, signal, interval, COMPACTION_AFTER_ERROR, Engine::compaction_round)?);
+    }
+    if was_left_open && engine.arena.is_some() {
         threads.push(spawn_once("onefold-holes", engine, Engine::free_again)?);
     }
     if engine.filters.bloom().is_some() {
@@ -188,9 +197,13 @@ impl Engine {
             done = done.and(self.step_while(component, view, Pressure::Behind));
         }
         self.check_lock()?;
-        let done = done.and(self.catch_up(all || self.is_reserve_in_use()));
+        let mut done = done.and(self.catch_up(all || self.is_reserve_in_use()));
         if all && !self.settings.background {
             self.save_hooks(&|| true);
+            done = done.and_then(|()| {
+                while self.compact(&|| true)? {}
+                Ok(())
+            });
         }
         // Finished merges and a shorter log have freed space.
         let _guard = self.background.maintaining.lock();
@@ -250,7 +263,7 @@ impl Engine {
 
     /// Keeps others from maintaining, and readers of other processes from the views. They are dropped in this order, so
     /// that whoever gets the mutex next finds the lock of the file free.
-    fn hold_views(&self) -> Result<(LockGuard, MutexGuard<'_, ()>)> {
+    pub(crate) fn hold_views(&self) -> Result<(LockGuard, MutexGuard<'_, ()>)> {
         let guard = self.background.maintaining.lock();
         Ok((self.change_views()?, guard))
     }
@@ -309,6 +322,12 @@ impl Engine {
         // Step by step, and only as long as the pressure is full: others write meanwhile.
         for (component, view) in self.indexes() {
             self.step_while(component, view, Pressure::Full)?;
+        }
+        match self.compaction_pressure() {
+            Pressure::Idle => {}
+            Pressure::Behind => self.background.compaction_signal.raise(),
+            // A compaction that is under way is waited for.
+            Pressure::Full => drop(self.compact(&|| !self.background.is_closed())?),
         }
         if self.log.is_over_limit() {
             self.maintain(true)?;

@@ -1,8 +1,9 @@
 //! What keeps a store's chunks and what finds them: made, opened, and brought to the end of the log.
 
 use crate::lifecycle::descriptor::Descriptor;
-use crate::lifecycle::layout::{ARENA, CONTAINERS, INDEX, arena_options, storage_options};
+use crate::lifecycle::layout::{ARENA, CONTAINERS, INDEX, LEVELS, arena_options, levels_options, storage_options};
 use crate::lifecycle::open::recover;
+use crate::lifecycle::profile::ChunkStoreKind;
 use crate::lifecycle::settings::Settings;
 use crate::lookup::blocks::Blocks;
 use crate::lost::rebuild::blocks::{NEW_INDEX, forget_new_index, new_linked_index};
@@ -12,7 +13,7 @@ use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground};
 use onefold_index::{ChunkIndex, ChunkIndexOptions, IndexView, LinkedIndex, LinkedOptions, LinkedShape, ObjectIndex};
 use onefold_oplog::{Log, Ownership, View};
-use onefold_storage::{ArenaParts, ArenaStore, ChunkView, ContainerStore, FileHoles};
+use onefold_storage::{ArenaParts, ArenaStore, ChunkView, ContainerStore, FileHoles, LevelsStore};
 use std::sync::Arc;
 
 /// `log2` of the slots of a new linked index. It doubles as the store grows.
@@ -25,6 +26,8 @@ pub(crate) struct Chunks {
     pub(crate) containers: Option<Arc<ContainerStore>>,
     /// The same, if it is an arena.
     pub(crate) arena: Option<Arc<ArenaStore>>,
+    /// The same, if it has levels.
+    pub(crate) levels: Option<Arc<LevelsStore>>,
     pub(crate) index: Option<IndexView>,
 }
 
@@ -33,16 +36,20 @@ pub(crate) fn create(ground: &Arc<dyn Ground>, descriptor: &Descriptor) -> Resul
     if descriptor.profile.is_exact() {
         create_index(ground, descriptor)?;
     }
-    match arena_options(descriptor, &Settings::default()) {
-        Some(options) => ArenaStore::create(&**ground, ARENA, &options)?,
-        None => ContainerStore::create(&**ground, CONTAINERS, descriptor.container_partitions)?,
+    let (partitions, settings) = (descriptor.container_partitions, Settings::default());
+    if let Some(options) = arena_options(descriptor, &settings) {
+        ArenaStore::create(&**ground, ARENA, &options)?;
+    } else if let Some(options) = levels_options(descriptor, &settings) {
+        LevelsStore::create(&**ground, LEVELS, partitions, &options)?;
+    } else {
+        ContainerStore::create(&**ground, CONTAINERS, partitions)?;
     }
     Ok(())
 }
 
 /// Creates an empty index, in its directory.
 pub(crate) fn create_index(ground: &Arc<dyn Ground>, descriptor: &Descriptor) -> Result<()> {
-    if descriptor.profile.has_containers() {
+    if !descriptor.profile.has_blocks() {
         return Ok(ChunkIndex::create(ground, INDEX, descriptor.index_partitions, descriptor.fingerprint.digest_bytes())?);
     }
     create_linked_index(ground, descriptor, INDEX)
@@ -78,13 +85,16 @@ impl Parts<'_> {
         if self.mode != Mode::Rebuild && self.ground.exists(MARKER)? {
             return Err(EngineError::Inconsistent { why: "the rebuild of its chunk index was interrupted and must run again".into() });
         }
-        if self.descriptor.profile.has_containers() {
-            return self.open_containers();
+        match self.descriptor.profile.chunk_store() {
+            ChunkStoreKind::Containers => self.open_containers(),
+            ChunkStoreKind::Levels => self.open_levels(),
+            ChunkStoreKind::Arena => {
+                if self.mode == Mode::ReadWrite {
+                    forget_new_index(&**self.ground)?;
+                }
+                self.open_blocks()
+            }
         }
-        if self.mode == Mode::ReadWrite {
-            forget_new_index(&**self.ground)?;
-        }
-        self.open_blocks()
     }
 
     fn access(&self) -> Access {
@@ -109,18 +119,33 @@ impl Parts<'_> {
             containers.follow_writers();
         }
         let storage = ChunkView(containers.clone());
-        let index = if self.mode == Mode::Rebuild {
+        let index = self.replay(&storage, || containers.allow_repairs())?;
+        Ok(Chunks { storage, containers: Some(containers), arena: None, levels: None, index })
+    }
+
+    fn open_levels(&self) -> Result<Chunks> {
+        let options = levels_options(self.descriptor, self.settings)
+            .ok_or_else(|| EngineError::Inconsistent { why: format!("a store of profile `{}` has no levels", self.descriptor.profile) })?;
+        let partitions = self.descriptor.container_partitions;
+        let (ground, profile) = (self.ground.clone(), self.profile.clone());
+        let levels = LevelsStore::open(ground, LEVELS, partitions, self.epoch, options, profile, self.access())?;
+        let storage = ChunkView(levels.clone());
+        let index = self.replay(&storage, || {})?;
+        Ok(Chunks { storage, containers: None, arena: None, levels: Some(levels), index })
+    }
+
+    /// Replays the log, and opens the chunk index, which a rebuild replaces by an empty one.
+    fn replay(&self, storage: &ChunkView, allow_repairs: impl FnOnce()) -> Result<Option<IndexView>> {
+        if self.mode == Mode::Rebuild {
             // Everything that goes into the new index is read first: if that fails, the store keeps its old index.
-            self.recover(&storage, None)?;
-            containers.allow_repairs();
+            self.recover(storage, None)?;
+            allow_repairs();
             self.new_index()?;
-            self.chunk_index()?
-        } else {
-            let index = self.chunk_index()?;
-            self.recover(&storage, index.as_ref())?;
-            index
-        };
-        Ok(Chunks { storage, containers: Some(containers), arena: None, index })
+            return self.chunk_index();
+        }
+        let index = self.chunk_index()?;
+        self.recover(storage, index.as_ref())?;
+        Ok(index)
     }
 
     fn open_blocks(&self) -> Result<Chunks> {
@@ -145,7 +170,7 @@ impl Parts<'_> {
         let (storage, index) = (ChunkView(arena.clone()), IndexView(linked));
         // A rebuild fills the index by itself.
         self.recover(&storage, (!is_rebuild).then_some(&index))?;
-        Ok(Chunks { storage, containers: None, arena: Some(arena), index: Some(index) })
+        Ok(Chunks { storage, containers: None, arena: Some(arena), levels: None, index: Some(index) })
     }
 
     fn recover(&self, storage: &ChunkView, index: Option<&IndexView>) -> Result<()> {

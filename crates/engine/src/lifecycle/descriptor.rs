@@ -1,6 +1,6 @@
 //! The descriptor: the choices made when the store was created, which never change (`docs/format.md` section 2).
 
-use crate::lifecycle::profile::StoreProfile;
+use crate::lifecycle::profile::{ChunkStoreKind, StoreProfile};
 use crate::{EngineError, Result, Settings};
 use onefold_chunking::{Kind as ChunkerKind, Sizes};
 use onefold_fingerprint::Algorithm;
@@ -93,7 +93,7 @@ impl Descriptor {
 
     /// Returns the size of a block, in a store whose chunks are blocks.
     pub fn block_bytes(&self) -> Option<u32> {
-        (!self.profile.has_containers()).then_some(self.chunk_sizes.target as u32)
+        self.profile.has_blocks().then_some(self.chunk_sizes.target as u32)
     }
 
     /// Changes the choices to those that a store whose chunks are blocks of this size needs.
@@ -123,6 +123,13 @@ impl Descriptor {
         if !(64 << 10..=256 << 20).contains(&self.container_bytes) {
             return invalid("container size", format!("{} bytes; it must be from 64KiB to 256MiB", self.container_bytes));
         }
+        if self.profile.chunk_store() == ChunkStoreKind::Levels && self.container_bytes > 64 << 20 {
+            let why = format!(
+                "{} bytes; in a store of profile `{}` it is the size of a memtable, at most 64MiB",
+                self.container_bytes, self.profile
+            );
+            return invalid("container size", why);
+        }
         for bytes in [self.frame_bytes, self.sequential_frame_bytes] {
             if !(4 << 10..=4 << 20).contains(&bytes) || bytes > self.container_bytes / 2 {
                 return invalid("frame size", format!("{bytes} bytes; it must be from 4KiB to 4MiB and at most half a container"));
@@ -145,7 +152,7 @@ impl Descriptor {
                 return invalid("capacity", format!("{bytes} bytes; it must be at least one container and at most 1EiB"));
             }
         }
-        if !self.profile.has_containers() {
+        if self.profile.has_blocks() {
             let block_bytes = self.chunk_sizes.target;
             if self.chunker != ChunkerKind::Fixed || !(4 << 10..=64 << 10).contains(&block_bytes) || !block_bytes.is_power_of_two() {
                 let why = format!("a store of profile `{}` has chunks of a fixed size, a power of two from 4KiB to 64KiB", self.profile);
@@ -154,14 +161,14 @@ impl Descriptor {
             if [self.compression, self.sequential_compression].iter().any(|codec| *codec != Compression::None) {
                 return invalid("compression", format!("a store of profile `{}` does not compress", self.profile));
             }
-            if self.discards_data {
-                return invalid("discarding data", format!("a store of profile `{}` keeps its data", self.profile));
-            }
             if self.index_partitions != 1 || self.container_partitions != 1 {
                 return invalid("partitions", format!("a store of profile `{}` has one of each kind", self.profile));
             }
         }
-        if self.profile.has_containers() && (self.index_tag, self.index_area) != (Tag::default(), Dia::default()) {
+        if self.discards_data && !self.profile.has_containers() {
+            return invalid("discarding data", format!("a store of profile `{}` keeps its data", self.profile));
+        }
+        if !self.profile.has_blocks() && (self.index_tag, self.index_area) != (Tag::default(), Dia::default()) {
             return invalid("index tag and area", format!("only a store of profile `cacheless` has them, this one has `{}`", self.profile));
         }
         if !self.index_partitions.is_power_of_two() || self.index_partitions > 1 << 12 {
@@ -220,7 +227,7 @@ impl Descriptor {
         if let Some(bytes) = self.capacity_bytes {
             let _ = writeln!(text, "capacity_bytes = {bytes}");
         }
-        if !self.profile.has_containers() {
+        if self.profile.has_blocks() {
             let _ = writeln!(text, "index_tag = \"{}\"\nindex_area = \"{}\"", self.index_tag, self.index_area);
         }
         if self.discards_data {

@@ -2,17 +2,19 @@
 //! openings.
 
 use crate::lifecycle::descriptor::Descriptor;
+use crate::lifecycle::profile::{ChunkStoreKind, StoreProfile};
 use crate::lifecycle::settings::Settings;
 use crate::{EngineError, Result};
 use onefold_ground::{Ground, GroundError, checksum, read_file, replace_file};
 use onefold_oplog::LogOptions;
-use onefold_storage::{ArenaOptions, StorageOptions};
+use onefold_storage::{ArenaOptions, LevelsOptions, StorageOptions};
 
 /// Directories and files of a store (`docs/format.md` section 1).
 pub(crate) const INDEX: &str = "index";
 pub(crate) const OBJECTS: &str = "objects";
 pub(crate) const CONTAINERS: &str = "containers";
 pub(crate) const ARENA: &str = "arena";
+pub(crate) const LEVELS: &str = "levels";
 pub(crate) const LOG: &str = "log";
 pub(crate) const LOCK: &str = "lock";
 pub(crate) const OWNER: &str = "owner";
@@ -47,6 +49,32 @@ pub(crate) fn arena_options(descriptor: &Descriptor, settings: &Settings) -> Opt
         in_flight_bytes: settings.in_flight_bytes,
         ..ArenaOptions::default()
     })
+}
+
+/// Returns the options of the levels, if the store has some.
+pub(crate) fn levels_options(descriptor: &Descriptor, settings: &Settings) -> Option<LevelsOptions> {
+    (descriptor.profile.chunk_store() == ChunkStoreKind::Levels).then(|| LevelsOptions {
+        memtable_bytes: descriptor.container_bytes,
+        ratio: settings.levels_ratio,
+        tables: settings.levels_tables,
+        frame_bytes: descriptor.frame_bytes,
+        compression: descriptor.compression,
+        sequential_frame_bytes: descriptor.sequential_frame_bytes,
+        sequential_compression: descriptor.sequential_compression,
+        fingerprint: descriptor.fingerprint,
+        store: descriptor.store,
+        filter_bytes: settings.levels_filter_bytes,
+        ..LevelsOptions::default()
+    })
+}
+
+/// Returns the directory of the chunk store.
+pub(crate) fn chunks_directory(profile: StoreProfile) -> &'static str {
+    match profile.chunk_store() {
+        ChunkStoreKind::Containers => CONTAINERS,
+        ChunkStoreKind::Arena => ARENA,
+        ChunkStoreKind::Levels => LEVELS,
+    }
 }
 
 pub(crate) fn log_options(settings: &Settings) -> LogOptions {

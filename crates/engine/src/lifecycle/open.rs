@@ -12,7 +12,7 @@ use crate::lifecycle::activity::Earlier;
 use crate::lifecycle::chunks::{self, Chunks, Parts};
 use crate::lifecycle::clock::Clock;
 use crate::lifecycle::descriptor::{DESCRIPTOR_COPY, Descriptor};
-use crate::lifecycle::layout::{ARENA, CONTAINERS, INDEX, LOCK, LOG, OBJECTS, UNUSED_KEPT, log_options, read_epoch, write_epoch};
+use crate::lifecycle::layout::{ARENA, INDEX, LOCK, LOG, OBJECTS, UNUSED_KEPT, chunks_directory, log_options, read_epoch, write_epoch};
 use crate::lifecycle::settings::Settings;
 use crate::liveness::counted::Counted;
 use crate::liveness::marked::Marked;
@@ -66,8 +66,7 @@ impl Engine {
         if !ground.list("")?.is_empty() {
             return Err(EngineError::NotEmpty { place: ground.describe("") });
         }
-        let chunks = if descriptor.profile.has_containers() { CONTAINERS } else { ARENA };
-        for directory in [INDEX, OBJECTS, chunks, LOG, snapshot::LEASES] {
+        for directory in [INDEX, OBJECTS, chunks_directory(descriptor.profile), LOG, snapshot::LEASES] {
             ground.create_directory(directory)?;
         }
         if let Some(device) = device {
@@ -148,7 +147,7 @@ impl Engine {
             objects: &objects,
             log: &log,
         };
-        let Chunks { storage: storage_view, containers, arena, index } = parts.open()?;
+        let Chunks { storage: storage_view, containers, arena, levels, index } = parts.open()?;
         let storage = storage_view.0.clone();
 
         let mut totals = objects.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or(Ok(Totals::default()), |value| Totals::decode(&value))?;
@@ -213,6 +212,7 @@ impl Engine {
             storage_view,
             containers,
             arena,
+            levels,
             lookup,
             objects,
             log,

@@ -15,14 +15,29 @@ pub enum StoreProfile {
     /// Finds every duplicate of blocks through a linked hash table on disk, with hardly any memory (ext4fs+dedup, M1).
     /// A chunk is a block of a file.
     Cacheless,
+    /// Finds every duplicate through the chunk index, as `exact` does, and keeps chunks in levels of sorted tables that
+    /// compact themselves (LevelStore, M2).
+    Leveled,
     /// Finds duplicates through hooks in bounded memory and catalogs of containers, and marks what is needed (Symantec,
     /// M3.4 to M3.7). A chunk may be stored more than once.
     Sampled,
 }
 
+/// What keeps the chunks of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChunkStoreKind {
+    /// Containers.
+    Containers,
+    /// An arena: each chunk is a block.
+    Arena,
+    /// Levels of sorted tables.
+    Levels,
+}
+
 impl StoreProfile {
     /// All profiles, the default first.
-    pub const ALL: [StoreProfile; 4] = [StoreProfile::Exact, StoreProfile::Marked, StoreProfile::Sampled, StoreProfile::Cacheless];
+    pub const ALL: [StoreProfile; 5] =
+        [StoreProfile::Exact, StoreProfile::Marked, StoreProfile::Sampled, StoreProfile::Cacheless, StoreProfile::Leveled];
 
     /// Returns its name in commands and in the descriptor.
     pub fn name(self) -> &'static str {
@@ -31,13 +46,14 @@ impl StoreProfile {
             StoreProfile::Marked => "marked",
             StoreProfile::Sampled => "sampled",
             StoreProfile::Cacheless => "cacheless",
+            StoreProfile::Leveled => "leveled",
         }
     }
 
     /// Returns whether the chunk index counts references. Otherwise all its counts are 0.
     pub fn counts(self) -> bool {
         match self {
-            StoreProfile::Exact | StoreProfile::Cacheless => true,
+            StoreProfile::Exact | StoreProfile::Cacheless | StoreProfile::Leveled => true,
             StoreProfile::Marked | StoreProfile::Sampled => false,
         }
     }
@@ -46,17 +62,28 @@ impl StoreProfile {
     /// itself.
     pub fn is_exact(self) -> bool {
         match self {
-            StoreProfile::Exact | StoreProfile::Marked | StoreProfile::Cacheless => true,
+            StoreProfile::Exact | StoreProfile::Marked | StoreProfile::Cacheless | StoreProfile::Leveled => true,
             StoreProfile::Sampled => false,
         }
     }
 
-    /// Returns whether chunks are in containers. Otherwise each is a block.
-    pub fn has_containers(self) -> bool {
+    /// Returns what keeps the chunks.
+    pub fn chunk_store(self) -> ChunkStoreKind {
         match self {
-            StoreProfile::Exact | StoreProfile::Marked | StoreProfile::Sampled => true,
-            StoreProfile::Cacheless => false,
+            StoreProfile::Exact | StoreProfile::Marked | StoreProfile::Sampled => ChunkStoreKind::Containers,
+            StoreProfile::Cacheless => ChunkStoreKind::Arena,
+            StoreProfile::Leveled => ChunkStoreKind::Levels,
         }
+    }
+
+    /// Returns whether chunks are in containers.
+    pub fn has_containers(self) -> bool {
+        self.chunk_store() == ChunkStoreKind::Containers
+    }
+
+    /// Returns whether each chunk is a block of an arena.
+    pub fn has_blocks(self) -> bool {
+        self.chunk_store() == ChunkStoreKind::Arena
     }
 }
 

@@ -20,6 +20,15 @@ pub struct Settings {
     pub hooks_each_container: bool,
     /// Pages of the chunk index read in parallel. 1: a look-up reads one after the other.
     pub chunk_index_reads: usize,
+    /// Filters of the tables of a levelled store, bytes. Tables without one are asked by reading a page.
+    pub levels_filter_bytes: usize,
+    /// By how much each level of such a store is larger than the one before, 2 to 100.
+    pub levels_ratio: u32,
+    /// Tables of its first level, and tables' worth of bytes, from which it is compacted, 2 to 1000.
+    pub levels_tables: u32,
+    /// The share of the time that compaction of levels takes while the store is in use, percent, 1 to 100. More if it
+    /// falls behind.
+    pub compaction_percent: u32,
     /// Decompressed frames kept for reading, bytes.
     pub frame_cache_bytes: usize,
     /// Catalogs of containers kept, for reading and for the container-cache filter, bytes.
@@ -71,6 +80,10 @@ impl Default for Settings {
             marks_bytes: 64 << 20,
             hooks_each_container: false,
             chunk_index_reads: 64,
+            levels_filter_bytes: 64 << 20,
+            levels_ratio: 10,
+            levels_tables: 10,
+            compaction_percent: 25,
             frame_cache_bytes: 64 << 20,
             catalog_cache_bytes: 32 << 20,
             catalog_cache_policy: CachePolicy::default(),

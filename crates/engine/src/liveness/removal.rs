@@ -40,7 +40,7 @@ use crate::write::in_flight::Watch;
 use crate::write::reservation::FingerprintSet;
 use crate::{Engine, EngineError, Moment, Piece, Result};
 use onefold_fingerprint::Fingerprint;
-use onefold_storage::{Address, ChunkKind, ContainerId, Slice};
+use onefold_storage::{Address, ChunkKind, ContainerId, Slice, Slot};
 use parking_lot::MutexGuard;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -286,13 +286,15 @@ impl Engine {
         let slots = self.storage.chunks_of(container)?;
         let mut dead = DeadSlots::read(&self.objects, container)?;
         dead.of_bytes = slots.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum();
-        let mut places: Vec<(Address, usize)> = slots.iter().enumerate().map(|(number, (address, _))| (*address, number)).collect();
+        // Two chunks may share an address.
+        let place = |(number, (address, slot)): (usize, &(Address, Slot))| (*address, slot.fingerprint, number);
+        let mut places: Vec<(Address, Fingerprint, usize)> = slots.iter().enumerate().map(place).collect();
         places.sort_unstable();
         let mut doomed = Vec::with_capacity(chunks.len());
         for candidate in chunks {
             let Candidate { address, fingerprint } = *candidate;
-            let found = places.binary_search_by_key(&address, |(at, _)| *at).ok().map(|at| (places[at].1, &slots[places[at].1].1));
-            let Some((slot, found)) = found.filter(|(_, found)| found.fingerprint == fingerprint) else {
+            let found = places.binary_search_by_key(&(address, fingerprint), |(at, name, _)| (*at, *name)).ok();
+            let Some((slot, found)) = found.map(|at| places[at].2).map(|slot| (slot, &slots[slot].1)) else {
                 removed.damaged.push(format!("chunk {fingerprint} is not at {address}, where the index places it"));
                 continue;
             };

@@ -19,7 +19,8 @@ use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Ground, parent, replace_file};
 use onefold_index::ChunkBatch;
 use onefold_oplog::{Position, Pressure};
-use onefold_storage::{Address, ContainerId, ContainerStore, Repair, Slot};
+use onefold_storage::{Address, ChunkStore, ContainerId, ContainerStore, LevelsStore, Repair, Slot};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// This file is in the directory of the chunk index while the index is incomplete.
@@ -29,60 +30,82 @@ pub(crate) const MARKER: &str = "index/rebuilding";
 #[derive(Debug)]
 pub struct Rebuild {
     engine: Arc<Engine>,
-    containers: Arc<ContainerStore>,
     /// Counts up. To the index each step looks like a batch of the log, before all real ones that it does not have.
     step: u64,
-    /// What the containers hold.
+    /// What the chunk store holds.
     found: Recounted,
 }
 
 impl Rebuild {
-    /// Throws the chunk index away and fills a new one with the places of all chunks in all containers. Containers that
+    /// Throws the chunk index away and fills a new one with the places of all chunks. Containers and parts of levels that
     /// cannot be read are passed to `damaged`; their chunks are not in the new index.
     pub fn start(ground: Arc<dyn Ground>, settings: Settings, command: &str, damaged: &mut dyn FnMut(String)) -> Result<Rebuild> {
         let engine = Engine::open(ground, settings, Mode::Rebuild, command)?;
         // Of several copies of a chunk, the new index may name another one.
         forget_marks(&*engine.ground)?;
-        let containers = engine.need_containers()?.clone();
-        let mut rebuild = Rebuild { engine, containers, step: 0, found: Recounted::default() };
+        let mut rebuild = Rebuild { engine, step: 0, found: Recounted::default() };
+        match rebuild.engine.levels.clone() {
+            Some(levels) => rebuild.places_in_levels(&levels, damaged)?,
+            None => rebuild.places_in_containers(damaged)?,
+        }
+        Ok(rebuild)
+    }
+
+    fn places_in_levels(&mut self, levels: &LevelsStore, damaged: &mut dyn FnMut(String)) -> Result<()> {
+        let mut found = Vec::new();
+        for unit in levels.units()?.iter() {
+            let chunks = levels.known_chunks_of(unit, &mut found)?;
+            let inserts: Vec<_> = chunks.iter().map(|(address, slot)| (slot.fingerprint, address.bits())).collect();
+            self.found.raw_bytes += chunks.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum::<u64>();
+            self.found.chunks += inserts.len() as u64;
+            self.apply(&inserts, &[])?;
+        }
+        let sentences: BTreeSet<String> = found.iter().map(ToString::to_string).collect();
+        sentences.into_iter().for_each(damaged);
+        // What their frames take cannot be told apart from what removed chunks take in them.
+        self.found.stored_bytes = levels.usage(None)?.disk_bytes.min(self.found.raw_bytes);
+        Ok(())
+    }
+
+    fn places_in_containers(&mut self, damaged: &mut dyn FnMut(String)) -> Result<()> {
+        let storage = self.engine.need_containers()?.clone();
         // First rebuild from parity: chunks in missing containers would not be in the index, and their references would
         // not be counted.
-        match rebuild.containers.repair_lost(&|| true) {
+        match storage.repair_lost(&|| true) {
             Ok((_, lost)) => {
                 for (container, _) in lost {
                     // Nobody needs anything from a container that is given up.
-                    if !rebuild.engine.dead_slots(container)?.is_given_up() {
+                    if !self.engine.dead_slots(container)?.is_given_up() {
                         damaged(format!("container {container} is missing, and parity cannot rebuild it"));
                     }
                 }
             }
             Err(error) => damaged(format!("missing containers could not be rebuilt from parity: {error}")),
         }
-        let storage = rebuild.containers.clone();
         let containers = storage.containers()?;
         let answering = storage.answering(&containers, &storage.forwards()?)?;
         for container in containers.iter() {
-            match rebuild.slots(container) {
+            match slots(&storage, container) {
                 Ok(slots) => {
                     for frame in &storage.catalog(container)?.frames {
-                        rebuild.found.raw_bytes += u64::from(frame.raw_bytes);
-                        rebuild.found.stored_bytes += u64::from(frame.stored_bytes);
+                        self.found.raw_bytes += u64::from(frame.raw_bytes);
+                        self.found.stored_bytes += u64::from(frame.stored_bytes);
                     }
                     // Removed chunks are not stored any more: their references are not counted, and what they refer to
                     // may be gone.
-                    let dead = rebuild.engine.dead_slots(container)?;
+                    let dead = self.engine.dead_slots(container)?;
                     let counting = answering.origins(container, &slots)?;
                     let alive = slots.iter().enumerate().filter(|(number, _)| !dead.contains(*number));
                     let alive = alive.filter(|(_, (address, _))| counting.contains(&address.origin()));
                     let inserts: Vec<_> = alive.map(|(_, (address, slot))| (slot.fingerprint, address.bits())).collect();
-                    rebuild.found.chunks += inserts.len() as u64;
-                    rebuild.apply(&inserts, &[])?;
+                    self.found.chunks += inserts.len() as u64;
+                    self.apply(&inserts, &[])?;
                 }
                 Err(error) if error.is_damage() => damaged(error.to_string()),
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(rebuild)
+        Ok(())
     }
 
     /// Returns the store, for reading what refers to chunks.
@@ -123,22 +146,6 @@ impl Rebuild {
         end_rebuild(engine, self.found)
     }
 
-    /// Returns the slots of a container, rebuilding it from parity if necessary.
-    fn slots(&self, container: ContainerId) -> onefold_storage::Result<Vec<(Address, Slot)>> {
-        let storage = &self.containers;
-        match storage.slots(container) {
-            Err(error) if error.is_damage() => match storage.repair(container) {
-                Ok(Repair::Repaired | Repair::Whole) => storage.slots(container),
-                Ok(Repair::Impossible) => Err(error),
-                Err(of_repair) => {
-                    tracing::warn!(%container, error = %of_repair, "a damaged container could not be rebuilt");
-                    Err(error)
-                }
-            },
-            slots => slots,
-        }
-    }
-
     fn apply(&mut self, inserts: &[(Fingerprint, u64)], deltas: &[(Fingerprint, i64)]) -> Result<()> {
         let Some(index) = self.engine.index() else { return Ok(()) };
         self.step += 1;
@@ -152,6 +159,21 @@ impl Engine {
     /// Returns whether a rebuild of the chunk index was cut short. It must be repeated before the store opens.
     pub fn is_rebuild_cut_short(ground: &dyn Ground) -> Result<bool> {
         Ok(ground.exists(MARKER)?)
+    }
+}
+
+/// Returns the slots of a container, rebuilding it from parity if necessary.
+fn slots(storage: &ContainerStore, container: ContainerId) -> onefold_storage::Result<Vec<(Address, Slot)>> {
+    match storage.slots(container) {
+        Err(error) if error.is_damage() => match storage.repair(container) {
+            Ok(Repair::Repaired | Repair::Whole) => storage.slots(container),
+            Ok(Repair::Impossible) => Err(error),
+            Err(of_repair) => {
+                tracing::warn!(%container, error = %of_repair, "a damaged container could not be rebuilt");
+                Err(error)
+            }
+        },
+        slots => slots,
     }
 }
 

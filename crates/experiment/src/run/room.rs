@@ -52,6 +52,7 @@ fn memory_bytes(scaled: &Scaled) -> u64 {
         engine.auxiliary_index_bytes,
         engine.chunk_index_cache_bytes,
         engine.chunk_index_filter_bytes,
+        engine.levels_filter_bytes,
         engine.frame_cache_bytes,
         engine.catalog_cache_bytes,
         engine.in_flight_bytes,

@@ -290,7 +290,7 @@ impl StoreSpec {
     /// Returns the descriptor of a new store of this kind.
     pub fn descriptor(&self) -> onefold_engine::Result<Descriptor> {
         // The chunks of a store without containers are in one file, and its index in one table.
-        let is_whole = !self.profile.has_containers();
+        let is_whole = self.profile.has_blocks();
         let new = Descriptor::new()?;
         Ok(Descriptor {
             index_partitions: if is_whole { 1 } else { new.index_partitions },

@@ -23,6 +23,8 @@ use std::sync::Arc;
 const CHUNK_BYTES: u64 = 8 << 10;
 /// Size of a block, in profile `cacheless`.
 const BLOCK_BYTES: u64 = 4 << 10;
+/// Partitions of a levelled store.
+const PARTITIONS: u16 = 4;
 
 /// Creates a store.
 pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
@@ -51,6 +53,7 @@ pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
             "compression": descriptor.sequential_compression.to_string(),
             "volume_compression": descriptor.compression.to_string(),
             "container_bytes": descriptor.container_bytes,
+            "partitions": descriptor.container_partitions,
             "frame_bytes": descriptor.sequential_frame_bytes,
             "volume_frame_bytes": descriptor.frame_bytes,
             "capacity_bytes": descriptor.capacity_bytes,
@@ -68,7 +71,7 @@ pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
         ))?;
     } else if !talk.quiet {
         output.line(format_args!(
-            "made store {} in {}\n  profile {}, chunks {} {}, fingerprint {}, containers of {}\n  \
+            "made store {} in {}\n  profile {}, chunks {} {}, fingerprint {}, {} of {}\n  \
              compression of backups {} in frames of {}, of volumes {} in frames of {}\n  settings: {}",
             &id[..8],
             ground.describe(""),
@@ -76,6 +79,11 @@ pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
             descriptor.chunker,
             size(sizes.target as u64),
             descriptor.fingerprint,
+            match descriptor.profile {
+                StoreProfile::Leveled =>
+                    format!("{} with memtables", counted(descriptor.container_partitions.into(), "partition", "partitions")),
+                _ => "containers".to_owned(),
+            },
             size(u64::from(descriptor.container_bytes)),
             descriptor.sequential_compression,
             size(u64::from(descriptor.sequential_frame_bytes)),
@@ -243,6 +251,7 @@ fn of_blocks(options: &Init) -> Result<Descriptor> {
             "profile `cacheless` does not compress",
         ),
         ("--container-size", options.container_size.is_some(), "profile `cacheless` has no containers"),
+        ("--partitions", options.partitions.is_some(), "only profile `leveled` has it"),
         ("--frame-size", options.frame_size.is_some(), "profile `cacheless` has no frames"),
         ("--volume-frame-size", options.volume_frame_size.is_some(), "profile `cacheless` has no frames"),
     ];
@@ -279,6 +288,10 @@ fn descriptor(options: &Init) -> Result<Descriptor> {
     if let Some((option, _)) = of_linked.into_iter().find(|(_, is_chosen)| *is_chosen) {
         return Err(Failure::cannot_run(format!("{option}: only profile `cacheless` has it")).advise("leave it out"));
     }
+    let has_levels = options.profile == ProfileName::Leveled;
+    if options.partitions.is_some() && !has_levels {
+        return Err(Failure::cannot_run("--partitions: only profile `leveled` has it").advise("leave it out"));
+    }
     let wrong = |option: &str, why: &dyn std::fmt::Display| Failure::cannot_run(format!("{option}: {why}"));
     let in_memory = |option: &str, bytes: u64| usize::try_from(bytes).map_err(|_| wrong(option, &format!("{} is too large", size(bytes))));
     let in_file = |option: &str, bytes: u64| u32::try_from(bytes).map_err(|_| wrong(option, &format!("{} is too large", size(bytes))));
@@ -306,6 +319,7 @@ fn descriptor(options: &Init) -> Result<Descriptor> {
             ProfileName::Marked => StoreProfile::Marked,
             ProfileName::Sampled => StoreProfile::Sampled,
             ProfileName::Cacheless => StoreProfile::Cacheless,
+            ProfileName::Leveled => StoreProfile::Leveled,
         },
         capacity_bytes: options.capacity,
         fingerprint: options.fingerprint.map_or(defaults.fingerprint, algorithm),
@@ -317,6 +331,7 @@ fn descriptor(options: &Init) -> Result<Descriptor> {
         },
         chunk_sizes,
         container_bytes,
+        container_partitions: if has_levels { options.partitions.unwrap_or(PARTITIONS) } else { defaults.container_partitions },
         frame_bytes: frame_bytes([("--volume-frame-size", options.volume_frame_size), size_of_all], defaults.frame_bytes)?,
         compression: codec([("--volume-compression", &options.volume_compression), codec_of_all], defaults.compression)?,
         sequential_frame_bytes: frame_bytes([size_of_all; 2], defaults.sequential_frame_bytes)?,

@@ -7,7 +7,7 @@ use crate::output::{Output, Table};
 use crate::session::{Session, StoreCommand, store_command};
 use crate::store::Store;
 use crate::units::{counted, duration, number, rate, size, times_less};
-use onefold_engine::{Statistics, StoreProfile};
+use onefold_engine::{ChunkStoreKind, Statistics, StoreProfile};
 use onefold_upkeep::{Monitor, ScrubStatus, scrub_status};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
@@ -259,7 +259,7 @@ fn index(statistics: &Statistics, profile: StoreProfile) -> Vec<(&'static str, S
             ("missed", format!("about {} of duplicates were not found", size(statistics.missed_duplicates_estimate))),
         ];
     }
-    if !profile.has_containers() {
+    if profile.has_blocks() {
         let (entries, memory) = (counted(statistics.index_entries, "entry", "entries"), size(statistics.index_memory_bytes));
         return vec![("index", format!("{entries} on disk, {memory} of changes in memory"))];
     }
@@ -289,9 +289,11 @@ fn print(
     let logical = contents.logical_bytes();
     let times = |whole, part| times_less(whole, part).map_or_else(String::new, |times| format!("  ({times})"));
     let (unique, stored) = (statistics.unique_bytes, statistics.stored_bytes);
-    let (in_containers, has_containers) = match profile.has_containers() {
-        true => (format!(" in {}", counted(statistics.containers, "container", "containers")), true),
-        false => (", a block each".to_owned(), false),
+    let has_containers = profile.has_containers();
+    let in_containers = match profile.chunk_store() {
+        ChunkStoreKind::Containers => format!(" in {}", counted(statistics.containers, "container", "containers")),
+        ChunkStoreKind::Arena => ", a block each".to_owned(),
+        ChunkStoreKind::Levels => String::new(),
     };
     let beginning = [
         (

@@ -58,6 +58,7 @@ impl Check<'_> {
         let mut suspects = Vec::new();
         self.present = units.clone();
         self.containers(&units, &mut suspects);
+        let mut seen = HashSet::new();
         for unit in suspects {
             let Looked { found, wrong, .. } = look_into(self.engine, unit, self.options.read_data, &mut ReadBuffer::default());
             // The error says nothing about the stored data. Damage is in the report.
@@ -68,6 +69,12 @@ impl Check<'_> {
             for damage in &damage {
                 match damage {
                     StorageError::Table { why, .. } => self.index_damage(why),
+                    // Several units may have it.
+                    StorageError::SortedTable { .. } if !seen.insert(damage.to_string()) => {}
+                    StorageError::ChunkDamaged { address, fingerprint, .. } => {
+                        self.report.add(ProblemKind::Container, damage.to_string());
+                        self.lost.insert(Needed::stored(self.engine, fingerprint, *address));
+                    }
                     other => self.report.add(ProblemKind::Container, other.to_string()),
                 }
             }

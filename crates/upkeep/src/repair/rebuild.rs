@@ -17,7 +17,7 @@ const BATCH: usize = 1 << 18;
 /// cannot be read, because counts must never be too low. After an error or an interruption, rebuild again before the
 /// store opens.
 pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command: &str, monitor: &dyn Monitor) -> Result<Vec<String>> {
-    if !Descriptor::read_any(&*ground)?.profile.has_containers() {
+    if Descriptor::read_any(&*ground)?.profile.has_blocks() {
         return rebuild_from_blocks(ground, settings, command, monitor);
     }
     let mut problems = Vec::new();

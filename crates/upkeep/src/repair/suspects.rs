@@ -5,7 +5,8 @@ use crate::reading::{Looked, look_into};
 use onefold_engine::{Address, ContainerId, Engine, LostChunk};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::ReadBuffer;
-use onefold_storage::{ChunkKind, Slice, StorageError};
+use onefold_storage::{ChunkKind, ContainerReport, Slice, Slot, StorageError};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,10 +41,18 @@ pub(crate) fn of(engine: &Arc<Engine>, container: ContainerId) -> Result<Suspect
         Ok(found) => found.damage.first().map(|damage| damage.to_string()),
         Err(error) => Some(error.to_string()),
     };
-    let slots = match lasting(|| engine.storage().chunks_of(container))? {
+    let (is_of_levels, mut part) = (engine.levels().is_some(), Vec::new());
+    let mut slots = match lasting(|| match is_of_levels {
+        // What its damaged pages had is missing elsewhere.
+        true => engine.storage().known_chunks_of(container, &mut part),
+        false => engine.storage().chunks_of(container),
+    })? {
         Ok(slots) => slots,
         Err(error) => return Ok(Suspects::All { why: why.unwrap_or_else(|| error.to_string()) }),
     };
+    if is_of_levels {
+        slots.extend(elsewhere(engine, container, &found, &looked.wrong)?);
+    }
     let dead = engine.dead_slots(container)?;
     let mut lost = Vec::new();
     for (_, (address, slot)) in slots.iter().enumerate().filter(|(number, _)| !dead.contains(*number)) {
@@ -61,6 +70,31 @@ pub(crate) fn of(engine: &Arc<Engine>, container: ContainerId) -> Result<Suspect
     }
     let why = why.unwrap_or_default();
     Ok(if lost.is_empty() { Suspects::None } else { Suspects::Chunks { lost, why } })
+}
+
+/// Returns the chunks of other units that look bad: a unit of levels reads whole tables.
+fn elsewhere(
+    engine: &Engine,
+    unit: ContainerId,
+    found: &onefold_storage::Result<ContainerReport>,
+    wrong: &[(Address, Fingerprint)],
+) -> Result<Vec<(Address, Slot)>> {
+    let damage = found.iter().flat_map(|report| &report.damage);
+    let damaged = damage.filter_map(|damage| match damage {
+        StorageError::ChunkDamaged { address, fingerprint, .. } => Some((*address, *fingerprint)),
+        _ => None,
+    });
+    let mut names: BTreeMap<ContainerId, HashSet<Fingerprint>> = BTreeMap::new();
+    for (address, name) in damaged.chain(wrong.iter().copied()) {
+        names.entry(engine.storage().unit_of(address.origin())?).or_default().insert(name);
+    }
+    names.remove(&unit);
+    let mut slots = Vec::new();
+    for (unit, names) in names {
+        let chunks = engine.storage().known_chunks_of(unit, &mut Vec::new())?;
+        slots.extend(chunks.into_iter().filter(|(_, slot)| names.contains(&slot.fingerprint)));
+    }
+    Ok(slots)
 }
 
 /// Returns the bytes of a chunk, if they can be read and match its name. Errors: those that say nothing about the

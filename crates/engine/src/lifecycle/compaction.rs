@@ -1,0 +1,54 @@
+//! Compaction of levels (M2.8), in the background and when somebody asks for it.
+//!
+//! The long part, reading and writing tables, runs beside everything else. Only the change of the manifest keeps readers
+//! of other processes out: they read it, the tables that it names and the log as of one moment.
+
+use crate::{Engine, Result};
+use onefold_oplog::Pressure;
+use std::time::{Duration, Instant};
+
+/// How often a rest looks whether it may end.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+impl Engine {
+    /// Does a compaction of levels, if one is due. Returns whether it did. It asks `go_on` now and then, and leaves
+    /// everything as it was if that ends it.
+    pub fn compact(&self, go_on: &dyn Fn() -> bool) -> Result<bool> {
+        self.writable()?;
+        let Some(levels) = &self.levels else { return Ok(false) };
+        Ok(levels.compact(go_on)?)
+    }
+
+    /// Writes down which chunks are removed, and does all compactions that are due. Returns how many bytes that freed.
+    pub fn compact_all(&self, go_on: &dyn Fn() -> bool) -> Result<u64> {
+        let before = self.storage.usage(None)?.disk_bytes;
+        {
+            let _held = self.hold_views()?;
+            let _committing = self.commits.alone();
+            self.commit_checkpoints(self.storage.checkpoint_before(self.log.end())?)?;
+        }
+        while go_on() && self.compact(go_on)? {}
+        Ok(before.saturating_sub(self.storage.usage(None)?.disk_bytes))
+    }
+
+    /// Compacts what is due, within its share of the time, as long as the store is open.
+    pub(crate) fn compaction_round(&self) -> Result<()> {
+        let go_on = || !self.background.is_closed();
+        loop {
+            let began = Instant::now();
+            if !go_on() || !self.compact(&go_on)? {
+                return Ok(());
+            }
+            let share = self.settings.compaction_percent.clamp(1, 100);
+            let until = Instant::now() + began.elapsed() * (100 - share) / share;
+            while go_on() && Instant::now() < until && self.compaction_pressure() < Pressure::Full {
+                std::thread::sleep(LOOK_EVERY);
+            }
+        }
+    }
+
+    /// Returns whether compaction is due, or so overdue that writers have to wait for it.
+    pub(crate) fn compaction_pressure(&self) -> Pressure {
+        Pressure::Idle
+    }
+}
