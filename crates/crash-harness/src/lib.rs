@@ -35,7 +35,7 @@ mod witness;
 mod world;
 
 pub use model::{BLOCK_BYTES, BackupModel, FILESYSTEMS, FilesystemModel, Model, SLOTS, Tree, VolumeModel};
-pub use profile::{CACHELESS, DEFAULTS, EXACT, MARKED, SAMPLED};
+pub use profile::{CACHELESS, DEFAULTS, EXACT, LEVELED, MARKED, SAMPLED};
 pub use sight::Sight;
 pub use steps::{run, step};
 pub use verify::check_clean;

@@ -63,6 +63,31 @@ pub const CACHELESS: Profile = Profile {
     ..EXACT
 };
 
+/// Profile `leveled`, with several levels in little data.
+pub const LEVELED: Profile = Profile {
+    name: "leveled",
+    descriptor: |seed| Descriptor { profile: StoreProfile::Leveled, ..small_descriptor(seed) },
+    settings: |seed| Settings {
+        parity_group: 0,
+        levels_ratio: 2,
+        levels_tables: 2,
+        levels_filter_bytes: [0, 1 << 20][seed as usize % 2],
+        ..small_settings(seed)
+    },
+    meets: &[
+        Sight::Sweep,
+        Sight::Growth,
+        Sight::Segment,
+        Sight::Trim,
+        Sight::Table,
+        Sight::Compaction,
+        Sight::LayerUnderWay,
+        Sight::NewerNames,
+        Sight::RemovedFile,
+    ],
+    ..EXACT
+};
+
 fn small_descriptor(seed: u64) -> Descriptor {
     Descriptor {
         chunker: [Kind::FastCdc, Kind::Fixed, Kind::FastCdc][seed as usize % 3],

@@ -15,6 +15,10 @@ pub enum Sight {
     Continued,
     /// The log has a checkpoint of a container.
     Checkpoint,
+    /// A memtable of a levelled store became a table.
+    Table,
+    /// Tables were merged into a deeper level.
+    Compaction,
     /// The log has a segment after the first.
     Segment,
     /// The start of the log was freed.

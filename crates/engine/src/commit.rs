@@ -376,8 +376,15 @@ impl Engine {
         })
     }
 
-    /// Logs checkpoints of containers. The caller holds [`Commits::alone`].
-    pub(crate) fn commit_checkpoints(&self, prepared: Prepared) -> Result<()> {
+    /// Logs what the chunk store needs so that it does not need the log before `position`.
+    pub(crate) fn checkpoint_before(&self, position: Position) -> Result<()> {
+        let _committing = self.commits.alone();
+        let prepared = self.storage.checkpoint_before(position)?;
+        if self.levels.is_some() {
+            // The tables may have chunks that no batch had: what these refer to is counted with them.
+            self.storage.abandoned(prepared);
+            return self.commit(Scope::FullFrames, Log::commit_beyond_limit);
+        }
         if prepared.is_empty() {
             self.storage.abandoned(prepared);
             return Ok(());

@@ -275,8 +275,7 @@ impl Engine {
         // First free what needs no writing: the log may be full.
         self.trim_to(indexed)?;
         if self.views().any(|(_, view)| view.position() < indexed) {
-            let _committing = self.commits.alone();
-            self.commit_checkpoints(self.storage.checkpoint_before(indexed)?)?;
+            self.checkpoint_before(indexed)?;
         }
         self.trim_to(indexed)
     }

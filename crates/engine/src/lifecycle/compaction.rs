@@ -24,8 +24,7 @@ impl Engine {
         let before = self.storage.usage(None)?.disk_bytes;
         {
             let _held = self.hold_views()?;
-            let _committing = self.commits.alone();
-            self.commit_checkpoints(self.storage.checkpoint_before(self.log.end())?)?;
+            self.checkpoint_before(self.log.end())?;
         }
         while go_on() && self.compact(go_on)? {}
         Ok(before.saturating_sub(self.storage.usage(None)?.disk_bytes))

@@ -1,0 +1,53 @@
+//! The trials of profile `leveled`.
+
+use onefold_crash_harness::{LEVELED, readers, threads, trials};
+
+#[test]
+fn m0_18_a_crash_at_every_sync_of_a_whole_store_loses_nothing() {
+    trials::crash_at_every_sync(&LEVELED, 3);
+}
+
+#[test]
+fn m0_18_random_crashes_of_whole_stores_lose_nothing() {
+    trials::random_crashes(&LEVELED, 600);
+}
+
+#[test]
+fn a_full_disk_and_other_errors_of_a_whole_store_lose_nothing() {
+    trials::errors(&LEVELED, 300);
+}
+
+#[test]
+fn a_disk_that_is_full_and_then_enlarged_loses_nothing() {
+    trials::full_and_enlarged(&LEVELED, 120);
+}
+
+#[test]
+fn m0_18_a_killed_process_then_another_then_a_power_cut_lose_nothing_of_a_whole_store() {
+    trials::kills(&LEVELED, 2);
+}
+
+#[test]
+fn m0_18_a_failed_operation_then_another_process_then_a_power_cut_lose_nothing_of_a_whole_store() {
+    trials::failures(&LEVELED, 2);
+}
+
+#[test]
+fn m0_19_a_query_that_fails_while_opening_or_reclaiming_loses_nothing_of_a_whole_store() {
+    trials::failed_queries(&LEVELED, 2);
+}
+
+#[test]
+fn m0_18_crashes_in_the_middle_of_many_threads_lose_nothing() {
+    threads::crash(&LEVELED, 60);
+}
+
+#[test]
+fn threads_without_a_crash_read_what_they_wrote_and_leave_a_clean_store() {
+    threads::leave_a_clean_store(&LEVELED, 40);
+}
+
+#[test]
+fn b12_readers_beside_a_writer_see_the_store_as_of_their_moment_whatever_it_does() {
+    readers::see_their_moment(&LEVELED, 60);
+}
