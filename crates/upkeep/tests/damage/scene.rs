@@ -5,7 +5,7 @@ use crate::merging::merge;
 use onefold_catalog::{Catalog, Content, Entry};
 use onefold_chunking::Sizes;
 use onefold_client::{BackupOptions, Damaged, Tally};
-use onefold_engine::{Descriptor, Engine, EngineError, Mode, Settings};
+use onefold_engine::{ChunkStoreKind, Descriptor, Engine, EngineError, Mode, Settings};
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
 use onefold_oplog::{Log, LogOptions, Opening};
 use onefold_storage::Compression;
@@ -59,6 +59,8 @@ pub fn settings() -> Settings {
         log_limit_bytes: 1 << 20,
         auxiliary_index_bytes: 64 << 10,
         sampled_index_bytes: 64 << 10,
+        levels_ratio: 2,
+        levels_tables: 2,
         object_index_cache_bytes: 64 << 10,
         frame_cache_bytes: 1 << 20,
         workers: 1,
@@ -85,7 +87,11 @@ fn descriptor() -> Descriptor {
         object_partitions: 1,
         ..Descriptor::new().unwrap()
     };
-    if crate::PROFILE.has_containers() { small } else { small.of_blocks(4096) }
+    match crate::PROFILE.chunk_store() {
+        ChunkStoreKind::Containers => small,
+        ChunkStoreKind::Arena => small.of_blocks(4096),
+        ChunkStoreKind::Levels => Descriptor { container_bytes: 64 << 10, container_partitions: 2, ..small },
+    }
 }
 
 impl Scene {

@@ -13,6 +13,7 @@
 use super::{WholeLog, Work};
 use crate::OBJECTS_WRITTEN;
 use crate::lifecycle::layout::{ARENA, CONTAINERS, LOG, OBJECTS, UNUSED_KEPT, arena_options, log_options, storage_options};
+use crate::lifecycle::profile::ChunkStoreKind;
 use crate::liveness::dead::{self, DeadSlots, PARTITION as DEAD_PARTITION};
 use crate::liveness::marked::forget_marks;
 use crate::{Change, EngineError, Result};
@@ -68,7 +69,7 @@ impl Work<'_> {
     /// Says what a repair costs if the blocks are on a device that another copy of this directory has used since.
     fn tell_of_other_copies(&mut self) -> Result<()> {
         let (left, known) = (self.remnants()?.end, self.furthest()?.1);
-        if !self.descriptor.profile.has_containers() && known > left {
+        if self.descriptor.profile.has_blocks() && known > left {
             self.lose(format!(
                 "the block device was written up to position {} of the log, which ends at {}: if another copy of this directory exists, use \
                  that one, as this repair overwrites what it stored since",
@@ -178,7 +179,11 @@ impl Work<'_> {
         {
             consumers.push(("the chunk index", index.position(), index.required_end()));
         }
-        let chunks = if self.descriptor.profile.has_containers() { "a container" } else { "the block device" };
+        let chunks = match self.descriptor.profile.chunk_store() {
+            ChunkStoreKind::Containers => "a container",
+            ChunkStoreKind::Arena => "the block device",
+            ChunkStoreKind::Levels => "a manifest of levels",
+        };
         consumers.push((chunks, end, self.furthest()?.1));
         let lost = |(name, applied, furthest): &(&str, Position, Position)| {
             if *furthest > end {
@@ -317,9 +322,9 @@ impl Work<'_> {
     /// Returns how far the log went, as far as its consumers know.
     fn furthest_applied(&mut self, objects: Position) -> Result<Position> {
         // What containers know of a batch is from before it is durable.
-        let device = if self.descriptor.profile.has_containers() { Position(0) } else { self.furthest()?.1 };
+        let chunks = if self.descriptor.profile.has_containers() { Position(0) } else { self.furthest()?.1 };
         let headers = self.index_headers()?;
-        Ok(headers.iter().map(|header| header.applied).fold(objects.max(device), Position::max))
+        Ok(headers.iter().map(|header| header.applied).fold(objects.max(chunks), Position::max))
     }
 
     /// Reports what was found. `before`: how far the object index had applied the log. `furthest`: how far the log went

@@ -308,9 +308,9 @@ impl Work<'_> {
 
     /// Returns what the valid headers of the chunk index say.
     fn index_headers(&self) -> Result<Vec<Seen>> {
-        let has_containers = self.descriptor.profile.has_containers();
+        let has_partitions = !self.descriptor.profile.has_blocks();
         let of_partition = |partition| format!("{INDEX}/{partition:04x}/header");
-        let paths: Vec<String> = match has_containers {
+        let paths: Vec<String> = match has_partitions {
             true => (0..self.descriptor.index_partitions).map(of_partition).collect(),
             false => vec![format!("{INDEX}/header")],
         };
@@ -321,7 +321,7 @@ impl Work<'_> {
                 Err(error) if error.is_lasting() || matches!(error, GroundError::TooLong { .. }) => continue,
                 Err(error) => return Err(error.into()),
             };
-            if has_containers {
+            if has_partitions {
                 let slots = bytes.chunks(header::SLOT_BYTES).filter_map(|slot| header::Header::decode(slot).ok());
                 headers.extend(slots.map(|header| Seen::new(header.epoch, header.applied, header.target)));
             } else {
@@ -393,7 +393,7 @@ impl Work<'_> {
 
     fn index(&self) -> onefold_index::Result<Box<dyn CountedIndex>> {
         let digest_bytes = self.descriptor.fingerprint.digest_bytes();
-        if !self.descriptor.profile.has_containers() {
+        if self.descriptor.profile.has_blocks() {
             let index = LinkedIndex::open(self.ground, INDEX, self.epoch, digest_bytes, LinkedOptions::default(), Access::Read)?;
             return Ok(Box::new(index));
         }
