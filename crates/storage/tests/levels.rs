@@ -7,6 +7,7 @@ use common::levels::*;
 use onefold_ground::simulation::seeds::Seeds;
 use onefold_ground::simulation::trials::*;
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
+use onefold_oplog::{Position, Pressure};
 use onefold_storage::*;
 use std::collections::BTreeSet;
 
@@ -56,7 +57,21 @@ fn work(world: &mut LevelsWorld, known: &mut KnownLevels, dice: &mut Dice, steps
                 let gives_up = dice.below(4) == 0;
                 world.remove(known, &dead, gives_up)?;
             }
-            14 | 15 => drop(world.store.compact(&|| true)?),
+            14 => drop(world.store.compact(&|| true)?),
+            // Writing goes on beside a compaction, which is installed or given up.
+            15 => {
+                let store = world.store.clone();
+                let merged = store.merge(&|| true)?;
+                let numbers: Vec<u64> = (known.next..known.next + 1 + dice.below(9)).collect();
+                known.next += numbers.len() as u64;
+                world.append(&mut *writers[0], &numbers)?;
+                if dice.below(2) == 0 {
+                    world.flush(known)?;
+                }
+                if let Some(merged) = merged.filter(|_| dice.below(3) > 0) {
+                    merged.install()?;
+                }
+            }
             16 => drop(world.store.step()?),
             17 => world.trim(known, dice.below(2) == 0)?,
             18 => world.store.leave(),
@@ -149,6 +164,103 @@ fn m2_8_compaction_gives_back_the_space_of_what_was_removed() {
     assert_eq!(files as u64, tables, "no file of a merged table is left");
     let tombstones: u64 = world.store.levels().iter().map(|level| level.tombstones).sum();
     assert!(tombstones * 20 < known.live.len() as u64 + tombstones, "{tombstones}");
+}
+
+fn table_files(ground: &SimulatedGround) -> Vec<String> {
+    ground.list("levels/0000").unwrap().into_iter().map(|entry| entry.name).filter(|name| name.ends_with(".table")).collect()
+}
+
+/// Appends so many chunks and flushes them.
+fn fill(world: &mut LevelsWorld, known: &mut KnownLevels, count: u64) {
+    let mut writer = world.store.clone().new_writer();
+    let numbers: Vec<u64> = (known.next..known.next + count).collect();
+    known.next += count;
+    world.append(&mut *writer, &numbers).unwrap();
+    world.flush(known).unwrap();
+}
+
+#[test]
+fn m2_8_a_compaction_is_in_use_once_it_is_installed_and_not_before() {
+    let ground = SimulatedGround::new(1);
+    LevelsStore::create(&ground, LEVELS, 1, &levels_options()).unwrap();
+    let mut known = KnownLevels::default();
+    let mut world = LevelsWorld::open(&ground, &known, 1).unwrap();
+    assert_eq!(world.store.compaction_pressure(), Pressure::Idle);
+    assert!(world.store.merge(&|| true).unwrap().is_none());
+    fill(&mut world, &mut known, 30);
+    assert_eq!(world.store.compaction_pressure(), Pressure::Behind);
+    let before = table_files(&ground);
+    assert!(world.store.merge(&|| false).unwrap().is_none());
+    let store = world.store.clone();
+    let merged = store.merge(&|| true).unwrap().unwrap();
+    assert!(table_files(&ground).len() > before.len());
+    assert!(store.merge(&|| true).unwrap().is_none(), "one compaction at a time");
+    world.check(&known);
+    drop(merged);
+    assert_eq!(table_files(&ground), before);
+    let merged = store.merge(&|| true).unwrap().unwrap();
+    fill(&mut world, &mut known, 100);
+    assert_eq!(store.compaction_pressure(), Pressure::Full);
+    merged.install().unwrap();
+    assert!(before.iter().all(|name| !table_files(&ground).contains(name)));
+    world.check(&known);
+    while store.compact(&|| true).unwrap() {}
+    assert_eq!(store.compaction_pressure(), Pressure::Idle);
+    world.check(&known);
+    let work = store.work();
+    assert!(work.flushed_bytes > 0 && work.merge_written_bytes > work.flushed_bytes && work.merge_read_bytes > 0, "{work:?}");
+    assert!(work.gets >= 3 * 30 && work.page_reads > 0 && work.frame_reads > 0, "{work:?}");
+}
+
+#[test]
+fn m2_8_partitions_are_compacted_beside_each_other() {
+    let ground = SimulatedGround::new(1);
+    LevelsStore::create(&ground, LEVELS, 2, &levels_options()).unwrap();
+    let mut known = KnownLevels::default();
+    let mut world = LevelsWorld::open(&ground, &known, 2).unwrap();
+    (0..2).for_each(|_| fill(&mut world, &mut known, 30));
+    let store = world.store.clone();
+    let (one, other) = (store.merge(&|| true).unwrap().unwrap(), store.merge(&|| true).unwrap().unwrap());
+    assert!(store.merge(&|| true).unwrap().is_none());
+    other.install().unwrap();
+    one.install().unwrap();
+    world.check(&known);
+}
+
+#[test]
+fn m2_7_a_removal_outlives_the_bytes_of_its_chunk_in_the_log() {
+    let ground = SimulatedGround::new(1);
+    LevelsStore::create(&ground, LEVELS, 1, &levels_options()).unwrap();
+    let mut known = KnownLevels::default();
+    let mut world = LevelsWorld::open(&ground, &known, 1).unwrap();
+    fill(&mut world, &mut known, 3);
+    // Their memtable is full, and its table is written. The log names it after the removal.
+    let mut writer = world.store.clone().new_writer();
+    world.append(&mut *writer, &(3..30).collect::<Vec<_>>()).unwrap();
+    known.next = 30;
+    world.remove(&mut known, &[0, 1, 2], false).unwrap();
+    world.flush(&mut known).unwrap();
+    world.trim(&mut known, false).unwrap();
+    assert!(known.log.start() > Position(0));
+    LevelsWorld::open_for(&ground, &known, 1, Access::Read).unwrap().check(&known);
+}
+
+#[test]
+fn m2_5_removals_alone_fill_a_memtable() {
+    let ground = SimulatedGround::new(1);
+    LevelsStore::create(&ground, LEVELS, 1, &levels_options()).unwrap();
+    let mut known = KnownLevels::default();
+    let mut world = LevelsWorld::open(&ground, &known, 1).unwrap();
+    (0..20).for_each(|_| fill(&mut world, &mut known, 20));
+    world.trim(&mut known, true).unwrap();
+    let before = world.store.levels().iter().map(|level| level.tombstones).sum::<u64>();
+    let dead: Vec<u64> = known.live.keys().copied().collect();
+    dead.chunks(50).for_each(|dead| world.remove(&mut known, dead, false).unwrap());
+    let tombstones = world.store.levels().iter().map(|level| level.tombstones).sum::<u64>() - before;
+    assert!(tombstones >= 256, "{tombstones}");
+    world.flush(&mut known).unwrap();
+    while world.store.compact(&|| true).unwrap() {}
+    world.check(&known);
 }
 
 #[test]

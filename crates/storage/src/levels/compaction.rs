@@ -16,8 +16,9 @@
 
 use crate::levels::filter::Room;
 use crate::levels::options::LevelsOptions;
-use crate::levels::table::{Entry, Place, Table, TableWriter};
+use crate::levels::table::{Entry, PAGE_BYTES, PLACE_BYTES, Place, Table, TableWriter};
 use crate::levels::version::Version;
+use crate::levels::work::Counters;
 use crate::{Result, Slice};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::Ground;
@@ -26,6 +27,8 @@ use std::sync::Arc;
 
 /// A level with so many tombstones is compacted: one for this many keys in it and below.
 const KEYS_OF_TOMBSTONE: u64 = 20;
+/// So many tables of the level after the next overlap with a new table at most.
+const OVERLAP_TABLES: u64 = 10;
 /// Bytes of frames that are read together.
 const READ_BYTES: u64 = 1 << 20;
 
@@ -40,38 +43,40 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// Chooses what is due. `cursors` has for each level the last key that was compacted: the next table follows.
-    pub(crate) fn choose(
-        version: &Version,
-        unlogged: &BTreeSet<u64>,
-        options: &LevelsOptions,
-        cursors: &mut Vec<Fingerprint>,
-    ) -> Option<Task> {
+    /// Chooses what is due, of the level that has most for its size. `cursors` has for each level the last key that was
+    /// compacted: the next table follows.
+    pub(crate) fn choose(version: &Version, unlogged: &BTreeSet<u64>, options: &LevelsOptions, cursors: &[Fingerprint]) -> Option<Task> {
         let levels = &version.levels;
         let young: Vec<Arc<Table>> = levels.first()?.iter().filter(|table| !unlogged.contains(&table.id)).cloned().collect();
-        if !young.is_empty() && (young.len() >= options.tables as usize || has_many_tombstones(&young, &levels[1..])) {
-            return Some(Task::of(version, 0, young));
-        }
-        for level in 1..levels.len() {
-            let tables = &levels[level];
-            let bytes: u64 = tables.iter().map(|table| table.raw_bytes).sum();
-            let chosen = if bytes > options.level_bytes(level) {
-                cursors.resize(cursors.len().max(level + 1), Fingerprint::from_digest(&[0; 32]));
-                let after = tables.iter().find(|table| table.first > cursors[level]);
-                after.or_else(|| tables.first())
-            } else if has_many_tombstones(tables, &levels[level + 1..]) {
-                tables.iter().max_by_key(|table| table.tombstones)
-            } else {
-                None
+        let mut due: Vec<(f64, usize)> = Vec::new();
+        for level in 0..levels.len() {
+            let tables = if level == 0 { &young } else { &levels[level] };
+            let score = match level {
+                0 => young.len() as f64 / f64::from(options.tables),
+                _ => raw_bytes(tables) as f64 / options.level_bytes(level) as f64,
             };
-            if let Some(table) = chosen {
-                if let Some(cursor) = cursors.get_mut(level) {
-                    *cursor = table.last;
-                }
-                return Some(Task::of(version, level, vec![table.clone()]));
+            if score >= 1.0 || has_many_tombstones(tables, &levels[level + 1..]) {
+                due.push((score.max(1.0), level));
             }
         }
-        None
+        // The younger one of equal levels.
+        due.sort_by(|one, other| other.0.total_cmp(&one.0));
+        due.into_iter().find_map(|(_, level)| match level {
+            0 => Some(Task::of(version, 0, young.clone())),
+            _ => Task::of_one(version, level, options, cursors),
+        })
+    }
+
+    /// Chooses a table of a level.
+    fn of_one(version: &Version, level: usize, options: &LevelsOptions, cursors: &[Fingerprint]) -> Option<Task> {
+        let mut tables: Vec<&Arc<Table>> = version.levels[level].iter().collect();
+        if raw_bytes(&version.levels[level]) >= options.level_bytes(level) {
+            let next = cursors.get(level).map_or(0, |cursor| tables.partition_point(|table| table.first <= *cursor));
+            tables.rotate_left(next);
+        } else {
+            tables.sort_by_key(|table| std::cmp::Reverse(table.tombstones));
+        }
+        tables.into_iter().map(|table| Task::of(version, level, vec![table.clone()])).next()
     }
 
     fn of(version: &Version, level: usize, upper: Vec<Arc<Table>>) -> Task {
@@ -82,15 +87,24 @@ impl Task {
         Task { level, lower: lower.cloned().collect(), upper }
     }
 
-    pub(crate) fn inputs(&self) -> impl Iterator<Item = &Table> {
-        self.upper.iter().chain(&self.lower).map(|table| &**table)
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = &Arc<Table>> {
+        self.upper.iter().chain(&self.lower)
     }
 
     /// Returns the table that can go down as it is, if that is all there is to do.
-    pub(crate) fn moved(&self) -> Option<Arc<Table>> {
-        match &self.upper[..] {
-            [table] if self.lower.is_empty() && self.level > 0 && table.tombstones == 0 => Some(table.clone()),
-            _ => None,
+    pub(crate) fn moved(&self, version: &Version, options: &LevelsOptions) -> Option<Arc<Table>> {
+        let [table] = &self.upper[..] else { return None };
+        let beyond = version.levels.get(self.level + 2).map_or(&[][..], |tables| tables);
+        let beyond = beyond.iter().filter(|beyond| beyond.overlaps(&table.first, &table.last)).map(|table| table.raw_bytes).sum::<u64>();
+        let is_fit = self.lower.is_empty() && self.level > 0 && table.tombstones == 0 && beyond <= overlap_limit(options, self.level);
+        is_fit.then(|| table.clone())
+    }
+
+    /// Moves the cursor of the level on.
+    pub(crate) fn move_on(&self, cursors: &mut Vec<Fingerprint>) {
+        if let [table] = &self.upper[..] {
+            cursors.resize(cursors.len().max(self.level + 1), Fingerprint::from_digest(&[0; 32]));
+            cursors[self.level] = table.last;
         }
     }
 
@@ -109,6 +123,39 @@ impl Task {
     }
 }
 
+fn raw_bytes(tables: &[Arc<Table>]) -> u64 {
+    tables.iter().map(|table| table.raw_bytes).sum()
+}
+
+/// Returns the raw bytes of the level after the next with which one table may overlap: it is merged with them later.
+fn overlap_limit(options: &LevelsOptions, level: usize) -> u64 {
+    OVERLAP_TABLES.saturating_mul(options.table_bytes(level + 2))
+}
+
+/// Counts the tables of the level after the next that a new table overlaps.
+struct Overlap<'a> {
+    left: &'a [Arc<Table>],
+    limit_bytes: u64,
+    bytes: u64,
+}
+
+impl Overlap<'_> {
+    /// Returns whether the new table ends before this key, the next one. It may be the first of all.
+    fn ends_before(&mut self, name: &Fingerprint, is_empty: bool) -> bool {
+        while let Some((table, rest)) = self.left.split_first()
+            && table.last < *name
+        {
+            self.left = rest;
+            self.bytes += table.raw_bytes;
+        }
+        let ends = !is_empty && self.bytes > self.limit_bytes;
+        if ends || is_empty {
+            self.bytes = 0;
+        }
+        ends
+    }
+}
+
 fn has_many_tombstones(tables: &[Arc<Table>], below: &[Vec<Arc<Table>>]) -> bool {
     let tombstones: u64 = tables.iter().map(|table| table.tombstones).sum();
     let keys: u64 = tables.iter().chain(below.iter().flatten()).map(|table| table.entries).sum();
@@ -122,6 +169,7 @@ struct Keys<'a> {
     number: usize,
     at: usize,
     page: usize,
+    counters: &'a Counters,
     entries: std::vec::IntoIter<Entry>,
 }
 
@@ -134,6 +182,7 @@ impl Keys<'_> {
             }
             let Some(table) = self.tables.get(self.at) else { return Ok(None) };
             if self.page < table.pages() {
+                Counters::add(&self.counters.merge_read_bytes, PAGE_BYTES as u64);
                 self.entries = table.page(self.page)?.into_iter();
                 self.page += 1;
             } else {
@@ -148,6 +197,7 @@ pub(crate) struct Output<'a> {
     pub(crate) ground: &'a dyn Ground,
     pub(crate) options: &'a LevelsOptions,
     pub(crate) room: &'a Room,
+    pub(crate) counters: &'a Counters,
     /// Returns a new number.
     pub(crate) new_id: &'a dyn Fn() -> u64,
     /// Returns where the table of a number goes.
@@ -174,13 +224,17 @@ pub(crate) fn merge(output: &Output<'_>, task: &Task, version: &Version, go_on: 
 
 fn merge_into(output: &Output<'_>, task: &Task, version: &Version, go_on: &dyn Fn() -> bool, made: &mut Vec<Table>) -> Result<bool> {
     // Young to old, as `inputs` has them.
-    let tables: Vec<&Table> = task.inputs().collect();
-    let keys = |tables, number| Keys { tables, number, at: 0, page: 0, entries: Vec::new().into_iter() };
+    let tables: Vec<&Table> = task.inputs().map(|table| &**table).collect();
+    let counters = output.counters;
+    let keys = |tables, number| Keys { tables, number, at: 0, page: 0, counters, entries: Vec::new().into_iter() };
     let mut sources: Vec<Keys<'_>> = (0..task.upper.len()).map(|number| keys(&task.upper[number..=number], number)).collect();
     sources.push(keys(&task.lower[..], task.upper.len()));
     let mut heads = sources.iter_mut().map(Keys::next).collect::<Result<Vec<_>>>()?;
     let below: Vec<&Arc<Table>> = version.levels.iter().skip(task.level + 2).flatten().collect();
     let table_bytes = output.options.table_bytes(task.level + 1);
+    let key_bytes = (output.options.digest_bytes() + PLACE_BYTES) as u64;
+    let beyond = version.levels.get(task.level + 2).map_or(&[][..], |tables| tables);
+    let mut overlap = Overlap { left: beyond, limit_bytes: overlap_limit(output.options, task.level), bytes: 0 };
     let (mut kept, mut kept_bytes): (Vec<(usize, Entry)>, u64) = (Vec::new(), 0);
     loop {
         // Of equal keys the first, as sources are young to old.
@@ -197,15 +251,15 @@ fn merge_into(output: &Output<'_>, task: &Task, version: &Version, go_on: &dyn F
         if place.is_none() && !below.iter().any(|table| table.may_have(&name)) {
             continue;
         }
-        kept_bytes += place.map_or(0, |place| u64::from(place.length_bytes));
-        kept.push((number, (name, place)));
-        if kept_bytes >= table_bytes {
+        if kept_bytes >= table_bytes || overlap.ends_before(&name, kept.is_empty()) {
             if !go_on() {
                 return Ok(false);
             }
             made.push(write_part(output, &tables, std::mem::take(&mut kept))?);
             kept_bytes = 0;
         }
+        kept_bytes += key_bytes + place.map_or(0, |place| u64::from(place.length_bytes));
+        kept.push((number, (name, place)));
     }
     if !kept.is_empty() {
         made.push(write_part(output, &tables, kept)?);
@@ -222,7 +276,7 @@ fn write_part(output: &Output<'_>, tables: &[&Table], mut kept: Vec<(usize, Entr
         let order =
             |(number, (_, place)): &(usize, Entry)| (std::cmp::Reverse(*number), place.map(|place| (place.frame, place.offset_bytes)));
         kept.sort_unstable_by_key(order);
-        let mut reader = FrameReader::default();
+        let mut reader = FrameReader::new(output.counters);
         for (at, (number, (name, place))) in kept.iter().enumerate() {
             match place {
                 None => writer.push_tombstone(*name),
@@ -234,22 +288,28 @@ fn write_part(output: &Output<'_>, tables: &[&Table], mut kept: Vec<(usize, Entr
         }
         Ok(())
     };
-    fill().and_then(|()| writer.finish(output.room)).inspect_err(|_| output.give_up(&path))
+    let table = fill().and_then(|()| writer.finish(output.room)).inspect_err(|_| output.give_up(&path))?;
+    Counters::add(&output.counters.merge_written_bytes, table.length_bytes);
+    Ok(table)
 }
 
 /// Reads chunks in the order of their frames, several frames at once.
-#[derive(Default)]
-struct FrameReader {
+struct FrameReader<'a> {
+    counters: &'a Counters,
     table: usize,
     at: u64,
     bytes: Vec<u8>,
     frame: Option<(u64, Arc<Vec<u8>>)>,
 }
 
-impl FrameReader {
+impl<'a> FrameReader<'a> {
+    fn new(counters: &'a Counters) -> FrameReader<'a> {
+        FrameReader { counters, table: 0, at: 0, bytes: Vec::new(), frame: None }
+    }
+
     fn read(&mut self, table: &Table, number: usize, place: &Place, coming: &[(usize, Entry)]) -> Result<Slice> {
         if self.table != number {
-            *self = FrameReader { table: number, ..FrameReader::default() };
+            *self = FrameReader { table: number, ..FrameReader::new(self.counters) };
         }
         if let Some((at, frame)) = &self.frame
             && *at == place.frame
@@ -270,6 +330,7 @@ impl FrameReader {
             }
             (self.at, self.frame) = (place.frame, None);
             self.bytes.resize((until - place.frame) as usize, 0);
+            Counters::add(&self.counters.merge_read_bytes, self.bytes.len() as u64);
             table.frames(self.at, &mut self.bytes)?;
         }
         let start = (place.frame - self.at) as usize;
@@ -277,5 +338,109 @@ impl FrameReader {
         let slice = table.slice(&frame, place)?;
         self.frame = Some((place.frame, frame));
         Ok(slice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ChunkKind, Compression};
+    use onefold_ground::SimulatedGround;
+    use std::cell::Cell;
+
+    fn options() -> LevelsOptions {
+        LevelsOptions { memtable_bytes: 4 << 10, table_bytes: 4 << 10, compression: Compression::None, ..LevelsOptions::default() }
+    }
+
+    fn name(number: u64) -> Fingerprint {
+        let mut digest = [0; 32];
+        digest[..8].copy_from_slice(&(number << 40).to_be_bytes());
+        Fingerprint::from_digest(&digest)
+    }
+
+    /// A table of chunks of this length, or of tombstones.
+    fn table(ground: &SimulatedGround, id: u64, keys: &[u64], length: Option<usize>) -> Arc<Table> {
+        let (options, room) = (options(), Room::new(0));
+        let mut writer = TableWriter::new(ground, &id.to_string(), id, keys.len() as u64, &options).unwrap();
+        for key in keys {
+            match length {
+                Some(length) => writer.push(name(*key), ChunkKind::Data, false, &vec![*key as u8; length]).unwrap(),
+                None => writer.push_tombstone(name(*key)),
+            }
+        }
+        Arc::new(writer.finish(&room).unwrap())
+    }
+
+    fn merged(ground: &SimulatedGround, version: &Version, task: &Task) -> Vec<Table> {
+        let next = Cell::new(1000);
+        let output = Output {
+            ground,
+            options: &options(),
+            room: &Room::new(0),
+            counters: &Counters::default(),
+            new_id: &|| next.replace(next.get() + 1),
+            path_of: &|id| id.to_string(),
+        };
+        merge(&output, task, version, &|| true).unwrap().unwrap()
+    }
+
+    #[test]
+    fn no_table_overlaps_more_of_the_level_after_the_next_than_ten_tables() {
+        let ground = SimulatedGround::new(1);
+        let beyond = (0..40).map(|number| table(&ground, number, &[10 * number, 10 * number + 9], Some(2048))).collect();
+        let upper = table(&ground, 100, &(0..40).map(|number| 10 * number + 5).collect::<Vec<_>>(), Some(1));
+        let version = Version { sealed: Vec::new(), levels: vec![vec![upper], Vec::new(), beyond] };
+        let task = Task::of(&version, 0, version.levels[0].clone());
+        let made = merged(&ground, &version, &task);
+        assert_eq!(made.iter().map(|table| table.entries).sum::<u64>(), 40);
+        for table in &made {
+            let overlaps = version.levels[2].iter().filter(|beyond| beyond.overlaps(&table.first, &table.last)).count();
+            assert!(overlaps <= 12, "{overlaps}");
+        }
+        // Nor does one go down as it is.
+        let wide =
+            Version { sealed: Vec::new(), levels: vec![Vec::new(), version.levels[0].clone(), Vec::new(), version.levels[2].clone()] };
+        let task = Task::of(&wide, 1, wide.levels[1].clone());
+        assert!(task.moved(&wide, &options()).is_none());
+        let narrow = Version { levels: wide.levels[..3].to_vec(), ..wide };
+        assert!(task.moved(&narrow, &options()).is_some());
+    }
+
+    #[test]
+    fn a_table_of_tombstones_is_cut_too() {
+        let ground = SimulatedGround::new(1);
+        let keys: Vec<u64> = (0..1000).collect();
+        let version = Version {
+            sealed: Vec::new(),
+            levels: vec![vec![table(&ground, 2, &keys, None)], Vec::new(), vec![table(&ground, 1, &keys, Some(1))]],
+        };
+        let made = merged(&ground, &version, &Task::of(&version, 0, version.levels[0].clone()));
+        assert_eq!(made.iter().map(|table| table.tombstones).sum::<u64>(), 1000);
+        assert!(made.iter().all(|table| table.entries * 51 <= (4 << 10) + 51), "{}", made.len());
+    }
+
+    #[test]
+    fn the_level_with_most_for_its_size_goes_first() {
+        let ground = SimulatedGround::new(1);
+        let options = options();
+        let level_0: Vec<Arc<Table>> = (0..10).map(|id| table(&ground, 100 - id, &[id, 500], Some(1))).collect();
+        let next = Cell::new(1000);
+        let level_1 = |count| {
+            let table = |at: u64| table(&ground, next.replace(next.get() + 1), &[at * 10, at * 10 + 5], Some(2048));
+            (0..count).map(table).collect::<Vec<_>>()
+        };
+        let chosen = |levels: Vec<Vec<Arc<Table>>>| {
+            let version = Version { sealed: Vec::new(), levels };
+            Task::choose(&version, &BTreeSet::new(), &options, &[]).map(|task| task.level)
+        };
+        // It has room for 100 tables of 4 KiB.
+        assert_eq!(chosen(vec![level_0[..9].to_vec(), level_1(10)]), None);
+        assert_eq!(chosen(vec![level_0.clone(), level_1(10)]), Some(0));
+        assert_eq!(chosen(vec![level_0.clone(), level_1(100)]), Some(0));
+        assert_eq!(chosen(vec![level_0.clone(), level_1(120)]), Some(1));
+        assert_eq!(chosen(vec![level_0[..1].to_vec(), level_1(100)]), Some(1));
+        let unlogged: BTreeSet<u64> = [100].into();
+        let version = Version { sealed: Vec::new(), levels: vec![level_0] };
+        assert!(Task::choose(&version, &unlogged, &options, &[]).is_none());
     }
 }

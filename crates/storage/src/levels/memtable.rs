@@ -9,6 +9,9 @@ use onefold_fingerprint::Fingerprint;
 use onefold_oplog::Position;
 use std::collections::HashMap;
 
+/// About what a key takes in memory, and in the pages of a table.
+const KEY_BYTES: u64 = 64;
+
 /// A chunk in memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
@@ -127,5 +130,10 @@ impl Memtable {
 
     pub(crate) fn raw_bytes(&self) -> u64 {
         self.raw_bytes
+    }
+
+    /// Returns what it counts for when it is asked whether it is full. Keys count too: a tombstone has no bytes.
+    pub(crate) fn weight_bytes(&self) -> u64 {
+        self.raw_bytes + self.keys() * KEY_BYTES
     }
 }

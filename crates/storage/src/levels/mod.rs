@@ -19,9 +19,12 @@ mod records;
 mod store;
 mod table;
 mod version;
+mod work;
 
 pub use options::LevelsOptions;
 pub(crate) use partition::Change;
+pub use partition::Merged;
 pub(crate) use records::named_chunks;
 pub use records::{CHUNKS_DROPPED, CHUNKS_HELD, TABLE_WRITTEN};
 pub use store::{LevelFigures, LevelsStore};
+pub use work::LevelsWork;

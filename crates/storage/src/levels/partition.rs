@@ -8,14 +8,14 @@
 //! 4. one table of each further level, whose tables share no keys.
 //!
 //! # What survives a crash
-//! A chunk is durable when the log has it: with its bytes ([`CHUNKS_HELD`](super::CHUNKS_HELD)), or by naming it in
-//! a table that was synced before ([`TABLE_WRITTEN`](super::TABLE_WRITTEN)). A table that the manifest lists needs nothing
-//! from the log. So the log is needed from the oldest of these on: bytes that are in no logged table, tombstones that
-//! are in none, tables that are not listed.
+//! A chunk is durable when the log has it: with its bytes ([`CHUNKS_HELD`](super::CHUNKS_HELD)), or by naming it in a
+//! table that was synced before ([`TABLE_WRITTEN`](super::TABLE_WRITTEN)). A table that the manifest lists needs
+//! nothing from the log. So the log is needed from the oldest of these on: bytes that are in no logged table, tombstones
+//! that are in none, tables that are not listed.
 //!
-//! Removals are in the log for the index anyway. A replay makes tombstones of them, where a chunk of that name is
-//! found. It may take a chunk for the removed one that was stored again later. Then the log has that later batch too,
-//! and the tombstone is taken back when the replay comes there, whether or not the chunk itself is skipped.
+//! Removals are in the log too. A replay makes tombstones of all of them: the chunk may be in a table that the log
+//! names later. Where a chunk was stored again, the log has that later batch, and the tombstone is taken back when the
+//! replay comes there, whether or not the chunk itself is skipped.
 //!
 //! # Dangerous interleavings
 //! * *A memtable is sealed while it is searched.* The open memtable is asked first, then the list of the others is
@@ -23,6 +23,8 @@
 //! * *A chunk is appended while a prepare runs.* What a prepare names is decided under one lock: full tables, and the
 //!   unlogged chunks of the open memtable, whose bytes go into its record. If that memtable becomes a table meanwhile,
 //!   the commit tells the table which of its chunks the log has.
+//! * *A partition is opened while a compaction is installed.* The opening could read the old manifest and miss a table.
+//!   The engine's lock of the views keeps them apart.
 //! * *A compaction runs while tables are added.* It replaces just its own tables; those of level 0 that came later stay
 //!   in front.
 //! * *A compaction runs while a chunk is removed or stored again.* Both go to the memtable, which is younger than all
@@ -31,9 +33,12 @@
 //!   opening.
 //! * *A table is removed while it is read.* Readers have it open. Its file goes when the manifest no longer lists it.
 
+mod compacting;
+mod listing;
 mod replay;
 
-use crate::levels::compaction::{Output, Task, merge};
+pub use compacting::Merged;
+
 use crate::levels::filter::Room;
 use crate::levels::key::address_of;
 use crate::levels::manifest::Manifest;
@@ -42,16 +47,14 @@ use crate::levels::options::LevelsOptions;
 use crate::levels::records::{Named, chunks_held, table_written};
 use crate::levels::table::{Place, Table, TableWriter};
 use crate::levels::version::{At, Version};
+use crate::levels::work::Counters;
 use crate::{Address, ChunkKind, Compressor, NewChunk, Prepared, Result, Scope, Slice, StorageError};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::Ground;
 use onefold_oplog::Position;
 use parking_lot::{Mutex, RwLock};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
-
-/// So many tables wait for the manifest.
-const UNLISTED: usize = 8;
 
 /// What a batch of the log will have of a partition.
 #[derive(Clone, Copy, Debug)]
@@ -111,6 +114,7 @@ pub(crate) struct Partition {
     compacting: Mutex<Vec<Fingerprint>>,
     /// Room for filters, of the whole store.
     room: Room,
+    counters: Arc<Counters>,
 }
 
 pub(crate) fn directory_of(directory: &str, number: u16) -> String {
@@ -140,6 +144,7 @@ impl Partition {
         options: Arc<LevelsOptions>,
         takes: Option<u64>,
         room: Room,
+        counters: Arc<Counters>,
     ) -> Result<Partition> {
         let directory = directory_of(directory, number);
         let mut attempts = 0;
@@ -186,6 +191,7 @@ impl Partition {
             listing: Mutex::new(()),
             compacting: Mutex::default(),
             room,
+            counters,
         })
     }
 
@@ -220,11 +226,7 @@ impl Partition {
             let is_full = {
                 let mut state = self.state.lock();
                 state.open.put(chunk.fingerprint, chunk.kind, is_sequential, bytes);
-                let is_full = state.open.raw_bytes() >= u64::from(self.options.memtable_bytes);
-                if is_full {
-                    self.seal(&mut state);
-                }
-                is_full
+                self.seal_if_full(&mut state)
             };
             addresses.push(address_of(self.number, &chunk.fingerprint));
             if is_full && let Err(error) = self.write_sealed() {
@@ -233,6 +235,14 @@ impl Partition {
             }
         }
         Ok(addresses)
+    }
+
+    fn seal_if_full(&self, state: &mut State) -> bool {
+        let is_full = state.open.weight_bytes() >= u64::from(self.options.memtable_bytes);
+        if is_full {
+            self.seal(state);
+        }
+        is_full
     }
 
     fn seal(&self, state: &mut State) {
@@ -271,23 +281,19 @@ impl Partition {
             writer.push(*name, *kind, *is_sequential, bytes)?;
         }
         memtable.tombstones().for_each(|name| writer.push_tombstone(name));
-        writer.finish(&self.room)
+        let table = writer.finish(&self.room)?;
+        Counters::add(&self.counters.flushed_bytes, table.length_bytes);
+        Ok(table)
     }
 
-    fn forget_table(&self, table: &Table) {
-        if let Err(error) = self.ground.remove(&table.path) {
-            tracing::debug!(%error, "a table that was compacted stays until the next opening");
-        }
-    }
-
-    /// Looks for a chunk (M2.7).
-    pub(crate) fn find(&self, name: &Fingerprint) -> Result<Option<At>> {
+    /// Looks for a chunk (M2.7). `reads` counts the pages that it reads.
+    pub(crate) fn find(&self, name: &Fingerprint, reads: &mut u64) -> Result<Option<At>> {
         match self.state.lock().open.find(name) {
             Some(Found::Chunk(held)) => return Ok(Some(At::Memory(held.bytes.clone()))),
             Some(Found::Removed) => return Ok(None),
             None => {}
         }
-        self.version().find(name)
+        self.version().find(name, reads)
     }
 
     /// Returns what a levelled store has to log now, in the order of the log.
@@ -404,7 +410,7 @@ impl Partition {
     pub(crate) fn removed(&self, name: &Fingerprint) {
         // The claim of the caller keeps others from storing it meanwhile. But its memtable may be sealed.
         let open = self.state.lock().open.id;
-        let is_below = self.version().find(name);
+        let is_below = self.version().find(name, &mut 0);
         let mut state = self.state.lock();
         let begun = state.removing.remove(name);
         // If that cannot be told, a tombstone is right in any case.
@@ -414,65 +420,11 @@ impl Partition {
             state.open.need(needs);
         }
         state.open.remove(*name, is_below);
-    }
-
-    /// Returns the start of the oldest batch that is needed here.
-    pub(crate) fn position(&self) -> Position {
-        let state = self.state.lock();
-        let sealed = state.sealed.values().filter_map(|(_, needs)| *needs);
-        let unlogged = state.unlogged.iter().filter_map(|one| one.needs);
-        let unlisted = state.unlisted.iter().map(|(_, start)| *start);
-        let removing = state.removing.values().copied();
-        sealed.chain(unlogged).chain(unlisted).chain(removing).chain(state.open.needs).min().unwrap_or(state.log_end).min(state.log_end)
-    }
-
-    pub(crate) fn required_end(&self) -> Position {
-        self.state.lock().listed_end
-    }
-
-    /// Returns whether enough tables wait for the manifest.
-    pub(crate) fn is_behind(&self) -> bool {
-        self.state.lock().unlisted.len() >= UNLISTED
-    }
-
-    /// Writes the manifest, if a table waits for it.
-    pub(crate) fn list(&self) -> Result<bool> {
-        let _one = self.listing.lock();
-        if self.state.lock().unlisted.is_empty() {
-            return Ok(false);
+        let is_full = self.seal_if_full(&mut state);
+        drop(state);
+        if is_full && let Err(error) = self.write_sealed() {
+            tracing::debug!(%error, "a memtable of removals waits for the next flush");
         }
-        self.write_manifest(|_| {})?;
-        Ok(true)
-    }
-
-    /// Writes the manifest of the version as `edit` changes it. Call only with `listing` held.
-    ///
-    /// Errors: among others, a later owner has opened the partition meanwhile.
-    fn write_manifest(&self, edit: impl FnOnce(&mut Version)) -> Result<()> {
-        self.check_poison()?;
-        let (manifest, listed) = {
-            let state = self.state.lock();
-            let mut version = (*self.version()).clone();
-            edit(&mut version);
-            let is_logged = |table: &&Arc<Table>| state.unlogged.iter().all(|one| one.table.id != table.id);
-            let levels = version.levels.iter().map(|level| level.iter().filter(is_logged).map(|table| table.id).collect()).collect();
-            let manifest = Manifest { epoch: state.epoch, flushed: state.flushed, next: state.next, log_end: state.log_end, levels };
-            (manifest, state.unlisted.iter().map(|(id, _)| *id).collect::<BTreeSet<u64>>())
-        };
-        match Manifest::read(&*self.ground, &self.directory, &self.options) {
-            Ok(there) if there.epoch > manifest.epoch => {
-                let path = self.ground.describe(&self.directory);
-                return Err(StorageError::Fenced { path, stored_epoch: there.epoch, epoch: manifest.epoch });
-            }
-            // A damaged one is written again.
-            Err(error) if !error.is_damage() => return Err(error),
-            _ => {}
-        }
-        manifest.write(&*self.ground, &self.directory, &self.options)?;
-        let mut state = self.state.lock();
-        state.unlisted.retain(|(id, _)| !listed.contains(id));
-        state.listed_end = manifest.log_end;
-        Ok(())
     }
 
     /// Makes a table of the open memtable if it needs the log before `position`, and lists tables that do.
@@ -498,46 +450,6 @@ impl Partition {
     pub(crate) fn unlogged_bytes(&self) -> u64 {
         let open: u64 = self.state.lock().open.unlogged().0.map(|chunk| chunk.bytes.len() as u64).sum();
         open + self.unsynced_bytes()
-    }
-
-    /// Does a compaction, if one is due (M2.8). Returns whether it did.
-    pub(crate) fn compact(&self, go_on: &dyn Fn() -> bool) -> Result<bool> {
-        self.check_poison()?;
-        let mut cursors = self.compacting.lock();
-        let version = self.version();
-        let unlogged: BTreeSet<u64> = self.state.lock().unlogged.iter().map(|one| one.table.id).collect();
-        let Some(task) = Task::choose(&version, &unlogged, &self.options, &mut cursors) else { return Ok(false) };
-        let tables = match task.moved() {
-            Some(table) => vec![table],
-            None => match self.merge(&task, &version, go_on)? {
-                Some(tables) => tables,
-                None => return Ok(false),
-            },
-        };
-        let _one = self.listing.lock();
-        self.write_manifest(|version| task.replace(version, &tables))?;
-        {
-            let _state = self.state.lock();
-            self.change(|version| task.replace(version, &tables));
-        }
-        let kept: BTreeSet<u64> = tables.iter().map(|table| table.id).collect();
-        task.inputs().filter(|table| !kept.contains(&table.id)).for_each(|table| self.forget_table(table));
-        Ok(true)
-    }
-
-    /// Merges tables. The new ones are synced. `None`: `go_on` ended it.
-    fn merge(&self, task: &Task, version: &Version, go_on: &dyn Fn() -> bool) -> Result<Option<Vec<Arc<Table>>>> {
-        let new_id = || {
-            let mut state = self.state.lock();
-            state.next += 1;
-            state.next - 1
-        };
-        let path_of = |id| table_path(&self.directory, id);
-        let output = Output { ground: &*self.ground, options: &self.options, room: &self.room, new_id: &new_id, path_of: &path_of };
-        let Some(mut tables) = merge(&output, task, version, go_on)? else { return Ok(None) };
-        self.sync(tables.iter())?;
-        tables.sort_unstable_by_key(|table| table.first);
-        Ok(Some(tables.into_iter().map(Arc::new).collect()))
     }
 
     /// Returns the live chunks with these prefixes, in the order of their names. Pages that cannot be read are passed

@@ -5,10 +5,11 @@ use crate::containers::Moments;
 use crate::levels::filter::Room;
 use crate::levels::key::{Unit, address_of, unit_bits};
 use crate::levels::options::LevelsOptions;
-use crate::levels::partition::Partition;
+use crate::levels::partition::{Merged, Partition};
 use crate::levels::records::{CHUNKS_DROPPED, CHUNKS_HELD, TABLE_WRITTEN, chunks_dropped, decode, decode_dropped};
 use crate::levels::table::{Place, Table};
 use crate::levels::version::At;
+use crate::levels::work::{Counters, LevelsWork};
 use crate::{
     Address, Answering, ChunkRead, ChunkStore, ChunkWriter, CommittedSlots, CompressedFrame, ContainerId, ContainerReport, ContainerSet,
     ContainerStore, FileFigures, FrameVisitor, NewChunk, Origin, Prepared, Result, Scope, ScrubThreads, Scrubbed, Slice, Slot,
@@ -43,6 +44,7 @@ pub struct LevelsStore {
     next_writer: AtomicUsize,
     /// Who wants to know which metadata chunks are committed from now on.
     moments: Moments,
+    counters: Arc<Counters>,
 }
 
 /// How the levels of a partition stand.
@@ -83,8 +85,9 @@ impl LevelsStore {
         options.check()?;
         let room = Room::new(options.filter_bytes);
         let options = Arc::new(options);
+        let counters: Arc<Counters> = Arc::default();
         let takes = (access == Access::ReadWrite).then_some(epoch);
-        let open = |number| Partition::open(ground.clone(), directory, number, options.clone(), takes, room.clone());
+        let open = |number| Partition::open(ground.clone(), directory, number, options.clone(), takes, room.clone(), counters.clone());
         let partitions = (0..partitions).map(open).collect::<Result<Vec<Partition>>>()?;
         let chunks = |partition: &Partition| partition.version().levels.iter().flatten().map(|table| table.entries).sum();
         Ok(Arc::new(LevelsStore {
@@ -98,23 +101,52 @@ impl LevelsStore {
             is_writable: AtomicBool::new(false),
             next_writer: AtomicUsize::new(0),
             moments: Moments::default(),
+            counters,
         }))
     }
 
-    /// Does a compaction, if one is due, in whichever partition. Returns whether it did. Reading and writing go on
-    /// meanwhile. It may take long: it asks `go_on` now and then, and leaves everything as it was if that ends it.
-    pub fn compact(&self, go_on: &dyn Fn() -> bool) -> Result<bool> {
+    /// Does the long part of a compaction, if one is due, in whichever partition. Reading and writing go on meanwhile.
+    /// It asks `go_on` now and then. Each partition does one at a time; another thread may do one of another partition.
+    ///
+    /// Returns `None` if nothing is due that no other thread does, or if `go_on` ended it.
+    pub fn merge(&self, go_on: &dyn Fn() -> bool) -> Result<Option<Merged<'_>>> {
         self.check_writable()?;
         let mut failed = None;
         for partition in &self.partitions {
-            match partition.compact(go_on) {
-                Ok(true) => return Ok(true),
-                Ok(false) => {}
+            match partition.merge(go_on) {
+                Ok(Some(merged)) => return Ok(Some(merged)),
+                Ok(None) => {}
                 // The others need not wait for it.
                 Err(error) => drop(failed.get_or_insert(error)),
             }
         }
-        failed.map_or(Ok(false), Err)
+        failed.map_or(Ok(None), Err)
+    }
+
+    /// Does a whole compaction, if one is due. Returns whether it did. Call only if nobody opens the store meanwhile.
+    pub fn compact(&self, go_on: &dyn Fn() -> bool) -> Result<bool> {
+        let Some(merged) = self.merge(go_on)? else { return Ok(false) };
+        merged.install()?;
+        Ok(true)
+    }
+
+    /// Returns how urgent a compaction is: due ([`Pressure::Behind`]), or so late that writers should wait
+    /// ([`Pressure::Full`]).
+    pub fn compaction_pressure(&self) -> Pressure {
+        let mut most = Pressure::Idle;
+        for partition in &self.partitions {
+            match partition.compaction_pressure() {
+                Pressure::Full => return Pressure::Full,
+                Pressure::Behind => most = Pressure::Behind,
+                Pressure::Idle => {}
+            }
+        }
+        most
+    }
+
+    /// Returns what the store has done since it was opened.
+    pub fn work(&self) -> LevelsWork {
+        self.counters.work()
     }
 
     /// Returns how the levels of all partitions stand together.
@@ -161,16 +193,20 @@ impl LevelsStore {
     fn load_all(&self, wanted: &[(Address, Fingerprint)]) -> Result<Vec<Slice>> {
         let mut slices: Vec<Option<Slice>> = vec![None; wanted.len()];
         let mut places: Vec<(Arc<Table>, Place, usize)> = Vec::new();
+        let mut page_reads = 0;
         for (at, (address, name)) in wanted.iter().enumerate() {
-            match self.partition_of(*address)?.find(name)? {
+            match self.partition_of(*address)?.find(name, &mut page_reads)? {
                 Some(At::Memory(bytes)) => slices[at] = Some(bytes),
                 Some(At::Table { table, place }) => places.push((table, place, at)),
                 None => return Err(self.not_there(*address, "no table has it")),
             }
         }
+        Counters::add(&self.counters.gets, wanted.len() as u64);
+        Counters::add(&self.counters.page_reads, page_reads);
         places.sort_unstable_by_key(|(table, place, _)| (table.id, Arc::as_ptr(table) as usize, place.frame));
         for of_table in places.chunk_by(|one, next| Arc::ptr_eq(&one.0, &next.0)) {
-            read_places(&of_table[0].0, of_table, &self.profile, &mut slices)?;
+            let frames = read_places(&of_table[0].0, of_table, &self.profile, &mut slices)?;
+            Counters::add(&self.counters.frame_reads, frames);
         }
         Ok(slices.into_iter().map(|slice| slice.expect("each was in memory or is a place")).collect())
     }
@@ -187,10 +223,10 @@ impl LevelsStore {
     }
 }
 
-/// Reads chunks of a table, which are in the order of their frames.
-fn read_places(table: &Table, places: &[(Arc<Table>, Place, usize)], profile: &Profile, slices: &mut [Option<Slice>]) -> Result<()> {
+/// Reads chunks of a table, which are in the order of their frames. Returns the number of these.
+fn read_places(table: &Table, places: &[(Arc<Table>, Place, usize)], profile: &Profile, slices: &mut [Option<Slice>]) -> Result<u64> {
     let end_of = |place: &Place| place.frame + u64::from(place.frame_bytes);
-    let mut left = places;
+    let (mut left, mut frames) = (places, 0);
     while let Some((_, first, _)) = left.first() {
         let (start, mut end, mut count) = (first.frame, end_of(first), 0);
         for (_, place, _) in left {
@@ -205,6 +241,7 @@ fn read_places(table: &Table, places: &[(Arc<Table>, Place, usize)], profile: &P
         let mut bytes = vec![0; (end - start) as usize];
         profile.time(&STORAGE_READ, end - start, || table.frames(start, &mut bytes))?;
         for of_frame in together.chunk_by(|one, next| one.1.frame == next.1.frame) {
+            frames += 1;
             let place = &of_frame[0].1;
             let at = (place.frame - start) as usize;
             let frame = table.decode_frame(&bytes[at..at + place.frame_bytes as usize])?;
@@ -213,7 +250,7 @@ fn read_places(table: &Table, places: &[(Arc<Table>, Place, usize)], profile: &P
             }
         }
     }
-    Ok(())
+    Ok(frames)
 }
 
 /// A writing stream: its chunks go to one partition, so that they stay together.
@@ -340,7 +377,7 @@ impl ChunkStore for LevelsStore {
             match record.kind {
                 CHUNKS_HELD | TABLE_WRITTEN => partition.replay(effects.start, record.kind, decode(record, digest_bytes, true)?)?,
                 CHUNKS_DROPPED => {
-                    decode_dropped(record, digest_bytes)?.iter().try_for_each(|name| partition.replay_removal(effects.start, name))?;
+                    decode_dropped(record, digest_bytes)?.iter().for_each(|name| partition.replay_removal(effects.start, name));
                 }
                 _ => return Err(refused(record, "the chunks of this store are in levels of tables")),
             }
@@ -517,7 +554,7 @@ impl LevelsStore {
         })?;
         for (_, mut chunks) in by_frame {
             chunks.sort_unstable_by_key(|(_, place)| place.offset_bytes);
-            let counts = |name: &Fingerprint| match partition.find(name) {
+            let counts = |name: &Fingerprint| match partition.find(name, &mut 0) {
                 Ok(Some(At::Table { table: found, .. })) => Ok(found.id == table.id),
                 Ok(_) => Ok(false),
                 // A younger table may have it. It cannot be told.

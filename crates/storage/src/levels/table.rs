@@ -24,7 +24,7 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 /// The number of keys before, and the checksum behind them.
 const PAGE_OVERHEAD: usize = 2 + 8;
 /// Kind, length, place of the frame, its length, and the place in it.
-const PLACE_BYTES: usize = 1 + 4 + 6 + 4 + 4;
+pub(crate) const PLACE_BYTES: usize = 1 + 4 + 6 + 4 + 4;
 const FRAME_MAGIC: u32 = 0x314d_5246;
 pub(crate) const FRAME_HEADER_BYTES: usize = 24;
 /// Bytes that are written at once.
@@ -485,14 +485,15 @@ impl Table {
         self.entries > 0 && self.first <= *last && *first <= self.last
     }
 
-    /// Looks for a key. Reads a page, seldom two.
-    pub(crate) fn find(&self, name: &Fingerprint) -> Result<Option<Option<Place>>> {
+    /// Looks for a key. Reads a page, seldom two; `reads` counts them.
+    pub(crate) fn find(&self, name: &Fingerprint, reads: &mut u64) -> Result<Option<Option<Place>>> {
         if !self.may_have(name) {
             return Ok(None);
         }
         let prefix = name.prefix();
         let first = self.fences.partition_point(|fence| *fence < prefix).saturating_sub(1);
         for page in (first..self.fences.len()).take_while(|page| *page == first || self.fences[*page] <= prefix) {
+            *reads += 1;
             let entries = self.page(page)?;
             if let Ok(at) = entries.binary_search_by_key(name, |(name, _)| *name) {
                 return Ok(Some(entries[at].1));

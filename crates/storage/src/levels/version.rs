@@ -24,9 +24,10 @@ pub(crate) struct Version {
 impl Version {
     /// Looks for a chunk. Call when the open memtable does not have it.
     ///
-    /// A table that is damaged there may have had it, or a tombstone. The search goes on in older ones: what has the name
-    /// is the right chunk, and whether it was removed is in the index. If there is none, the damage is the answer.
-    pub(crate) fn find(&self, name: &Fingerprint) -> Result<Option<At>> {
+    /// A table that is damaged there may have had it, or a tombstone. The search goes on in older ones: what has the
+    /// name is the right chunk, and whether it was removed is in the index. If there is none, the damage is the answer.
+    /// `reads` counts the pages that are read.
+    pub(crate) fn find(&self, name: &Fingerprint, reads: &mut u64) -> Result<Option<At>> {
         for memtable in &self.sealed {
             match memtable.find(name) {
                 Some(Found::Chunk(held)) => return Ok(Some(At::Memory(held.bytes.clone()))),
@@ -44,7 +45,7 @@ impl Version {
                 }
             };
             for table in candidates {
-                match table.find(name) {
+                match table.find(name, reads) {
                     Ok(Some(Some(place))) => return Ok(Some(At::Table { table: table.clone(), place })),
                     Ok(Some(None)) => return damaged.map_or(Ok(None), Err),
                     Ok(None) => {}

@@ -166,7 +166,7 @@ impl LevelsWorld {
                 continue;
             }
             let address = self.address_of(&name, known);
-            let error = self.store.load(&[(address, name)], &mut Vec::new()).unwrap_err();
+            let Err(error) = self.store.load(&[(address, name)], &mut Vec::new()) else { panic!("chunk {number} is back") };
             assert!(matches!(error, StorageError::NotThere { .. }), "chunk {number} is back: {error}");
         }
         let expected: BTreeSet<(Address, Fingerprint)> = all.iter().map(|(number, address)| (*address, chunks[number].0)).collect();

@@ -2,7 +2,7 @@
 
 use super::{Partition, State, id_of, table_path};
 use crate::levels::manifest;
-use crate::levels::memtable::{Found, Memtable};
+use crate::levels::memtable::Memtable;
 use crate::levels::records::{CHUNKS_HELD, Decoded, Named, TABLE_WRITTEN};
 use crate::levels::table::Table;
 use crate::{Result, Slice, StorageError};
@@ -70,26 +70,12 @@ impl Partition {
         state.flushed = state.flushed.max(id);
     }
 
-    /// Removes a chunk in a replay, if it is here. It leaves a tombstone in any case: the memtable that has it may have
+    /// Removes a chunk in a replay. It always leaves a tombstone, found or not: the memtable that has the chunk may have
     /// become a table before the removal, and the log names that table later.
-    pub(crate) fn replay_removal(&self, start: Position, name: &Fingerprint) -> Result<()> {
-        let is_open = match self.state.lock().open.find(name) {
-            Some(Found::Removed) => return Ok(()),
-            found => found.is_some(),
-        };
-        let is_here = is_open
-            || match self.version().find(name) {
-                Ok(found) => found.is_some(),
-                // It may be there.
-                Err(error) if error.is_damage() => true,
-                Err(error) => return Err(error),
-            };
-        if is_here {
-            let mut state = self.state.lock();
-            state.open.remove(*name, true);
-            state.open.need(start);
-        }
-        Ok(())
+    pub(crate) fn replay_removal(&self, start: Position, name: &Fingerprint) {
+        let mut state = self.state.lock();
+        state.open.remove(*name, true);
+        state.open.need(start);
     }
 
     /// Refuses a log that ends before the manifest was written: it has lost its end.

@@ -1,0 +1,125 @@
+//! Compactions of a partition (M2.8): choosing one, doing it, and installing it.
+//!
+//! A compaction has two phases. The first one is long: it reads tables and writes new ones. Nothing refers to these
+//! yet. The second one is short: the manifest is replaced, then the version, then the old tables go. The engine holds
+//! its lock of the views for it, so that no opening reads the manifest before and looks for a table behind it.
+
+use super::{Partition, table_path};
+use crate::Result;
+use crate::levels::compaction::{Output, Task, merge};
+use crate::levels::table::Table;
+use crate::levels::version::Version;
+use onefold_fingerprint::Fingerprint;
+use onefold_oplog::Pressure;
+use parking_lot::MutexGuard;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// With so many times the tables from which level 0 is compacted, writers wait.
+const FULL: usize = 4;
+
+/// A compaction whose tables are written and durable, and not in use. If this is dropped, they go again.
+#[must_use = "its tables go if it is not installed"]
+#[derive(Debug)]
+pub struct Merged<'a> {
+    partition: &'a Partition,
+    /// No other compaction of this partition runs meanwhile.
+    cursors: MutexGuard<'a, Vec<Fingerprint>>,
+    task: Task,
+    tables: Vec<Arc<Table>>,
+    /// Whether a manifest on disk may have the tables.
+    is_listed: bool,
+}
+
+impl Merged<'_> {
+    /// Puts the new tables in the place of the old ones, durably, and removes the old files. Call it while no opening
+    /// reads the partition. It writes a small file, and does not take long.
+    ///
+    /// Errors: the old tables stay in use. A manifest on disk may have the new ones, so their files stay too, until the
+    /// next opening.
+    pub fn install(mut self) -> Result<()> {
+        let (partition, task) = (self.partition, &self.task);
+        let _one = partition.listing.lock();
+        self.is_listed = true;
+        partition.write_manifest(|version| task.replace(version, &self.tables))?;
+        {
+            let _state = partition.state.lock();
+            partition.change(|version| task.replace(version, &self.tables));
+        }
+        task.move_on(&mut self.cursors);
+        let kept: BTreeSet<u64> = self.tables.iter().map(|table| table.id).collect();
+        task.inputs().filter(|table| !kept.contains(&table.id)).for_each(|table| partition.forget_table(table));
+        Ok(())
+    }
+}
+
+impl Drop for Merged<'_> {
+    fn drop(&mut self) {
+        if !self.is_listed {
+            let inputs: BTreeSet<u64> = self.task.inputs().map(|table| table.id).collect();
+            let new = self.tables.iter().filter(|table| !inputs.contains(&table.id));
+            new.for_each(|table| self.partition.forget_table(table));
+        }
+    }
+}
+
+impl Partition {
+    /// Returns how urgent a compaction is. It is never urgent if none can be done.
+    pub(crate) fn compaction_pressure(&self) -> Pressure {
+        let version = self.version();
+        if self.choose(&version, &[]).is_none() {
+            return Pressure::Idle;
+        }
+        let young = version.levels.first().map_or(0, Vec::len);
+        if young >= FULL * self.options.tables as usize { Pressure::Full } else { Pressure::Behind }
+    }
+
+    fn choose(&self, version: &Version, cursors: &[Fingerprint]) -> Option<Task> {
+        let unlogged: BTreeSet<u64> = self.state.lock().unlogged.iter().map(|one| one.table.id).collect();
+        Task::choose(version, &unlogged, &self.options, cursors)
+    }
+
+    /// Does the long part of a compaction. `None`: nothing is due, another thread does one here, or `go_on` ended it.
+    pub(crate) fn merge(&self, go_on: &dyn Fn() -> bool) -> Result<Option<Merged<'_>>> {
+        self.check_poison()?;
+        let Some(cursors) = self.compacting.try_lock() else { return Ok(None) };
+        let version = self.version();
+        let Some(task) = self.choose(&version, &cursors) else { return Ok(None) };
+        let tables = match task.moved(&version, &self.options) {
+            Some(table) => vec![table],
+            None => match self.write_merged(&task, &version, go_on)? {
+                Some(tables) => tables,
+                None => return Ok(None),
+            },
+        };
+        Ok(Some(Merged { partition: self, cursors, task, tables, is_listed: false }))
+    }
+
+    /// Merges tables. The new ones are synced. `None`: `go_on` ended it.
+    fn write_merged(&self, task: &Task, version: &Version, go_on: &dyn Fn() -> bool) -> Result<Option<Vec<Arc<Table>>>> {
+        let new_id = || {
+            let mut state = self.state.lock();
+            state.next += 1;
+            state.next - 1
+        };
+        let path_of = |id| table_path(&self.directory, id);
+        let output = Output {
+            ground: &*self.ground,
+            options: &self.options,
+            room: &self.room,
+            counters: &self.counters,
+            new_id: &new_id,
+            path_of: &path_of,
+        };
+        let Some(mut tables) = merge(&output, task, version, go_on)? else { return Ok(None) };
+        self.sync(tables.iter())?;
+        tables.sort_unstable_by_key(|table| table.first);
+        Ok(Some(tables.into_iter().map(Arc::new).collect()))
+    }
+
+    fn forget_table(&self, table: &Table) {
+        if let Err(error) = self.ground.remove(&table.path) {
+            tracing::debug!(%error, "a table that was compacted stays until the next opening");
+        }
+    }
+}
