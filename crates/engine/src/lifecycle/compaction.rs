@@ -16,7 +16,19 @@ impl Engine {
     pub fn compact(&self, go_on: &dyn Fn() -> bool) -> Result<bool> {
         self.writable()?;
         let Some(levels) = &self.levels else { return Ok(false) };
-        Ok(levels.compact(go_on)?)
+        let merged = match levels.merge(go_on) {
+            Ok(Some(merged)) => merged,
+            Ok(None) => return Ok(false),
+            // The next one takes other tables. A repair mends what it can.
+            Err(error) if error.is_damage() => {
+                tracing::warn!(%error, "tables that are damaged are not compacted; run `onefold check`");
+                return Ok(false);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let _held = self.hold_views()?;
+        merged.install()?;
+        Ok(true)
     }
 
     /// Writes down which chunks are removed, and does all compactions that are due. Returns how many bytes that freed.
@@ -48,6 +60,6 @@ impl Engine {
 
     /// Returns whether compaction is due, or so overdue that writers have to wait for it.
     pub(crate) fn compaction_pressure(&self) -> Pressure {
-        Pressure::Idle
+        self.levels.as_ref().map_or(Pressure::Idle, |levels| levels.compaction_pressure())
     }
 }
