@@ -246,6 +246,35 @@ fn m2_7_a_removal_outlives_the_bytes_of_its_chunk_in_the_log() {
 }
 
 #[test]
+fn m2_5_two_owners_never_write_under_one_number() {
+    let ground = SimulatedGround::new(1);
+    LevelsStore::create(&ground, LEVELS, 1, &levels_options()).unwrap();
+    let mut known = KnownLevels::default();
+    let mut stalled = LevelsWorld::open(&ground, &known, 1).unwrap();
+    fill(&mut stalled, &mut known, 33);
+    let before: BTreeSet<String> = table_files(&ground).into_iter().collect();
+    // The log has the bytes of an open memtable. The next owner goes on with it.
+    assert!(known.log.batches.last().unwrap().1.iter().any(|record| record.kind == CHUNKS_HELD));
+    let mut world = LevelsWorld::open(&ground, &known, 1).unwrap();
+    fill(&mut world, &mut known, 30);
+    let new: Vec<String> = table_files(&ground).into_iter().filter(|name| !before.contains(name)).collect();
+    assert!(!new.is_empty() && new.iter().all(|name| name.starts_with("00000002")), "{new:?}");
+    // The first owner wakes up. Nothing that it does is logged, and nothing of it counts.
+    let merged = stalled.store.clone();
+    let merged = merged.merge(&|| true).unwrap().unwrap();
+    let mut writer = stalled.store.clone().new_writer();
+    stalled.append(&mut *writer, &(1000..1030).collect::<Vec<_>>()).unwrap();
+    fill(&mut world, &mut known, 30);
+    assert!(matches!(merged.install(), Err(StorageError::Fenced { .. })));
+    let epochs: BTreeSet<u64> = table_files(&ground).iter().map(|name| u64::from_str_radix(&name[..8], 16).unwrap()).collect();
+    assert_eq!(epochs, BTreeSet::from([1, 2]));
+    world.check(&known);
+    let reader = LevelsWorld::open_for(&ground, &known, 1, Access::Read).unwrap();
+    reader.check(&known);
+    LevelsWorld::open(&ground, &known, 1).unwrap().check(&known);
+}
+
+#[test]
 fn m2_5_removals_alone_fill_a_memtable() {
     let ground = SimulatedGround::new(1);
     LevelsStore::create(&ground, LEVELS, 1, &levels_options()).unwrap();

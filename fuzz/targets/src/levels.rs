@@ -15,7 +15,7 @@ const PAGE_BYTES: usize = 4096;
 const CHUNKS: u8 = 100;
 
 fn options() -> LevelsOptions {
-    LevelsOptions { memtable_bytes: 4 << 10, compression: Compression::Lz4, frame_bytes: 1 << 10, ..LevelsOptions::default() }
+    LevelsOptions { memtable_bytes: 32 << 10, compression: Compression::Lz4, frame_bytes: 1 << 10, ..LevelsOptions::default() }
 }
 
 fn content(number: u8) -> Vec<u8> {
@@ -27,7 +27,7 @@ fn content(number: u8) -> Vec<u8> {
 pub fn run(data: &[u8]) {
     let Some((choice, bytes)) = data.split_first() else { return };
     match choice & 3 {
-        0 => changed("0000000000000001.table", bytes, choice & 4 != 0),
+        0 => changed("0000000100000000.table", bytes, choice & 4 != 0),
         1 => changed("manifest", bytes, choice & 4 != 0),
         kind => record(if kind == 2 { CHUNKS_HELD } else { TABLE_WRITTEN }, bytes),
     }
@@ -122,5 +122,6 @@ fn record(kind: u8, bytes: &[u8]) {
     let store = LevelsStore::open(Arc::new(ground.clone()), "levels", 1, 1, options(), profile, Access::ReadWrite).expect("it is empty");
     let effects = Effects { replayed: &records, ..Effects::default() };
     let is_applied = store.apply(Position(512), &effects).is_ok();
+    let _ = store.recovered(Position(0), Position(512));
     assert!(is_read || !is_applied, "an index knows what the store takes");
 }

@@ -10,8 +10,8 @@
 //! # What survives a crash
 //! A chunk is durable when the log has it: with its bytes ([`CHUNKS_HELD`](super::CHUNKS_HELD)), or by naming it in a
 //! table that was synced before ([`TABLE_WRITTEN`](super::TABLE_WRITTEN)). A table that the manifest lists needs
-//! nothing from the log. So the log is needed from the oldest of these on: bytes that are in no logged table, tombstones
-//! that are in none, tables that are not listed.
+//! nothing from the log. So the log is needed from the oldest of these on: bytes that are in no logged table,
+//! tombstones that are in none, tables that are not listed.
 //!
 //! Removals are in the log too. A replay makes tombstones of all of them: the chunk may be in a table that the log
 //! names later. Where a chunk was stored again, the log has that later batch, and the tombstone is taken back when the
@@ -56,6 +56,13 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// Numbers of tables and memtables begin with the epoch of their owner, so that two owners never use one.
+const COUNTER_BITS: u32 = 32;
+/// The greatest epoch that a number can begin with.
+pub(crate) const MAX_EPOCH: u64 = u64::MAX >> COUNTER_BITS;
+/// The number of the open memtable during a replay, as long as it has no chunks. It is smaller than all numbers.
+const UNNAMED: u64 = 0;
+
 /// What a batch of the log will have of a partition.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
@@ -95,6 +102,22 @@ struct State {
     /// Where the manifest ends.
     listed_end: Position,
     poisoned: Option<Arc<str>>,
+}
+
+impl State {
+    /// Begins to use numbers of the own epoch. The open memtable gets one too: so no table is ever written under the
+    /// number of another owner.
+    fn number_own(&mut self) {
+        self.next = self.next.max(self.epoch << COUNTER_BITS).max(UNNAMED + 1);
+        self.open.id = self.take_number();
+    }
+
+    fn take_number(&mut self) -> u64 {
+        let number = self.next;
+        assert_eq!(number >> COUNTER_BITS, self.epoch, "no opening lives long enough to use up its numbers");
+        self.next += 1;
+        number
+    }
 }
 
 #[derive(Debug)]
@@ -168,13 +191,13 @@ impl Partition {
             }
         };
         let state = State {
-            open: Memtable::new(manifest.next),
+            open: Memtable::new(UNNAMED),
             unlogged: Vec::new(),
             unlisted: Vec::new(),
             sealed: HashMap::new(),
             removing: HashMap::new(),
             flushed: manifest.flushed,
-            next: manifest.next + 1,
+            next: manifest.next,
             epoch: manifest.epoch,
             log_end: manifest.log_end,
             listed_end: manifest.log_end,
@@ -246,8 +269,7 @@ impl Partition {
     }
 
     fn seal(&self, state: &mut State) {
-        let id = state.next;
-        state.next += 1;
+        let id = state.take_number();
         let full = std::mem::replace(&mut state.open, Memtable::new(id));
         state.sealed.insert(full.id, (full.logged, full.needs));
         self.change(|version| version.sealed.insert(0, Arc::new(full)));

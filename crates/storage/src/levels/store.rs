@@ -5,7 +5,7 @@ use crate::containers::Moments;
 use crate::levels::filter::Room;
 use crate::levels::key::{Unit, address_of, unit_bits};
 use crate::levels::options::LevelsOptions;
-use crate::levels::partition::{Merged, Partition};
+use crate::levels::partition::{MAX_EPOCH, Merged, Partition};
 use crate::levels::records::{CHUNKS_DROPPED, CHUNKS_HELD, TABLE_WRITTEN, chunks_dropped, decode, decode_dropped};
 use crate::levels::table::{Place, Table};
 use crate::levels::version::At;
@@ -83,6 +83,9 @@ impl LevelsStore {
         access: Access,
     ) -> Result<Arc<LevelsStore>> {
         options.check()?;
+        if epoch > MAX_EPOCH {
+            return Err(StorageError::Option { option: "epoch", value: epoch.to_string(), allowed: "32 bits" });
+        }
         let room = Room::new(options.filter_bytes);
         let options = Arc::new(options);
         let counters: Arc<Counters> = Arc::default();

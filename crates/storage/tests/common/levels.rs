@@ -6,6 +6,7 @@ use onefold_ground::profile::Profile;
 use onefold_ground::{Access, SimulatedGround};
 use onefold_oplog::Effects;
 use onefold_storage::*;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -52,6 +53,8 @@ pub struct KnownLevels {
     pub live: BTreeMap<u64, Address>,
     pub removed: BTreeSet<u64>,
     pub next: u64,
+    /// The epoch of the last opening for writing.
+    pub epoch: Cell<u64>,
 }
 
 pub struct LevelsWorld {
@@ -69,7 +72,9 @@ impl LevelsWorld {
 
     pub fn open_for(ground: &SimulatedGround, known: &KnownLevels, partitions: u16, access: Access) -> Result<LevelsWorld> {
         let profile = Arc::new(Profile::default());
-        let store = LevelsStore::open(Arc::new(ground.clone()), LEVELS, partitions, 1, levels_options(), profile, access)?;
+        known.epoch.set(known.epoch.get() + u64::from(access == Access::ReadWrite));
+        let epoch = known.epoch.get();
+        let store = LevelsStore::open(Arc::new(ground.clone()), LEVELS, partitions, epoch, levels_options(), profile, access)?;
         assert!(store.required_end() <= known.log.end());
         for (at, (start, records)) in known.log.batches.iter().enumerate() {
             let end = known.log.batches.get(at + 1).map_or(known.log.end(), |(next, _)| *next);

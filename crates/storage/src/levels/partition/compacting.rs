@@ -97,11 +97,7 @@ impl Partition {
 
     /// Merges tables. The new ones are synced. `None`: `go_on` ended it.
     fn write_merged(&self, task: &Task, version: &Version, go_on: &dyn Fn() -> bool) -> Result<Option<Vec<Arc<Table>>>> {
-        let new_id = || {
-            let mut state = self.state.lock();
-            state.next += 1;
-            state.next - 1
-        };
+        let new_id = || self.state.lock().take_number();
         let path_of = |id| table_path(&self.directory, id);
         let output = Output {
             ground: &*self.ground,

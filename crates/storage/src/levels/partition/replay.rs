@@ -1,6 +1,6 @@
 //! Brings a partition to the end of the log.
 
-use super::{Partition, State, id_of, table_path};
+use super::{COUNTER_BITS, Partition, State, UNNAMED, id_of, table_path};
 use crate::levels::manifest;
 use crate::levels::memtable::Memtable;
 use crate::levels::records::{CHUNKS_HELD, Decoded, Named, TABLE_WRITTEN};
@@ -11,6 +11,10 @@ use onefold_ground::Access;
 use onefold_oplog::Position;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+fn epoch_of(number: u64) -> u64 {
+    number >> COUNTER_BITS
+}
 
 impl Partition {
     /// Takes a record in a replay.
@@ -25,13 +29,15 @@ impl Partition {
         match kind {
             CHUNKS_HELD => {
                 if state.open.id != decoded.memtable {
-                    // The table of a memtable is logged before the chunks of the next one.
-                    if state.open.chunks().next().is_some() {
+                    // The table of a memtable is logged before the chunks of the next one. But a later owner goes on
+                    // with the memtable that it found in the log, under a number of its own.
+                    let goes_on = decoded.memtable > state.open.id && epoch_of(decoded.memtable) != epoch_of(state.open.id);
+                    if !goes_on && state.open.chunks().next().is_some() {
                         let why = format!("the log has chunks of memtable {} before the table of {}", decoded.memtable, state.open.id);
                         return Err(StorageError::Record { kind, why });
                     }
                     state.open.id = decoded.memtable;
-                    state.next = state.next.max(decoded.memtable + 1);
+                    state.next = state.next.max(decoded.memtable.saturating_add(1));
                 }
                 let Some(bytes) = decoded.bytes else { return Ok(()) };
                 let mut at = 0;
@@ -57,12 +63,11 @@ impl Partition {
     fn take_table(&self, state: &mut State, table: Arc<Table>, start: Position) {
         let id = table.id;
         self.change(|version| version.add(table));
+        state.next = state.next.max(id.saturating_add(1));
         if state.open.id <= id {
             let tombstones: Vec<Fingerprint> = state.open.tombstones().collect();
             let needs = state.open.needs.filter(|_| !tombstones.is_empty());
-            state.next = state.next.max(id + 1);
-            state.open = Memtable::new(state.next);
-            state.next += 1;
+            state.open = Memtable::new(UNNAMED);
             state.open.needs = needs;
             tombstones.into_iter().for_each(|name| state.open.remove(name, true));
         }
@@ -70,8 +75,8 @@ impl Partition {
         state.flushed = state.flushed.max(id);
     }
 
-    /// Removes a chunk in a replay. It always leaves a tombstone, found or not: the memtable that has the chunk may have
-    /// become a table before the removal, and the log names that table later.
+    /// Removes a chunk in a replay. It always leaves a tombstone, found or not: the memtable that has the chunk may
+    /// have become a table before the removal, and the log names that table later.
     pub(crate) fn replay_removal(&self, start: Position, name: &Fingerprint) {
         let mut state = self.state.lock();
         state.open.remove(*name, true);
@@ -91,9 +96,18 @@ impl Partition {
     /// Ends the replay. A writer removes files that nobody knows: a crash came before they were logged, or behind a
     /// compaction.
     pub(crate) fn recovered(&self, log_end: Position, access: Access) -> Result<()> {
-        self.state.lock().log_end = log_end;
-        if access != Access::ReadWrite {
-            return Ok(());
+        {
+            let mut state = self.state.lock();
+            state.log_end = log_end;
+            if access != Access::ReadWrite {
+                return Ok(());
+            }
+            let later = epoch_of(state.next);
+            if later > state.epoch {
+                let path = self.ground.describe(&self.directory);
+                return Err(StorageError::Fenced { path, stored_epoch: later, epoch: state.epoch });
+            }
+            state.number_own();
         }
         let version = self.version();
         let known: BTreeSet<u64> = version.levels.iter().flatten().map(|table| table.id).collect();
