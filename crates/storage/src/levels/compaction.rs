@@ -14,12 +14,12 @@
 //! Only keys are merged. Chunks are copied in the order in which each of the merged tables has them, the oldest table
 //! first, so that what arrived together stays together as far as the ranges of keys allow.
 
+use crate::Result;
 use crate::levels::filter::Room;
 use crate::levels::options::LevelsOptions;
 use crate::levels::table::{Entry, PAGE_BYTES, PLACE_BYTES, Place, Table, TableWriter};
 use crate::levels::version::Version;
 use crate::levels::work::Counters;
-use crate::{Result, Slice};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::Ground;
 use std::collections::BTreeSet;
@@ -96,7 +96,7 @@ impl Task {
         let [table] = &self.upper[..] else { return None };
         let beyond = version.levels.get(self.level + 2).map_or(&[][..], |tables| tables);
         let beyond = beyond.iter().filter(|beyond| beyond.overlaps(&table.first, &table.last)).map(|table| table.raw_bytes).sum::<u64>();
-        let is_fit = self.lower.is_empty() && self.level > 0 && table.tombstones == 0 && beyond <= overlap_limit(options, self.level);
+        let is_fit = self.lower.is_empty() && self.level > 0 && table.tombstones == 0 && beyond <= overlap_limit(options);
         is_fit.then(|| table.clone())
     }
 
@@ -128,8 +128,8 @@ fn raw_bytes(tables: &[Arc<Table>]) -> u64 {
 }
 
 /// Returns the raw bytes of the level after the next with which one table may overlap: it is merged with them later.
-fn overlap_limit(options: &LevelsOptions, level: usize) -> u64 {
-    OVERLAP_TABLES.saturating_mul(options.table_bytes(level + 2))
+fn overlap_limit(options: &LevelsOptions) -> u64 {
+    OVERLAP_TABLES.saturating_mul(options.table_bytes)
 }
 
 /// Counts the tables of the level after the next that a new table overlaps.
@@ -231,10 +231,10 @@ fn merge_into(output: &Output<'_>, task: &Task, version: &Version, go_on: &dyn F
     sources.push(keys(&task.lower[..], task.upper.len()));
     let mut heads = sources.iter_mut().map(Keys::next).collect::<Result<Vec<_>>>()?;
     let below: Vec<&Arc<Table>> = version.levels.iter().skip(task.level + 2).flatten().collect();
-    let table_bytes = output.options.table_bytes(task.level + 1);
+    let table_bytes = output.options.table_bytes;
     let key_bytes = (output.options.digest_bytes() + PLACE_BYTES) as u64;
     let beyond = version.levels.get(task.level + 2).map_or(&[][..], |tables| tables);
-    let mut overlap = Overlap { left: beyond, limit_bytes: overlap_limit(output.options, task.level), bytes: 0 };
+    let mut overlap = Overlap { left: beyond, limit_bytes: overlap_limit(output.options), bytes: 0 };
     let (mut kept, mut kept_bytes): (Vec<(usize, Entry)>, u64) = (Vec::new(), 0);
     loop {
         // Of equal keys the first, as sources are young to old.
@@ -252,45 +252,62 @@ fn merge_into(output: &Output<'_>, task: &Task, version: &Version, go_on: &dyn F
             continue;
         }
         if kept_bytes >= table_bytes || overlap.ends_before(&name, kept.is_empty()) {
-            if !go_on() {
-                return Ok(false);
-            }
-            made.push(write_part(output, &tables, std::mem::take(&mut kept))?);
+            let Some(table) = write_part(output, &tables, std::mem::take(&mut kept), go_on)? else { return Ok(false) };
+            made.push(table);
             kept_bytes = 0;
         }
         kept_bytes += key_bytes + place.map_or(0, |place| u64::from(place.length_bytes));
         kept.push((number, (name, place)));
     }
     if !kept.is_empty() {
-        made.push(write_part(output, &tables, kept)?);
+        let Some(table) = write_part(output, &tables, kept, go_on)? else { return Ok(false) };
+        made.push(table);
     }
     Ok(true)
 }
 
-/// Writes a table of these keys of `tables`.
-fn write_part(output: &Output<'_>, tables: &[&Table], mut kept: Vec<(usize, Entry)>) -> Result<Table> {
+/// Writes a table of these keys of `tables`. `None`: `go_on` ended it.
+fn write_part(output: &Output<'_>, tables: &[&Table], mut kept: Vec<(usize, Entry)>, go_on: &dyn Fn() -> bool) -> Result<Option<Table>> {
     let id = (output.new_id)();
     let path = (output.path_of)(id);
     let mut writer = TableWriter::new(output.ground, &path, id, kept.len() as u64, output.options)?;
-    let mut fill = || -> Result<()> {
+    let mut fill = || -> Result<bool> {
         let order =
             |(number, (_, place)): &(usize, Entry)| (std::cmp::Reverse(*number), place.map(|place| (place.frame, place.offset_bytes)));
         kept.sort_unstable_by_key(order);
         let mut reader = FrameReader::new(output.counters);
-        for (at, (number, (name, place))) in kept.iter().enumerate() {
-            match place {
-                None => writer.push_tombstone(*name),
-                Some(place) => {
-                    let bytes = reader.read(tables[*number], *number, place, &kept[at..])?;
-                    writer.push(*name, place.kind, place.is_sequential, &bytes)?;
+        let mut left = &kept[..];
+        while let Some((number, (name, place))) = left.first() {
+            if !go_on() {
+                return Ok(false);
+            }
+            let Some(place) = place else {
+                writer.push_tombstone(*name);
+                left = &left[1..];
+                continue;
+            };
+            let is_of_frame = |(other, (_, next)): &&(usize, Entry)| other == number && next.is_some_and(|next| next.frame == place.frame);
+            let (chunks, rest) = left.split_at(left.iter().take_while(is_of_frame).count());
+            let table = tables[*number];
+            let bytes = reader.frame(table, *number, place, left)?;
+            let length_bytes = chunks.iter().filter_map(|(_, (_, place))| *place).map(|place| u64::from(place.length_bytes)).sum();
+            // What is whole, and not much too small, is not compressed again.
+            if !writer.push_frame(table.stored_frame(bytes)?, length_bytes, chunks.iter().map(|(_, entry)| entry))? {
+                let frame = table.decode_frame(bytes)?;
+                for (name, place) in chunks.iter().filter_map(|(_, (name, place))| Some((name, (*place)?))) {
+                    writer.push(*name, place.kind, place.is_sequential, &table.slice(&frame, &place)?)?;
                 }
             }
+            left = rest;
         }
-        Ok(())
+        Ok(true)
     };
-    let table = fill().and_then(|()| writer.finish(output.room)).inspect_err(|_| output.give_up(&path))?;
-    Counters::add(&output.counters.merge_written_bytes, table.length_bytes);
-    Ok(table)
+    let filled = fill().and_then(|is_whole| is_whole.then(|| writer.finish(output.room)).transpose());
+    match &filled {
+        Ok(Some(table)) => Counters::add(&output.counters.merge_written_bytes, table.length_bytes),
+        _ => output.give_up(&path),
+    }
+    filled
 }
 
 /// Reads chunks in the order of their frames, several frames at once.
@@ -299,22 +316,17 @@ struct FrameReader<'a> {
     table: usize,
     at: u64,
     bytes: Vec<u8>,
-    frame: Option<(u64, Arc<Vec<u8>>)>,
 }
 
 impl<'a> FrameReader<'a> {
     fn new(counters: &'a Counters) -> FrameReader<'a> {
-        FrameReader { counters, table: 0, at: 0, bytes: Vec::new(), frame: None }
+        FrameReader { counters, table: 0, at: 0, bytes: Vec::new() }
     }
 
-    fn read(&mut self, table: &Table, number: usize, place: &Place, coming: &[(usize, Entry)]) -> Result<Slice> {
+    /// Returns the bytes of the frame of a chunk, with its header. `coming` are the chunks from this one on.
+    fn frame(&mut self, table: &Table, number: usize, place: &Place, coming: &[(usize, Entry)]) -> Result<&[u8]> {
         if self.table != number {
             *self = FrameReader { table: number, ..FrameReader::new(self.counters) };
-        }
-        if let Some((at, frame)) = &self.frame
-            && *at == place.frame
-        {
-            return table.slice(frame, place);
         }
         let end = place.frame + u64::from(place.frame_bytes);
         if place.frame < self.at || end > self.at + self.bytes.len() as u64 {
@@ -328,16 +340,13 @@ impl<'a> FrameReader<'a> {
                 }
                 until = until.max(next_end);
             }
-            (self.at, self.frame) = (place.frame, None);
+            self.at = place.frame;
             self.bytes.resize((until - place.frame) as usize, 0);
             Counters::add(&self.counters.merge_read_bytes, self.bytes.len() as u64);
             table.frames(self.at, &mut self.bytes)?;
         }
         let start = (place.frame - self.at) as usize;
-        let frame = table.decode_frame(&self.bytes[start..start + place.frame_bytes as usize])?;
-        let slice = table.slice(&frame, place)?;
-        self.frame = Some((place.frame, frame));
-        Ok(slice)
+        Ok(&self.bytes[start..start + place.frame_bytes as usize])
     }
 }
 

@@ -10,6 +10,7 @@
 
 mod compaction;
 mod filter;
+mod flushers;
 mod key;
 mod manifest;
 mod memtable;

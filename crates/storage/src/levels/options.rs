@@ -12,8 +12,11 @@ pub struct LevelsOptions {
     pub ratio: u32,
     /// Tables that a level has before it is compacted (`N`, M2.9), 2 to 1000.
     pub tables: u32,
-    /// Raw bytes from which no table grows further: what a compaction keeps in memory is a thousandth of it.
+    /// Raw bytes from which no table grows further: what a compaction keeps in memory is a hundredth of it. The larger
+    /// tables are, the less do they tear streams apart.
     pub table_bytes: u64,
+    /// Threads that make tables of full memtables. 0: whoever fills one does it.
+    pub flushers: usize,
     /// A frame is closed when it has this many raw bytes, 512 bytes to 16 MiB.
     pub frame_bytes: u32,
     /// How frames are compressed.
@@ -37,6 +40,7 @@ impl Default for LevelsOptions {
             ratio: 10,
             tables: 10,
             table_bytes: 1 << 30,
+            flushers: 0,
             frame_bytes: 64 << 10,
             compression: Compression::Zstd(1),
             sequential_frame_bytes: 512 << 10,
@@ -51,11 +55,6 @@ impl Default for LevelsOptions {
 impl LevelsOptions {
     pub(crate) fn digest_bytes(&self) -> usize {
         self.fingerprint.digest_bytes()
-    }
-
-    /// Returns the raw bytes that a table of a level is cut at.
-    pub(crate) fn table_bytes(&self, level: usize) -> u64 {
-        self.grown(u64::from(self.memtable_bytes), level).min(self.table_bytes)
     }
 
     /// Returns the raw bytes that a level has before it is compacted: `S^level N M`.
@@ -107,7 +106,6 @@ mod tests {
         assert_eq!(options.level_bytes(9), 512 * 500 * (4 << 20));
         let options = LevelsOptions::default();
         assert_eq!(options.capacity_bytes(3), 111 * 10 * (4 << 20));
-        assert_eq!((options.table_bytes(1), options.table_bytes(9)), (40 << 20, 1 << 30));
     }
 
     #[test]

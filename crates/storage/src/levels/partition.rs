@@ -56,6 +56,8 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// So many full memtables wait for the threads that write them. Then who fills another one does it.
+const MAY_WAIT: usize = 2;
 /// Numbers of tables and memtables begin with the epoch of their owner, so that two owners never use one.
 const COUNTER_BITS: u32 = 32;
 /// The greatest epoch that a number can begin with.
@@ -240,7 +242,7 @@ impl Partition {
     pub(crate) fn append(&self, chunks: &[NewChunk<'_>], is_sequential: bool) -> Result<Vec<Address>> {
         self.check_poison()?;
         // A table that could not be written keeps its chunks in memory. No more are taken until that succeeds.
-        if !self.version.read().sealed.is_empty() {
+        if self.waiting() > self.may_wait() {
             self.write_sealed()?;
         }
         let mut addresses = Vec::with_capacity(chunks.len());
@@ -252,12 +254,25 @@ impl Partition {
                 self.seal_if_full(&mut state)
             };
             addresses.push(address_of(self.number, &chunk.fingerprint));
-            if is_full && let Err(error) = self.write_sealed() {
+            if is_full
+                && self.waiting() > self.may_wait()
+                && let Err(error) = self.write_sealed()
+            {
                 // The chunks taken so far are safe in memory. The next call reports the error.
                 return if addresses.len() == chunks.len() { Ok(addresses) } else { Err(error) };
             }
         }
         Ok(addresses)
+    }
+
+    /// Returns how many memtables are full.
+    pub(crate) fn waiting(&self) -> usize {
+        self.version.read().sealed.len()
+    }
+
+    /// Returns how many of them others may write.
+    fn may_wait(&self) -> usize {
+        if self.options.flushers == 0 { 0 } else { MAY_WAIT }
     }
 
     fn seal_if_full(&self, state: &mut State) -> bool {
@@ -276,7 +291,7 @@ impl Partition {
     }
 
     /// Makes tables of all sealed memtables, the oldest first.
-    fn write_sealed(&self) -> Result<()> {
+    pub(crate) fn write_sealed(&self) -> Result<()> {
         let mut begun = self.flushing.lock();
         loop {
             let Some(memtable) = self.version.read().sealed.last().cloned() else { return Ok(()) };

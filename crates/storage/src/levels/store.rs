@@ -3,6 +3,7 @@
 use crate::components::STORAGE_READ;
 use crate::containers::Moments;
 use crate::levels::filter::Room;
+use crate::levels::flushers::Flushers;
 use crate::levels::key::{Unit, address_of, unit_bits};
 use crate::levels::options::LevelsOptions;
 use crate::levels::partition::{MAX_EPOCH, Merged, Partition};
@@ -42,6 +43,8 @@ pub struct LevelsStore {
     /// Into how many bits of units the keys of each partition are divided, during this opening.
     unit_bits: Vec<u32>,
     next_writer: AtomicUsize,
+    /// Threads that make tables of full memtables.
+    flushers: Option<Flushers>,
     /// Who wants to know which metadata chunks are committed from now on.
     moments: Moments,
     counters: Arc<Counters>,
@@ -93,7 +96,9 @@ impl LevelsStore {
         let open = |number| Partition::open(ground.clone(), directory, number, options.clone(), takes, room.clone(), counters.clone());
         let partitions = (0..partitions).map(open).collect::<Result<Vec<Partition>>>()?;
         let chunks = |partition: &Partition| partition.version().levels.iter().flatten().map(|table| table.entries).sum();
-        Ok(Arc::new(LevelsStore {
+        let flushers = options.flushers;
+        Ok(Arc::new_cyclic(|store| LevelsStore {
+            flushers: Flushers::start(flushers, store),
             unit_bits: partitions.iter().map(|partition| unit_bits(chunks(partition))).collect(),
             ground,
             directory: directory.to_owned(),
@@ -106,6 +111,13 @@ impl LevelsStore {
             moments: Moments::default(),
             counters,
         }))
+    }
+
+    /// Makes tables of the full memtables of a partition. What fails is tried again by whoever needs it.
+    pub(crate) fn write_sealed(&self, partition: usize) {
+        if let Err(error) = self.partitions[partition].write_sealed() {
+            tracing::debug!(%error, "a full memtable could not be written");
+        }
     }
 
     /// Does the long part of a compaction, if one is due, in whichever partition. Reading and writing go on meanwhile.
@@ -275,7 +287,14 @@ impl ChunkWriter for LevelsWriter {
         if let Some(chunk) = chunks.iter().find(|chunk| chunk.data.len() > limit_bytes) {
             return Err(StorageError::ChunkTooLong { length_bytes: chunk.data.len(), limit_bytes });
         }
-        self.store.partitions[self.partition].append(chunks, self.is_sequential)
+        let partition = &self.store.partitions[self.partition];
+        let appended = partition.append(chunks, self.is_sequential);
+        if partition.waiting() > 0
+            && let Some(flushers) = &self.store.flushers
+        {
+            flushers.wake(self.partition);
+        }
+        appended
     }
 
     fn append_frame(&mut self, chunks: &[NewChunk<'_>], _frame: &CompressedFrame<'_>) -> Result<Vec<Address>> {

@@ -49,6 +49,14 @@ pub(crate) struct Place {
     pub(crate) offset_bytes: u32,
 }
 
+/// A frame as it is in a file, with a right checksum.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StoredFrame<'a> {
+    codec: Codec,
+    raw_bytes: u32,
+    stored: &'a [u8],
+}
+
 /// A key of a table. `None`: a tombstone. The chunk was removed, and older tables may still have it.
 pub(crate) type Entry = (Fingerprint, Option<Place>);
 
@@ -163,6 +171,33 @@ impl<'a> TableWriter<'a> {
         Ok(())
     }
 
+    /// Appends a frame of another table as it is, if these chunks are all that it has, and it is not much too small.
+    /// Returns whether it did.
+    pub(crate) fn push_frame<'e>(
+        &mut self,
+        frame: StoredFrame<'_>,
+        length_bytes: u64,
+        chunks: impl Iterator<Item = &'e Entry> + Clone,
+    ) -> Result<bool> {
+        let is_sequential = chunks.clone().any(|(_, place)| place.is_some_and(|place| place.is_sequential));
+        let which = usize::from(is_sequential);
+        let limit_bytes = [self.options.frame_bytes, self.options.sequential_frame_bytes][which];
+        if length_bytes != u64::from(frame.raw_bytes) || frame.raw_bytes < limit_bytes / 4 {
+            return Ok(false);
+        }
+        // In the order of their arrival.
+        self.close_frame(which)?;
+        let at = self.out_at + self.out.len() as u64;
+        let frame_bytes = put_frame(&mut self.out, frame.codec, frame.raw_bytes, frame.stored);
+        let moved = |(name, place): &Entry| (*name, place.map(|place| Place { frame: at, frame_bytes, ..place }));
+        self.entries.extend(chunks.map(moved));
+        self.raw_bytes += length_bytes;
+        if self.out.len() >= WRITE_BYTES {
+            self.write_out()?;
+        }
+        Ok(true)
+    }
+
     /// Appends a tombstone.
     pub(crate) fn push_tombstone(&mut self, name: Fingerprint) {
         self.entries.push((name, None));
@@ -173,17 +208,9 @@ impl<'a> TableWriter<'a> {
         if frame.keys.is_empty() {
             return Ok(());
         }
-        let (codec, stored) = self.compressors[which].compress(&frame.raw);
         let at = self.out_at + self.out.len() as u64;
-        let frame_bytes = (FRAME_HEADER_BYTES + stored.len()) as u32;
-        let begin = self.out.len();
-        self.out.extend_from_slice(&FRAME_MAGIC.to_le_bytes());
-        self.out.extend_from_slice(&[codec as u8, 0, 0, 0]);
-        self.out.extend_from_slice(&(frame.raw.len() as u32).to_le_bytes());
-        self.out.extend_from_slice(&(stored.len() as u32).to_le_bytes());
-        let sum = frame_checksum(&self.out[begin..begin + 16], stored);
-        self.out.extend_from_slice(&sum.to_le_bytes());
-        self.out.extend_from_slice(stored);
+        let (codec, stored) = self.compressors[which].compress(&frame.raw);
+        let frame_bytes = put_frame(&mut self.out, codec, frame.raw.len() as u32, stored);
         for key in &frame.keys {
             if let Some(place) = &mut self.entries[*key].1 {
                 (place.frame, place.frame_bytes) = (at, frame_bytes);
@@ -269,6 +296,19 @@ impl<'a> TableWriter<'a> {
             last,
         })
     }
+}
+
+/// Appends a frame. Returns its length.
+fn put_frame(out: &mut Vec<u8>, codec: Codec, raw_bytes: u32, stored: &[u8]) -> u32 {
+    let begin = out.len();
+    out.extend_from_slice(&FRAME_MAGIC.to_le_bytes());
+    out.extend_from_slice(&[codec as u8, 0, 0, 0]);
+    out.extend_from_slice(&raw_bytes.to_le_bytes());
+    out.extend_from_slice(&(stored.len() as u32).to_le_bytes());
+    let sum = frame_checksum(&out[begin..begin + 16], stored);
+    out.extend_from_slice(&sum.to_le_bytes());
+    out.extend_from_slice(stored);
+    (out.len() - begin) as u32
 }
 
 fn frame_checksum(header: &[u8], stored: &[u8]) -> u64 {
@@ -554,6 +594,12 @@ impl Table {
     }
 
     pub(crate) fn decode_frame(&self, bytes: &[u8]) -> Result<Arc<Vec<u8>>> {
+        let StoredFrame { codec, raw_bytes, stored } = self.stored_frame(bytes)?;
+        decompress(codec, stored, raw_bytes as usize).map(Arc::new).map_err(|why| self.damaged(why))
+    }
+
+    /// Looks whether a frame is whole.
+    pub(crate) fn stored_frame<'a>(&self, bytes: &'a [u8]) -> Result<StoredFrame<'a>> {
         let Some((header, stored)) = bytes.split_at_checked(FRAME_HEADER_BYTES) else {
             return Err(self.damaged("a frame is too short"));
         };
@@ -565,7 +611,7 @@ impl Table {
         }
         let codec = Codec::from_number(header[4]).filter(|_| raw_bytes <= MAX_FRAME_BYTES);
         let codec = codec.ok_or_else(|| self.damaged("a frame is of an unknown kind"))?;
-        decompress(codec, stored, raw_bytes as usize).map(Arc::new).map_err(|why| self.damaged(why))
+        Ok(StoredFrame { codec, raw_bytes, stored })
     }
 
     /// Returns a chunk of a frame.
