@@ -274,6 +274,70 @@ fn m2_5_two_owners_never_write_under_one_number() {
     LevelsWorld::open(&ground, &known, 1).unwrap().check(&known);
 }
 
+/// Runs a process that dies at some operation. Returns what it left, and what must be there.
+fn killed(operation: u64) -> (SimulatedGround, KnownLevels) {
+    let (ground, mut known) = ONE.create(operation);
+    ground.crash_after_operations(operation);
+    if let Ok(mut world) = ONE.open(&ground, &mut known) {
+        let _ = ONE.work(&mut world, &mut known);
+    }
+    (ground.restart(CrashPolicy::KeepAll), known.0)
+}
+
+#[test]
+fn m2_8_a_damaged_manifest_is_harmless_at_any_moment() {
+    for operation in 0..150 {
+        let (left, known) = killed(operation);
+        for name in ["manifest", "manifest-copy"] {
+            let path = format!("levels/0000/{name}");
+            let ground = left.snapshot(CrashPolicy::KeepAll);
+            match operation % 3 {
+                0 => ground.remove(&path).unwrap(),
+                _ => ground.corrupt(&path, operation % 40, 1).unwrap(),
+            }
+            LevelsWorld::open_for(&ground, &known, 1, Access::Read).unwrap().check(&known);
+            LevelsWorld::open(&ground, &known, 1).unwrap().check(&known);
+            // The next opening reads the one that was not damaged before: both were written.
+            for other in ["manifest", "manifest-copy"] {
+                let ground = ground.snapshot(CrashPolicy::DropAll);
+                ground.corrupt(&format!("levels/0000/{other}"), operation % 40, 1).unwrap();
+                LevelsWorld::open(&ground, &known, 1).unwrap().check(&known);
+            }
+        }
+    }
+}
+
+#[test]
+fn m2_8_two_damaged_manifests_are_a_clear_error() {
+    let (ground, known) = killed(100);
+    ground.corrupt("levels/0000/manifest", 30, 1).unwrap();
+    ground.remove("levels/0000/manifest-copy").unwrap();
+    for access in [Access::Read, Access::ReadWrite] {
+        let error = LevelsWorld::open_for(&ground, &known, 1, access).err().unwrap();
+        assert!(error.is_damage() && error.to_string().contains("onefold check --repair"), "{error}");
+    }
+}
+
+#[test]
+fn m2_7_a_replay_passes_over_what_the_manifest_has() {
+    let ground = SimulatedGround::new(1);
+    LevelsStore::create(&ground, LEVELS, 1, &levels_options()).unwrap();
+    let mut known = KnownLevels::default();
+    let mut world = LevelsWorld::open(&ground, &known, 1).unwrap();
+    fill(&mut world, &mut known, 40);
+    let dead: Vec<u64> = known.live.keys().copied().collect();
+    world.remove(&mut known, &dead, false).unwrap();
+    let prepared = world.store.checkpoint_before(known.log.end()).unwrap();
+    world.commit(&mut known, prepared);
+    world.store.leave();
+    while world.store.compact(&|| true).unwrap() {}
+    drop(world);
+    // The log still has the removals. They leave nothing behind.
+    let world = LevelsWorld::open(&ground, &known, 1).unwrap();
+    assert_eq!(world.store.position(), known.log.end());
+    world.check(&known);
+}
+
 #[test]
 fn m2_5_removals_alone_fill_a_memtable() {
     let ground = SimulatedGround::new(1);

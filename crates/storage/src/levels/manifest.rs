@@ -2,6 +2,10 @@
 //!
 //! It is replaced as a whole. So a crash during a compaction leaves the old levels or the new ones. What was logged
 //! since comes from the log.
+//!
+//! There are two of them with the same bytes, so that a damaged one costs nothing. The copy is written first. A crash
+//! between the two leaves it one step newer, and both steps have all their files: an opening for writing makes them
+//! equal before it removes any.
 
 use crate::levels::options::LevelsOptions;
 use crate::{Result, StorageError};
@@ -26,6 +30,8 @@ pub(crate) struct Manifest {
     pub(crate) next: u64,
     /// The end of the last batch that it knows of.
     pub(crate) log_end: Position,
+    /// Its tables have all that batches before this position say of the partition. A replay passes over these.
+    pub(crate) needed: Position,
     /// The numbers of the tables of each level. Those of level 0 begin with the youngest; the others are in the order
     /// of their keys.
     pub(crate) levels: Vec<Vec<u64>>,
@@ -33,6 +39,10 @@ pub(crate) struct Manifest {
 
 pub(crate) fn path(directory: &str) -> String {
     format!("{directory}/manifest")
+}
+
+fn copy_path(directory: &str) -> String {
+    format!("{directory}/manifest-copy")
 }
 
 impl Manifest {
@@ -44,7 +54,7 @@ impl Manifest {
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&options.store);
-        for number in [self.epoch, self.flushed, self.next, self.log_end.0] {
+        for number in [self.epoch, self.flushed, self.next, self.log_end.0, self.needed.0] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
         put_varint(&mut bytes, self.levels.len() as u64);
@@ -75,6 +85,7 @@ impl Manifest {
                 flushed: reader.u64()?,
                 next: reader.u64()?,
                 log_end: Position(reader.u64()?),
+                needed: Position(reader.u64()?),
                 levels: Vec::new(),
             };
             let levels = reader.count("levels", 1)?.min(MAX_LEVELS);
@@ -95,13 +106,16 @@ impl Manifest {
         let mut tables: Vec<u64> = manifest.levels.iter().flatten().copied().collect();
         tables.sort_unstable();
         let is_right = tables.windows(2).all(|pair| pair[0] < pair[1]) && tables.iter().all(|table| (1..manifest.next).contains(table));
-        if is_right && manifest.flushed < manifest.next { Ok(manifest) } else { Err("its numbers contradict each other".to_owned()) }
+        if is_right && manifest.flushed < manifest.next && manifest.needed <= manifest.log_end {
+            Ok(manifest)
+        } else {
+            Err("its numbers contradict each other".to_owned())
+        }
     }
 
-    pub(crate) fn read(ground: &dyn Ground, directory: &str, options: &LevelsOptions) -> Result<Manifest> {
-        let path = path(directory);
-        let damaged = |why: String| StorageError::SortedTable { path: ground.describe(&path), why };
-        match read_file(ground, &path, LIMIT_BYTES) {
+    fn read_one(ground: &dyn Ground, path: &str, options: &LevelsOptions) -> Result<Manifest> {
+        let damaged = |why: String| StorageError::SortedTable { path: ground.describe(path), why };
+        match read_file(ground, path, LIMIT_BYTES) {
             Ok(bytes) => Manifest::decode(&bytes, options).map_err(damaged),
             Err(error) if error.is_not_found() || matches!(error, GroundError::TooLong { .. }) => Err(damaged(error.to_string())),
             // It may be a loose cable. The error says what happened.
@@ -109,9 +123,43 @@ impl Manifest {
         }
     }
 
-    /// Writes it. It is durable on return.
+    /// Reads the manifest. If it cannot be read, the copy counts: that is the same, or one step newer.
+    pub(crate) fn read(ground: &dyn Ground, directory: &str, options: &LevelsOptions) -> Result<Manifest> {
+        let error = match Manifest::read_one(ground, &path(directory), options) {
+            Ok(manifest) => return Ok(manifest),
+            Err(error) => error,
+        };
+        match Manifest::read_one(ground, &copy_path(directory), options) {
+            Ok(manifest) => {
+                tracing::warn!(%error, "the copy of a manifest is read instead of it");
+                Ok(manifest)
+            }
+            Err(of_copy) if of_copy.is_damage() && error.is_damage() => {
+                let why = format!("{error}; {of_copy}; both manifests are damaged: run `onefold check --repair`");
+                Err(StorageError::SortedTable { path: ground.describe(directory), why })
+            }
+            Err(of_copy) => Err(if error.is_damage() { of_copy } else { error }),
+        }
+    }
+
+    /// Returns the greatest epoch that the manifest or its copy has. A damaged one has none.
+    pub(crate) fn stored_epoch(ground: &dyn Ground, directory: &str, options: &LevelsOptions) -> Result<u64> {
+        let mut epoch = 0;
+        for path in [path(directory), copy_path(directory)] {
+            match Manifest::read_one(ground, &path, options) {
+                Ok(manifest) => epoch = epoch.max(manifest.epoch),
+                Err(error) if error.is_damage() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(epoch)
+    }
+
+    /// Writes the copy, then the manifest. Both are durable on return. Until then, no file goes that either may name.
     pub(crate) fn write(&self, ground: &dyn Ground, directory: &str, options: &LevelsOptions) -> Result<()> {
-        replace_file(ground, &path(directory), &self.encode(options)).map_err(StorageError::cannot_write)
+        let bytes = self.encode(options);
+        replace_file(ground, &copy_path(directory), &bytes).map_err(StorageError::cannot_write)?;
+        replace_file(ground, &path(directory), &bytes).map_err(StorageError::cannot_write)
     }
 }
 
@@ -123,8 +171,8 @@ mod tests {
     #[test]
     fn any_flipped_bit_of_a_manifest_is_found() {
         let options = LevelsOptions { store: [7; 16], ..LevelsOptions::default() };
-        let manifest =
-            Manifest { epoch: 3, flushed: 8, next: 300, log_end: Position(4096), levels: vec![vec![8, 7], vec![], vec![3, 299]] };
+        let levels = vec![vec![8, 7], vec![], vec![3, 299]];
+        let manifest = Manifest { epoch: 3, flushed: 8, next: 300, log_end: Position(4096), needed: Position(512), levels };
         let bytes = manifest.encode(&options);
         assert_eq!(Manifest::decode(&bytes, &options), Ok(manifest));
         for bit in 0..bytes.len() * 8 {

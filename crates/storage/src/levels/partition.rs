@@ -128,6 +128,8 @@ pub(crate) struct Partition {
     ground: Arc<dyn Ground>,
     directory: String,
     pub(crate) options: Arc<LevelsOptions>,
+    /// Where a replay begins: the tables of the manifest have everything before.
+    pub(crate) replayed_from: Position,
     state: Mutex<State>,
     version: RwLock<Arc<Version>>,
     /// Held while a memtable becomes a table: they become tables in order. The number of the one whose file this
@@ -176,14 +178,10 @@ impl Partition {
         let (manifest, levels) = loop {
             let mut manifest = Manifest::read(&*ground, &directory, &options)?;
             if let Some(epoch) = takes {
-                if manifest.epoch > epoch {
-                    let path = ground.describe(&directory);
-                    return Err(StorageError::Fenced { path, stored_epoch: manifest.epoch, epoch });
-                }
-                if manifest.epoch < epoch {
-                    manifest.epoch = epoch;
-                    manifest.write(&*ground, &directory, &options)?;
-                }
+                check_fence(&*ground, &directory, &options, epoch)?;
+                manifest.epoch = epoch;
+                // Also if it is the same: both have to be equal before a file is removed.
+                manifest.write(&*ground, &directory, &options)?;
             }
             match open_tables(&*ground, &directory, &manifest, &options, &room) {
                 Ok(levels) => break (manifest, levels),
@@ -210,6 +208,7 @@ impl Partition {
             ground,
             directory,
             options,
+            replayed_from: manifest.needed,
             state: Mutex::new(state),
             version: RwLock::new(Arc::new(Version { sealed: Vec::new(), levels })),
             flushing: Mutex::default(),
@@ -520,6 +519,15 @@ impl Partition {
         chunks.sort_unstable_by_key(|(name, ..)| *name);
         Ok(chunks)
     }
+}
+
+/// Refuses to go on if a later owner has opened the partition.
+fn check_fence(ground: &dyn Ground, directory: &str, options: &LevelsOptions, epoch: u64) -> Result<()> {
+    let stored_epoch = Manifest::stored_epoch(ground, directory, options)?;
+    if stored_epoch <= epoch {
+        return Ok(());
+    }
+    Err(StorageError::Fenced { path: ground.describe(directory), stored_epoch, epoch })
 }
 
 fn open_tables(

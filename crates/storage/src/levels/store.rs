@@ -396,6 +396,9 @@ impl ChunkStore for LevelsStore {
         for record in effects.replayed.iter().filter(|record| record.partition.class == PartitionClass::Container) {
             let partition = self.partitions.get(record.partition.number as usize);
             let partition = partition.ok_or_else(|| refused(record, "the store has no such partition"))?;
+            if effects.start < partition.replayed_from {
+                continue;
+            }
             match record.kind {
                 CHUNKS_HELD | TABLE_WRITTEN => partition.replay(effects.start, record.kind, decode(record, digest_bytes, true)?)?,
                 CHUNKS_DROPPED => {

@@ -1,10 +1,10 @@
 //! The manifest of a partition: what it lists, and from where on the log is needed beside it.
 
-use super::Partition;
+use super::{Partition, State, check_fence};
+use crate::Result;
 use crate::levels::manifest::Manifest;
 use crate::levels::table::Table;
 use crate::levels::version::Version;
-use crate::{Result, StorageError};
 use onefold_oplog::Position;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,15 +12,28 @@ use std::sync::Arc;
 /// So many tables wait for the manifest.
 const UNLISTED: usize = 8;
 
+impl State {
+    /// Returns the position before which a replay finds nothing new, once all logged tables are listed.
+    ///
+    /// Such a batch was committed, for the position is at most the end of what is. Take any of its records:
+    /// * *Bytes of a memtable.* A memtable that is no logged table needs its batches. So it is one.
+    /// * *A table.* It is logged, and so it is listed.
+    /// * *A removal.* If it left a tombstone, the memtable with it needs the log from before the batch on. So that is a
+    ///   logged table. If it left none, the chunk was only in the open memtable. If the log had its bytes, they are
+    ///   older: they are passed over too, or that memtable would still need them.
+    fn needed(&self) -> Position {
+        let sealed = self.sealed.values().filter_map(|(_, needs)| *needs);
+        let unlogged = self.unlogged.iter().filter_map(|one| one.needs);
+        let removing = self.removing.values().copied();
+        sealed.chain(unlogged).chain(removing).chain(self.open.needs).fold(self.log_end, Position::min)
+    }
+}
+
 impl Partition {
     /// Returns the start of the oldest batch that is needed here.
     pub(crate) fn position(&self) -> Position {
         let state = self.state.lock();
-        let sealed = state.sealed.values().filter_map(|(_, needs)| *needs);
-        let unlogged = state.unlogged.iter().filter_map(|one| one.needs);
-        let unlisted = state.unlisted.iter().map(|(_, start)| *start);
-        let removing = state.removing.values().copied();
-        sealed.chain(unlogged).chain(unlisted).chain(removing).chain(state.open.needs).min().unwrap_or(state.log_end).min(state.log_end)
+        state.unlisted.iter().map(|(_, start)| *start).fold(state.needed(), Position::min)
     }
 
     pub(crate) fn required_end(&self) -> Position {
@@ -53,18 +66,11 @@ impl Partition {
             edit(&mut version);
             let is_logged = |table: &&Arc<Table>| state.unlogged.iter().all(|one| one.table.id != table.id);
             let levels = version.levels.iter().map(|level| level.iter().filter(is_logged).map(|table| table.id).collect()).collect();
-            let manifest = Manifest { epoch: state.epoch, flushed: state.flushed, next: state.next, log_end: state.log_end, levels };
+            let State { epoch, flushed, next, log_end, .. } = *state;
+            let manifest = Manifest { epoch, flushed, next, log_end, needed: state.needed(), levels };
             (manifest, state.unlisted.iter().map(|(id, _)| *id).collect::<BTreeSet<u64>>())
         };
-        match Manifest::read(&*self.ground, &self.directory, &self.options) {
-            Ok(there) if there.epoch > manifest.epoch => {
-                let path = self.ground.describe(&self.directory);
-                return Err(StorageError::Fenced { path, stored_epoch: there.epoch, epoch: manifest.epoch });
-            }
-            // A damaged one is written again.
-            Err(error) if !error.is_damage() => return Err(error),
-            _ => {}
-        }
+        check_fence(&*self.ground, &self.directory, &self.options, manifest.epoch)?;
         manifest.write(&*self.ground, &self.directory, &self.options)?;
         let mut state = self.state.lock();
         state.unlisted.retain(|(id, _)| !listed.contains(id));
