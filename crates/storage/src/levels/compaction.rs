@@ -14,12 +14,12 @@
 //! Only keys are merged. Chunks are copied in the order in which each of the merged tables has them, the oldest table
 //! first, so that what arrived together stays together as far as the ranges of keys allow.
 
-use crate::Result;
 use crate::levels::filter::Room;
 use crate::levels::options::LevelsOptions;
 use crate::levels::table::{Entry, PAGE_BYTES, PLACE_BYTES, Place, Table, TableWriter};
 use crate::levels::version::Version;
 use crate::levels::work::Counters;
+use crate::{Result, StorageError};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::Ground;
 use std::collections::BTreeSet;
@@ -45,9 +45,22 @@ pub(crate) struct Task {
 impl Task {
     /// Chooses what is due, of the level that has most for its size. `cursors` has for each level the last key that was
     /// compacted: the next table follows.
-    pub(crate) fn choose(version: &Version, unlogged: &BTreeSet<u64>, options: &LevelsOptions, cursors: &[Fingerprint]) -> Option<Task> {
+    pub(crate) fn choose(
+        version: &Version,
+        unlogged: &BTreeSet<u64>,
+        damaged: &BTreeSet<u64>,
+        options: &LevelsOptions,
+        cursors: &[Fingerprint],
+    ) -> Option<Task> {
         let levels = &version.levels;
-        let young: Vec<Arc<Table>> = levels.first()?.iter().filter(|table| !unlogged.contains(&table.id)).cloned().collect();
+        if !version.lost.is_empty() {
+            return None;
+        }
+        let mut young = logged(levels.first()?, unlogged);
+        // What is older than a damaged table may go down, and nothing else.
+        if let Some(oldest) = young.iter().rposition(|table| damaged.contains(&table.id)) {
+            young.drain(..=oldest);
+        }
         let mut due: Vec<(f64, usize)> = Vec::new();
         for level in 0..levels.len() {
             let tables = if level == 0 { &young } else { &levels[level] };
@@ -61,14 +74,34 @@ impl Task {
         }
         // The younger one of equal levels.
         due.sort_by(|one, other| other.0.total_cmp(&one.0));
+        let is_whole = |task: &Task| task.inputs().all(|table| !damaged.contains(&table.id));
         due.into_iter().find_map(|(_, level)| match level {
-            0 => Some(Task::of(version, 0, young.clone())),
-            _ => Task::of_one(version, level, options, cursors),
+            0 => Some(Task::of(version, 0, young.clone())).filter(is_whole),
+            _ => Task::of_one(version, level, options, cursors).find(is_whole),
         })
     }
 
-    /// Chooses a table of a level.
-    fn of_one(version: &Version, level: usize, options: &LevelsOptions, cursors: &[Fingerprint]) -> Option<Task> {
+    /// Chooses a task with a damaged table. One of level 0 goes down with all others there, to keep their order; one of
+    /// another level is written again where it is.
+    pub(crate) fn of_damaged(version: &Version, unlogged: &BTreeSet<u64>, damaged: &BTreeSet<u64>) -> Option<Task> {
+        let (young, others) = version.levels.split_first().filter(|_| version.lost.is_empty())?;
+        let young = logged(young, unlogged);
+        let is_damaged = |table: &&Arc<Table>| damaged.contains(&table.id);
+        if young.iter().any(|table| is_damaged(&table)) {
+            return Some(Task::of(version, 0, young));
+        }
+        let mut tables = others.iter().enumerate().flat_map(|(level, tables)| tables.iter().map(move |table| (level, table)));
+        let (level, table) = tables.find(|(_, table)| is_damaged(table))?;
+        Some(Task { level, upper: Vec::new(), lower: vec![table.clone()] })
+    }
+
+    /// Returns the tasks of a level with one table each, the best first.
+    fn of_one<'a>(
+        version: &'a Version,
+        level: usize,
+        options: &LevelsOptions,
+        cursors: &[Fingerprint],
+    ) -> impl Iterator<Item = Task> + use<'a> {
         let mut tables: Vec<&Arc<Table>> = version.levels[level].iter().collect();
         if raw_bytes(&version.levels[level]) >= options.level_bytes(level) {
             let next = cursors.get(level).map_or(0, |cursor| tables.partition_point(|table| table.first <= *cursor));
@@ -76,7 +109,7 @@ impl Task {
         } else {
             tables.sort_by_key(|table| std::cmp::Reverse(table.tombstones));
         }
-        tables.into_iter().map(|table| Task::of(version, level, vec![table.clone()])).next()
+        tables.into_iter().map(move |table| Task::of(version, level, vec![table.clone()]))
     }
 
     fn of(version: &Version, level: usize, upper: Vec<Arc<Table>>) -> Task {
@@ -121,6 +154,10 @@ impl Task {
         below.extend(tables.iter().cloned());
         below.sort_unstable_by_key(|table| table.first);
     }
+}
+
+fn logged(young: &[Arc<Table>], unlogged: &BTreeSet<u64>) -> Vec<Arc<Table>> {
+    young.iter().filter(|table| !unlogged.contains(&table.id)).cloned().collect()
 }
 
 fn raw_bytes(tables: &[Arc<Table>]) -> u64 {
@@ -169,7 +206,7 @@ struct Keys<'a> {
     number: usize,
     at: usize,
     page: usize,
-    counters: &'a Counters,
+    output: &'a Output<'a>,
     entries: std::vec::IntoIter<Entry>,
 }
 
@@ -182,8 +219,9 @@ impl Keys<'_> {
             }
             let Some(table) = self.tables.get(self.at) else { return Ok(None) };
             if self.page < table.pages() {
-                Counters::add(&self.counters.merge_read_bytes, PAGE_BYTES as u64);
-                self.entries = table.page(self.page)?.into_iter();
+                Counters::add(&self.output.counters.merge_read_bytes, PAGE_BYTES as u64);
+                let entries = table.page(self.page);
+                self.entries = self.output.unless_damaged(table, entries)?.unwrap_or_default().into_iter();
                 self.page += 1;
             } else {
                 (self.at, self.page) = (self.at + 1, 0);
@@ -202,9 +240,24 @@ pub(crate) struct Output<'a> {
     pub(crate) new_id: &'a dyn Fn() -> u64,
     /// Returns where the table of a number goes.
     pub(crate) path_of: &'a dyn Fn(u64) -> String,
+    /// Is told the number of a table with damage.
+    pub(crate) damaged: &'a dyn Fn(u64),
+    /// Whether to leave out what cannot be read. Otherwise damage ends the merge.
+    pub(crate) drops_damage: bool,
 }
 
 impl Output<'_> {
+    /// Returns what was read. `None`: it is damaged, and left out.
+    fn unless_damaged<T>(&self, table: &Table, read: Result<T>) -> Result<Option<T>> {
+        match read {
+            Err(error) if error.is_damage() => {
+                (self.damaged)(table.id);
+                if self.drops_damage { Ok(None) } else { Err(error) }
+            }
+            read => read.map(Some),
+        }
+    }
+
     fn give_up(&self, path: &str) {
         if let Err(error) = self.ground.remove(path) {
             tracing::debug!(%error, "a table of a compaction that was given up stays until the next opening");
@@ -225,8 +278,7 @@ pub(crate) fn merge(output: &Output<'_>, task: &Task, version: &Version, go_on: 
 fn merge_into(output: &Output<'_>, task: &Task, version: &Version, go_on: &dyn Fn() -> bool, made: &mut Vec<Table>) -> Result<bool> {
     // Young to old, as `inputs` has them.
     let tables: Vec<&Table> = task.inputs().map(|table| &**table).collect();
-    let counters = output.counters;
-    let keys = |tables, number| Keys { tables, number, at: 0, page: 0, counters, entries: Vec::new().into_iter() };
+    let keys = |tables, number| Keys { tables, number, at: 0, page: 0, output, entries: Vec::new().into_iter() };
     let mut sources: Vec<Keys<'_>> = (0..task.upper.len()).map(|number| keys(&task.upper[number..=number], number)).collect();
     sources.push(keys(&task.lower[..], task.upper.len()));
     let mut heads = sources.iter_mut().map(Keys::next).collect::<Result<Vec<_>>>()?;
@@ -252,29 +304,41 @@ fn merge_into(output: &Output<'_>, task: &Task, version: &Version, go_on: &dyn F
             continue;
         }
         if kept_bytes >= table_bytes || overlap.ends_before(&name, kept.is_empty()) {
-            let Some(table) = write_part(output, &tables, std::mem::take(&mut kept), go_on)? else { return Ok(false) };
-            made.push(table);
+            if !write_part(output, &tables, std::mem::take(&mut kept), go_on, made)? {
+                return Ok(false);
+            }
             kept_bytes = 0;
         }
         kept_bytes += key_bytes + place.map_or(0, |place| u64::from(place.length_bytes));
         kept.push((number, (name, place)));
     }
     if !kept.is_empty() {
-        let Some(table) = write_part(output, &tables, kept, go_on)? else { return Ok(false) };
-        made.push(table);
+        return write_part(output, &tables, kept, go_on, made);
     }
     Ok(true)
 }
 
-/// Writes a table of these keys of `tables`. `None`: `go_on` ended it.
-fn write_part(output: &Output<'_>, tables: &[&Table], mut kept: Vec<(usize, Entry)>, go_on: &dyn Fn() -> bool) -> Result<Option<Table>> {
+/// Writes a table of these keys of `tables`, unless none of them can be read. Returns false if `go_on` ended it.
+fn write_part(
+    output: &Output<'_>,
+    tables: &[&Table],
+    mut kept: Vec<(usize, Entry)>,
+    go_on: &dyn Fn() -> bool,
+    made: &mut Vec<Table>,
+) -> Result<bool> {
+    let order = |(number, (_, place)): &(usize, Entry)| (std::cmp::Reverse(*number), place.map(|place| (place.frame, place.offset_bytes)));
+    kept.sort_unstable_by_key(order);
+    if output.drops_damage {
+        // The number of keys has to be known before.
+        kept = readable(output, tables, kept)?;
+        if kept.is_empty() {
+            return Ok(true);
+        }
+    }
     let id = (output.new_id)();
     let path = (output.path_of)(id);
     let mut writer = TableWriter::new(output.ground, &path, id, kept.len() as u64, output.options)?;
     let mut fill = || -> Result<bool> {
-        let order =
-            |(number, (_, place)): &(usize, Entry)| (std::cmp::Reverse(*number), place.map(|place| (place.frame, place.offset_bytes)));
-        kept.sort_unstable_by_key(order);
         let mut reader = FrameReader::new(output.counters);
         let mut left = &kept[..];
         while let Some((number, (name, place))) = left.first() {
@@ -288,26 +352,56 @@ fn write_part(output: &Output<'_>, tables: &[&Table], mut kept: Vec<(usize, Entr
             };
             let is_of_frame = |(other, (_, next)): &&(usize, Entry)| other == number && next.is_some_and(|next| next.frame == place.frame);
             let (chunks, rest) = left.split_at(left.iter().take_while(is_of_frame).count());
-            let table = tables[*number];
-            let bytes = reader.frame(table, *number, place, left)?;
-            let length_bytes = chunks.iter().filter_map(|(_, (_, place))| *place).map(|place| u64::from(place.length_bytes)).sum();
-            // What is whole, and not much too small, is not compressed again.
-            if !writer.push_frame(table.stored_frame(bytes)?, length_bytes, chunks.iter().map(|(_, entry)| entry))? {
-                let frame = table.decode_frame(bytes)?;
-                for (name, place) in chunks.iter().filter_map(|(_, (name, place))| Some((name, (*place)?))) {
-                    writer.push(*name, place.kind, place.is_sequential, &table.slice(&frame, &place)?)?;
-                }
+            let copied =
+                reader.frame(tables[*number], *number, place, left).and_then(|bytes| copy(&mut writer, tables[*number], bytes, chunks));
+            if copied.as_ref().is_err_and(StorageError::is_damage) {
+                (output.damaged)(tables[*number].id);
             }
+            copied?;
             left = rest;
         }
         Ok(true)
     };
-    let filled = fill().and_then(|is_whole| is_whole.then(|| writer.finish(output.room)).transpose());
-    match &filled {
-        Ok(Some(table)) => Counters::add(&output.counters.merge_written_bytes, table.length_bytes),
-        _ => output.give_up(&path),
+    let filled =
+        fill().and_then(|is_whole| is_whole.then(|| writer.finish(output.room)).transpose()).inspect_err(|_| output.give_up(&path))?;
+    let Some(table) = filled else {
+        output.give_up(&path);
+        return Ok(false);
+    };
+    Counters::add(&output.counters.merge_written_bytes, table.length_bytes);
+    made.push(table);
+    Ok(true)
+}
+
+/// Appends chunks of a frame. What is whole, and not much too small, is not compressed again.
+fn copy(writer: &mut TableWriter<'_>, table: &Table, frame: &[u8], chunks: &[(usize, Entry)]) -> Result<()> {
+    let length_bytes = chunks.iter().filter_map(|(_, (_, place))| *place).map(|place| u64::from(place.length_bytes)).sum();
+    if writer.push_frame(table.stored_frame(frame)?, length_bytes, chunks.iter().map(|(_, entry)| entry))? {
+        return Ok(());
     }
-    filled
+    let frame = table.decode_frame(frame)?;
+    for (name, place) in chunks.iter().filter_map(|(_, (name, place))| Some((name, (*place)?))) {
+        writer.push(*name, place.kind, place.is_sequential, &table.slice(&frame, &place)?)?;
+    }
+    Ok(())
+}
+
+/// Returns the keys whose chunks can be read, of keys in the order of their frames.
+fn readable(output: &Output<'_>, tables: &[&Table], kept: Vec<(usize, Entry)>) -> Result<Vec<(usize, Entry)>> {
+    let (mut at, mut frame, mut readable) = (None, None, Vec::with_capacity(kept.len()));
+    for (number, (name, place)) in kept {
+        if let Some(place) = &place {
+            if at != Some((number, place.frame)) {
+                frame = output.unless_damaged(tables[number], tables[number].frame(place))?;
+                at = Some((number, place.frame));
+            }
+            if frame.as_ref().is_none_or(|frame| tables[number].slice(frame, place).is_err()) {
+                continue;
+            }
+        }
+        readable.push((number, (name, place)));
+    }
+    Ok(readable)
 }
 
 /// Reads chunks in the order of their frames, several frames at once.
@@ -389,6 +483,8 @@ mod tests {
             counters: &Counters::default(),
             new_id: &|| next.replace(next.get() + 1),
             path_of: &|id| id.to_string(),
+            damaged: &|_| {},
+            drops_damage: false,
         };
         merge(&output, task, version, &|| true).unwrap().unwrap()
     }
@@ -398,7 +494,7 @@ mod tests {
         let ground = SimulatedGround::new(1);
         let beyond = (0..40).map(|number| table(&ground, number, &[10 * number, 10 * number + 9], Some(2048))).collect();
         let upper = table(&ground, 100, &(0..40).map(|number| 10 * number + 5).collect::<Vec<_>>(), Some(1));
-        let version = Version { sealed: Vec::new(), levels: vec![vec![upper], Vec::new(), beyond] };
+        let version = Version { levels: vec![vec![upper], Vec::new(), beyond], ..Version::default() };
         let task = Task::of(&version, 0, version.levels[0].clone());
         let made = merged(&ground, &version, &task);
         assert_eq!(made.iter().map(|table| table.entries).sum::<u64>(), 40);
@@ -408,7 +504,7 @@ mod tests {
         }
         // Nor does one go down as it is.
         let wide =
-            Version { sealed: Vec::new(), levels: vec![Vec::new(), version.levels[0].clone(), Vec::new(), version.levels[2].clone()] };
+            Version { levels: vec![Vec::new(), version.levels[0].clone(), Vec::new(), version.levels[2].clone()], ..Version::default() };
         let task = Task::of(&wide, 1, wide.levels[1].clone());
         assert!(task.moved(&wide, &options()).is_none());
         let narrow = Version { levels: wide.levels[..3].to_vec(), ..wide };
@@ -420,8 +516,8 @@ mod tests {
         let ground = SimulatedGround::new(1);
         let keys: Vec<u64> = (0..1000).collect();
         let version = Version {
-            sealed: Vec::new(),
             levels: vec![vec![table(&ground, 2, &keys, None)], Vec::new(), vec![table(&ground, 1, &keys, Some(1))]],
+            ..Version::default()
         };
         let made = merged(&ground, &version, &Task::of(&version, 0, version.levels[0].clone()));
         assert_eq!(made.iter().map(|table| table.tombstones).sum::<u64>(), 1000);
@@ -439,8 +535,8 @@ mod tests {
             (0..count).map(table).collect::<Vec<_>>()
         };
         let chosen = |levels: Vec<Vec<Arc<Table>>>| {
-            let version = Version { sealed: Vec::new(), levels };
-            Task::choose(&version, &BTreeSet::new(), &options, &[]).map(|task| task.level)
+            let version = Version { levels, ..Version::default() };
+            Task::choose(&version, &BTreeSet::new(), &BTreeSet::new(), &options, &[]).map(|task| task.level)
         };
         // It has room for 100 tables of 4 KiB.
         assert_eq!(chosen(vec![level_0[..9].to_vec(), level_1(10)]), None);
@@ -449,7 +545,7 @@ mod tests {
         assert_eq!(chosen(vec![level_0.clone(), level_1(120)]), Some(1));
         assert_eq!(chosen(vec![level_0[..1].to_vec(), level_1(100)]), Some(1));
         let unlogged: BTreeSet<u64> = [100].into();
-        let version = Version { sealed: Vec::new(), levels: vec![level_0] };
-        assert!(Task::choose(&version, &unlogged, &options, &[]).is_none());
+        let version = Version { levels: vec![level_0], ..Version::default() };
+        assert!(Task::choose(&version, &unlogged, &BTreeSet::new(), &options, &[]).is_none());
     }
 }

@@ -28,4 +28,5 @@ pub use partition::Merged;
 pub(crate) use records::named_chunks;
 pub use records::{CHUNKS_DROPPED, CHUNKS_HELD, TABLE_WRITTEN};
 pub use store::{LevelFigures, LevelsStore};
+pub use version::LostTable;
 pub use work::LevelsWork;

@@ -31,9 +31,13 @@
 //!   tables. One name has one change at a time, as its claim in the engine sees to it.
 //! * *A crash during a compaction.* The manifest has the old tables or the new ones. The others are removed by the next
 //!   opening.
+//! * *A table cannot be opened.* It stays in the manifest as lost, and its file stays: the next opening may read it.
+//!   The partition is not compacted meanwhile. A tombstone that is dropped today would be missed above the table
+//!   tomorrow.
 //! * *A table is removed while it is read.* Readers have it open. Its file goes when the manifest no longer lists it.
 
 mod compacting;
+mod damage;
 mod listing;
 mod replay;
 
@@ -46,14 +50,14 @@ use crate::levels::memtable::{Found, Held, Memtable};
 use crate::levels::options::LevelsOptions;
 use crate::levels::records::{Named, chunks_held, table_written};
 use crate::levels::table::{Place, Table, TableWriter};
-use crate::levels::version::{At, Version};
+use crate::levels::version::{At, LostTable, Version};
 use crate::levels::work::Counters;
 use crate::{Address, ChunkKind, Compressor, NewChunk, Prepared, Result, Scope, Slice, StorageError};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::Ground;
 use onefold_oplog::Position;
 use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// So many full memtables wait for the threads that write them. Then who fills another one does it.
@@ -139,6 +143,8 @@ pub(crate) struct Partition {
     listing: Mutex<()>,
     /// Held during a compaction: for each level, the last key that was compacted.
     compacting: Mutex<Vec<Fingerprint>>,
+    /// Tables in which damage was met. Compactions leave them out.
+    damaged: Mutex<BTreeSet<u64>>,
     /// Room for filters, of the whole store.
     room: Room,
     counters: Arc<Counters>,
@@ -175,7 +181,7 @@ impl Partition {
     ) -> Result<Partition> {
         let directory = directory_of(directory, number);
         let mut attempts = 0;
-        let (manifest, levels) = loop {
+        let (manifest, version) = loop {
             let mut manifest = Manifest::read(&*ground, &directory, &options)?;
             if let Some(epoch) = takes {
                 check_fence(&*ground, &directory, &options, epoch)?;
@@ -183,12 +189,14 @@ impl Partition {
                 // Also if it is the same: both have to be equal before a file is removed.
                 manifest.write(&*ground, &directory, &options)?;
             }
-            match open_tables(&*ground, &directory, &manifest, &options, &room) {
-                Ok(levels) => break (manifest, levels),
-                // A writer may have compacted meanwhile.
-                Err(_) if takes.is_none() && attempts < 10 && Manifest::read(&*ground, &directory, &options)? != manifest => attempts += 1,
-                Err(error) => return Err(error),
+            let version = open_tables(&*ground, &directory, number, &manifest, &options, &room);
+            let is_whole = version.as_ref().is_ok_and(|version| version.lost.is_empty());
+            if !is_whole && takes.is_none() && attempts < 10 && Manifest::read(&*ground, &directory, &options)? != manifest {
+                // A writer has compacted meanwhile.
+                attempts += 1;
+                continue;
             }
+            break (manifest, version?);
         };
         let state = State {
             open: Memtable::new(UNNAMED),
@@ -210,10 +218,11 @@ impl Partition {
             options,
             replayed_from: manifest.needed,
             state: Mutex::new(state),
-            version: RwLock::new(Arc::new(Version { sealed: Vec::new(), levels })),
+            version: RwLock::new(Arc::new(version)),
             flushing: Mutex::default(),
             listing: Mutex::new(()),
             compacting: Mutex::default(),
+            damaged: Mutex::default(),
             room,
             counters,
         })
@@ -509,9 +518,14 @@ impl Partition {
         take(&self.state.lock().open);
         let version = self.version();
         version.sealed.iter().for_each(|memtable| take(memtable));
+        version.lost.iter().try_for_each(|lost| damaged(lost.error()))?;
         for table in version.levels.iter().flatten() {
             let visit = &mut |name, place: Option<Place>| {
                 found.entry(name).or_insert(place.map(|place| (place.kind, place.length_bytes)));
+            };
+            let damaged = &mut |error| {
+                self.note_damaged(table.id);
+                damaged(error)
             };
             table.range(prefixes.clone(), damaged, visit)?;
         }
@@ -530,16 +544,35 @@ fn check_fence(ground: &dyn Ground, directory: &str, options: &LevelsOptions, ep
     Err(StorageError::Fenced { path: ground.describe(directory), stored_epoch, epoch })
 }
 
+/// Opens the tables of a manifest. One that cannot be opened is lost, and does not keep the others from being read.
 fn open_tables(
     ground: &dyn Ground,
     directory: &str,
+    partition: u16,
     manifest: &Manifest,
     options: &LevelsOptions,
     room: &Room,
-) -> Result<Vec<Vec<Arc<Table>>>> {
-    let open = |id: &u64| Table::open(ground, &table_path(directory, *id), *id, options, room).map(Arc::new);
+) -> Result<Version> {
+    let mut version = Version::default();
     // Young levels first: their filters are asked most.
-    manifest.levels.iter().map(|level| level.iter().map(open).collect()).collect()
+    for (level, numbers) in manifest.levels.iter().enumerate() {
+        let mut tables = Vec::with_capacity(numbers.len());
+        for number in numbers {
+            match Table::open(ground, &table_path(directory, *number), *number, options, room) {
+                Ok(table) => tables.push(Arc::new(table)),
+                Err(StorageError::SortedTable { path, why }) => {
+                    version.lost.push(LostTable { partition, number: *number, level, path, why });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if level > 0 {
+            // One that was lost has no place among the others.
+            tables.sort_unstable_by_key(|table| table.first);
+        }
+        version.levels.push(tables);
+    }
+    Ok(version)
 }
 
 /// Returns `of * part / whole`.

@@ -9,7 +9,7 @@ use crate::levels::options::LevelsOptions;
 use crate::levels::partition::{MAX_EPOCH, Merged, Partition};
 use crate::levels::records::{CHUNKS_DROPPED, CHUNKS_HELD, TABLE_WRITTEN, chunks_dropped, decode, decode_dropped};
 use crate::levels::table::{Place, Table};
-use crate::levels::version::At;
+use crate::levels::version::{At, LostTable};
 use crate::levels::work::{Counters, LevelsWork};
 use crate::{
     Address, Answering, ChunkRead, ChunkStore, ChunkWriter, CommittedSlots, CompressedFrame, ContainerId, ContainerReport, ContainerSet,
@@ -143,6 +143,29 @@ impl LevelsStore {
         let Some(merged) = self.merge(go_on)? else { return Ok(false) };
         merged.install()?;
         Ok(true)
+    }
+
+    /// Returns the tables that cannot be opened. As long as a partition has one, it is not compacted, and a chunk that
+    /// is not found elsewhere there counts as damaged.
+    pub fn lost_tables(&self) -> Vec<LostTable> {
+        self.partitions.iter().flat_map(Partition::lost_tables).collect()
+    }
+
+    /// Gives up the tables that cannot be opened, for a repair: their chunks are gone from then on. Their files go to
+    /// `given-up` in the directory of the partition. Returns how many there were. Call only if nobody opens the store
+    /// meanwhile.
+    pub fn give_up_lost_tables(&self) -> Result<u64> {
+        self.check_writable()?;
+        self.partitions.iter().map(Partition::give_up_lost_tables).sum()
+    }
+
+    /// Writes tables again in which a compaction, a check or a listing has met damage, without the chunks that cannot
+    /// be read. Returns how many there were. The caller has noted these chunks as lost. Removed chunks may come back:
+    /// they are garbage. Call only if nobody opens the store meanwhile, and after
+    /// [`LevelsStore::give_up_lost_tables`].
+    pub fn compact_damaged(&self) -> Result<u64> {
+        self.check_writable()?;
+        self.partitions.iter().map(Partition::compact_damaged).sum()
     }
 
     /// Returns how urgent a compaction is: due ([`Pressure::Behind`]), or so late that writers should wait
@@ -591,6 +614,7 @@ impl LevelsStore {
             let frame = match table.frame(&chunks[0].1) {
                 Ok(frame) => frame,
                 Err(error) if error.is_damage() => {
+                    partition.note_damaged(table.id);
                     for (name, _) in chunks {
                         if counts(&name)? {
                             let address = address_of(partition.number, &name);

@@ -2,7 +2,7 @@
 
 use crate::levels::memtable::{Found, Memtable};
 use crate::levels::table::{Place, Table};
-use crate::{Result, Slice};
+use crate::{Result, Slice, StorageError};
 use onefold_fingerprint::Fingerprint;
 use std::sync::Arc;
 
@@ -12,6 +12,27 @@ pub(crate) enum At {
     Table { table: Arc<Table>, place: Place },
 }
 
+/// A table of the manifest or the log that cannot be opened. Its chunks are lost, unless its file comes back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostTable {
+    /// The partition.
+    pub partition: u16,
+    /// The number of the table.
+    pub number: u64,
+    /// Its level.
+    pub level: usize,
+    /// The path of its file, for people.
+    pub path: String,
+    /// What is wrong.
+    pub why: String,
+}
+
+impl LostTable {
+    pub(crate) fn error(&self) -> StorageError {
+        StorageError::SortedTable { path: self.path.clone(), why: self.why.clone() }
+    }
+}
+
 /// Everything but the open memtable. It never changes: it is replaced.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Version {
@@ -19,6 +40,8 @@ pub(crate) struct Version {
     pub(crate) sealed: Vec<Arc<Memtable>>,
     /// Tables of level 0 are young to old, those of other levels in the order of their keys.
     pub(crate) levels: Vec<Vec<Arc<Table>>>,
+    /// As long as there are any, levels are not compacted: their tombstones and their order still count.
+    pub(crate) lost: Vec<LostTable>,
 }
 
 impl Version {
@@ -26,6 +49,7 @@ impl Version {
     ///
     /// A table that is damaged there may have had it, or a tombstone. The search goes on in older ones: what has the
     /// name is the right chunk, and whether it was removed is in the index. If there is none, the damage is the answer.
+    /// The same is true of a lost table, which may have had any key.
     /// `reads` counts the pages that are read.
     pub(crate) fn find(&self, name: &Fingerprint, reads: &mut u64) -> Result<Option<At>> {
         for memtable in &self.sealed {
@@ -47,14 +71,18 @@ impl Version {
             for table in candidates {
                 match table.find(name, reads) {
                     Ok(Some(Some(place))) => return Ok(Some(At::Table { table: table.clone(), place })),
-                    Ok(Some(None)) => return damaged.map_or(Ok(None), Err),
+                    Ok(Some(None)) => {
+                        let is_younger = |lost: &&LostTable| lost.level < level || level == 0 && lost.level == 0 && lost.number > table.id;
+                        let damaged = damaged.or_else(|| self.lost.iter().find(is_younger).map(LostTable::error));
+                        return damaged.map_or(Ok(None), Err);
+                    }
                     Ok(None) => {}
                     Err(error) if error.is_damage() => drop(damaged.get_or_insert(error)),
                     Err(error) => return Err(error),
                 }
             }
         }
-        damaged.map_or(Ok(None), Err)
+        damaged.or_else(|| self.lost.first().map(LostTable::error)).map_or(Ok(None), Err)
     }
 
     /// Adds the youngest table.

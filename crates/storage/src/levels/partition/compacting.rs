@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// With so many times the tables from which level 0 is compacted, writers wait.
-const FULL: usize = 4;
+const FULL: usize = 16;
 
 /// A compaction whose tables are written and durable, and not in use. If this is dropped, they go again.
 #[must_use = "its tables go if it is not installed"]
@@ -31,7 +31,11 @@ pub struct Merged<'a> {
     is_listed: bool,
 }
 
-impl Merged<'_> {
+impl<'a> Merged<'a> {
+    pub(super) fn new(partition: &'a Partition, cursors: MutexGuard<'a, Vec<Fingerprint>>, task: Task, tables: Vec<Arc<Table>>) -> Self {
+        Merged { partition, cursors, task, tables, is_listed: false }
+    }
+
     /// Puts the new tables in the place of the old ones, durably, and removes the old files. Call it while no opening
     /// reads the partition. It writes a small file, and does not take long.
     ///
@@ -48,7 +52,10 @@ impl Merged<'_> {
         }
         task.move_on(&mut self.cursors);
         let kept: BTreeSet<u64> = self.tables.iter().map(|table| table.id).collect();
-        task.inputs().filter(|table| !kept.contains(&table.id)).for_each(|table| partition.forget_table(table));
+        for table in task.inputs().filter(|table| !kept.contains(&table.id)) {
+            partition.damaged.lock().remove(&table.id);
+            partition.forget_table(table);
+        }
         Ok(())
     }
 }
@@ -75,8 +82,12 @@ impl Partition {
     }
 
     fn choose(&self, version: &Version, cursors: &[Fingerprint]) -> Option<Task> {
-        let unlogged: BTreeSet<u64> = self.state.lock().unlogged.iter().map(|one| one.table.id).collect();
-        Task::choose(version, &unlogged, &self.options, cursors)
+        let damaged = self.damaged.lock().clone();
+        Task::choose(version, &self.unlogged(), &damaged, &self.options, cursors)
+    }
+
+    pub(super) fn unlogged(&self) -> BTreeSet<u64> {
+        self.state.lock().unlogged.iter().map(|one| one.table.id).collect()
     }
 
     /// Does the long part of a compaction. `None`: nothing is due, another thread does one here, or `go_on` ended it.
@@ -87,16 +98,22 @@ impl Partition {
         let Some(task) = self.choose(&version, &cursors) else { return Ok(None) };
         let tables = match task.moved(&version, &self.options) {
             Some(table) => vec![table],
-            None => match self.write_merged(&task, &version, go_on)? {
+            None => match self.write_merged(&task, &version, false, go_on)? {
                 Some(tables) => tables,
                 None => return Ok(None),
             },
         };
-        Ok(Some(Merged { partition: self, cursors, task, tables, is_listed: false }))
+        Ok(Some(Merged::new(self, cursors, task, tables)))
     }
 
     /// Merges tables. The new ones are synced. `None`: `go_on` ended it.
-    fn write_merged(&self, task: &Task, version: &Version, go_on: &dyn Fn() -> bool) -> Result<Option<Vec<Arc<Table>>>> {
+    pub(super) fn write_merged(
+        &self,
+        task: &Task,
+        version: &Version,
+        drops_damage: bool,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<Option<Vec<Arc<Table>>>> {
         let new_id = || self.state.lock().take_number();
         let path_of = |id| table_path(&self.directory, id);
         let output = Output {
@@ -106,6 +123,8 @@ impl Partition {
             counters: &self.counters,
             new_id: &new_id,
             path_of: &path_of,
+            damaged: &|table| self.note_damaged(table),
+            drops_damage,
         };
         let Some(mut tables) = merge(&output, task, version, go_on)? else { return Ok(None) };
         self.sync(tables.iter())?;

@@ -6,6 +6,7 @@ use crate::levels::manifest::Manifest;
 use crate::levels::table::Table;
 use crate::levels::version::Version;
 use onefold_oplog::Position;
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -65,7 +66,15 @@ impl Partition {
             let mut version = (*self.version()).clone();
             edit(&mut version);
             let is_logged = |table: &&Arc<Table>| state.unlogged.iter().all(|one| one.table.id != table.id);
-            let levels = version.levels.iter().map(|level| level.iter().filter(is_logged).map(|table| table.id).collect()).collect();
+            let numbers = |tables: &Vec<Arc<Table>>| tables.iter().filter(is_logged).map(|table| table.id).collect();
+            let mut levels: Vec<Vec<u64>> = version.levels.iter().map(numbers).collect();
+            for lost in &version.lost {
+                levels.resize(levels.len().max(lost.level + 1), Vec::new());
+                levels[lost.level].push(lost.number);
+            }
+            if let Some(young) = levels.first_mut() {
+                young.sort_unstable_by_key(|number| Reverse(*number));
+            }
             let State { epoch, flushed, next, log_end, .. } = *state;
             let manifest = Manifest { epoch, flushed, next, log_end, needed: state.needed(), levels };
             (manifest, state.unlisted.iter().map(|(id, _)| *id).collect::<BTreeSet<u64>>())

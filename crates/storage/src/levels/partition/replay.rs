@@ -5,6 +5,7 @@ use crate::levels::manifest;
 use crate::levels::memtable::Memtable;
 use crate::levels::records::{CHUNKS_HELD, Decoded, Named, TABLE_WRITTEN};
 use crate::levels::table::Table;
+use crate::levels::version::LostTable;
 use crate::{Result, Slice, StorageError};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::Access;
@@ -51,8 +52,15 @@ impl Partition {
             }
             TABLE_WRITTEN => {
                 let path = table_path(&self.directory, decoded.memtable);
-                let table = Table::open(&*self.ground, &path, decoded.memtable, &self.options, &self.room)?;
-                self.take_table(&mut state, Arc::new(table), start);
+                let (partition, number) = (self.number, decoded.memtable);
+                match Table::open(&*self.ground, &path, number, &self.options, &self.room) {
+                    Ok(table) => self.change(|version| version.add(Arc::new(table))),
+                    Err(StorageError::SortedTable { path, why }) => {
+                        self.change(|version| version.lost.push(LostTable { partition, number, level: 0, path, why }));
+                    }
+                    Err(error) => return Err(error),
+                }
+                self.take_table(&mut state, number, start);
             }
             _ => {}
         }
@@ -60,9 +68,7 @@ impl Partition {
     }
 
     /// Takes a table that the log names. Memtables up to its number are in it, but for tombstones: these may be later.
-    fn take_table(&self, state: &mut State, table: Arc<Table>, start: Position) {
-        let id = table.id;
-        self.change(|version| version.add(table));
+    fn take_table(&self, state: &mut State, id: u64, start: Position) {
         state.next = state.next.max(id.saturating_add(1));
         if state.open.id <= id {
             let tombstones: Vec<Fingerprint> = state.open.tombstones().collect();
@@ -110,7 +116,8 @@ impl Partition {
             state.number_own();
         }
         let version = self.version();
-        let known: BTreeSet<u64> = version.levels.iter().flatten().map(|table| table.id).collect();
+        let lost = version.lost.iter().map(|lost| lost.number);
+        let known: BTreeSet<u64> = version.levels.iter().flatten().map(|table| table.id).chain(lost).collect();
         for entry in self.ground.list(&self.directory)? {
             if id_of(&entry.name).is_some_and(|id| !known.contains(&id)) {
                 self.ground.remove(&format!("{}/{}", self.directory, entry.name))?;

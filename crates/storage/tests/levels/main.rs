@@ -1,6 +1,8 @@
 //! Levelled stores beside a model, under crashes, failures and full disks.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod damage;
 
 use common::Dice;
 use common::levels::*;
@@ -199,7 +201,7 @@ fn m2_8_a_compaction_is_in_use_once_it_is_installed_and_not_before() {
     drop(merged);
     assert_eq!(table_files(&ground), before);
     let merged = store.merge(&|| true).unwrap().unwrap();
-    fill(&mut world, &mut known, 100);
+    fill(&mut world, &mut known, 400);
     assert_eq!(store.compaction_pressure(), Pressure::Full);
     merged.install().unwrap();
     assert!(before.iter().all(|name| !table_files(&ground).contains(name)));
@@ -285,40 +287,6 @@ fn killed(operation: u64) -> (SimulatedGround, KnownLevels) {
 }
 
 #[test]
-fn m2_8_a_damaged_manifest_is_harmless_at_any_moment() {
-    for operation in 0..150 {
-        let (left, known) = killed(operation);
-        for name in ["manifest", "manifest-copy"] {
-            let path = format!("levels/0000/{name}");
-            let ground = left.snapshot(CrashPolicy::KeepAll);
-            match operation % 3 {
-                0 => ground.remove(&path).unwrap(),
-                _ => ground.corrupt(&path, operation % 40, 1).unwrap(),
-            }
-            LevelsWorld::open_for(&ground, &known, 1, Access::Read).unwrap().check(&known);
-            LevelsWorld::open(&ground, &known, 1).unwrap().check(&known);
-            // The next opening reads the one that was not damaged before: both were written.
-            for other in ["manifest", "manifest-copy"] {
-                let ground = ground.snapshot(CrashPolicy::DropAll);
-                ground.corrupt(&format!("levels/0000/{other}"), operation % 40, 1).unwrap();
-                LevelsWorld::open(&ground, &known, 1).unwrap().check(&known);
-            }
-        }
-    }
-}
-
-#[test]
-fn m2_8_two_damaged_manifests_are_a_clear_error() {
-    let (ground, known) = killed(100);
-    ground.corrupt("levels/0000/manifest", 30, 1).unwrap();
-    ground.remove("levels/0000/manifest-copy").unwrap();
-    for access in [Access::Read, Access::ReadWrite] {
-        let error = LevelsWorld::open_for(&ground, &known, 1, access).err().unwrap();
-        assert!(error.is_damage() && error.to_string().contains("onefold check --repair"), "{error}");
-    }
-}
-
-#[test]
 fn m2_7_a_replay_passes_over_what_the_manifest_has() {
     let ground = SimulatedGround::new(1);
     LevelsStore::create(&ground, LEVELS, 1, &levels_options()).unwrap();
@@ -371,53 +339,4 @@ fn m2_8_a_failed_operation_then_another_process_then_a_power_cut_lose_no_committ
 fn m2_7_a_query_that_fails_loses_no_committed_chunk() {
     assert!(failed_queries_of_openings(&ONE, 20, 20) > 20);
     assert!(failed_queries_of_work(&ONE, true, 100) > 20);
-}
-
-#[test]
-fn m2_6_damage_costs_the_chunks_that_it_meets_and_nothing_else() {
-    let ground = SimulatedGround::new(3);
-    LevelsStore::create(&ground, LEVELS, 1, &levels_options()).unwrap();
-    let mut known = KnownLevels::default();
-    let mut world = LevelsWorld::open(&ground, &known, 1).unwrap();
-    work(&mut world, &mut known, &mut Dice::of(5), 120).unwrap();
-    world.trim(&mut known, true).unwrap();
-    drop(world);
-    let tables: Vec<String> =
-        ground.list("levels/0000").unwrap().into_iter().map(|entry| entry.name).filter(|name| name.ends_with(".table")).collect();
-    assert!(tables.len() > 2);
-    let mut seen = BTreeSet::new();
-    for name in tables {
-        let path = format!("levels/0000/{name}");
-        let length = ground.open(&path, Access::Read).unwrap().len().unwrap();
-        for at in (0..length).step_by(397) {
-            let ground = ground.snapshot(CrashPolicy::KeepAll);
-            ground.corrupt(&path, at, 1).unwrap();
-            let Ok(world) = LevelsWorld::open(&ground, &known, 1) else {
-                seen.insert("table");
-                continue;
-            };
-            let mut lost = 0;
-            for (number, address) in &known.live {
-                let (name, _, data) = chunk(*number);
-                let mut slices = Vec::new();
-                match world.store.load(&[(*address, name)], &mut slices) {
-                    Ok(()) => assert!(slices[0][..] == data[..]),
-                    Err(error) => {
-                        assert!(error.is_damage() && !matches!(error, StorageError::NotThere { .. }), "{error}");
-                        lost += 1;
-                    }
-                }
-            }
-            let reported: usize = world
-                .store
-                .units()
-                .unwrap()
-                .iter()
-                .map(|unit| world.store.verify(unit, true, &mut Default::default(), &mut |_| {}).unwrap().damage.len())
-                .sum();
-            assert!(reported > 0 || lost == 0, "{path} at {at}: {lost} chunks");
-            seen.insert(if lost == 0 { "nothing" } else { "some" });
-        }
-    }
-    assert_eq!(seen, BTreeSet::from(["nothing", "some", "table"]));
 }

@@ -1,0 +1,64 @@
+//! Damaged tables of a partition.
+//!
+//! A table that cannot be opened is *lost*: see [`LostTable`]. One with a damaged page or frame is in use, and its other
+//! chunks are found. Compactions leave it out, for they drop nothing that somebody might still read.
+
+use super::compacting::Merged;
+use super::{Partition, check_fence, table_path};
+use crate::Result;
+use crate::levels::compaction::Task;
+use crate::levels::version::LostTable;
+use onefold_ground::parent;
+
+impl Partition {
+    pub(crate) fn lost_tables(&self) -> Vec<LostTable> {
+        self.version().lost.clone()
+    }
+
+    /// Takes lost tables out of the manifest, and their files out of the way. Returns how many there were.
+    pub(crate) fn give_up_lost_tables(&self) -> Result<u64> {
+        let lost = self.lost_tables();
+        if lost.is_empty() {
+            return Ok(0);
+        }
+        let _one = self.listing.lock();
+        self.check_poison()?;
+        let epoch = self.state.lock().epoch;
+        check_fence(&*self.ground, &self.directory, &self.options, epoch)?;
+        let given_up = format!("{}/given-up", self.directory);
+        self.ground.create_directory(&given_up)?;
+        // First the files: the next opening would remove those that no manifest names.
+        for table in &lost {
+            let from = table_path(&self.directory, table.number);
+            if self.ground.exists(&from)? {
+                self.ground.rename(&from, &table_path(&given_up, table.number))?;
+            }
+        }
+        self.ground.sync_directory(&given_up)?;
+        self.ground.sync_directory(parent(&given_up))?;
+        self.write_manifest(|version| version.lost.clear())?;
+        let _state = self.state.lock();
+        self.change(|version| version.lost.clear());
+        Ok(lost.len() as u64)
+    }
+
+    /// Notes that a table has a damaged page or frame.
+    pub(crate) fn note_damaged(&self, table: u64) {
+        self.damaged.lock().insert(table);
+    }
+
+    /// Writes tables again in which damage was met, without what cannot be read. Returns how many there were.
+    pub(crate) fn compact_damaged(&self) -> Result<u64> {
+        self.check_poison()?;
+        let mut count = 0;
+        loop {
+            let cursors = self.compacting.lock();
+            let version = self.version();
+            let damaged = self.damaged.lock().clone();
+            let Some(task) = Task::of_damaged(&version, &self.unlogged(), &damaged) else { return Ok(count) };
+            count += task.inputs().filter(|table| damaged.contains(&table.id)).count() as u64;
+            let tables = self.write_merged(&task, &version, true, &|| true)?.unwrap_or_default();
+            Merged::new(self, cursors, task, tables).install()?;
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Damaged manifests and tables of a levelled store.
+
+use super::*;
+
+/// Returns which of the chunks are damaged. The others are there, byte for byte.
+fn damaged(world: &LevelsWorld, known: &KnownLevels) -> BTreeSet<u64> {
+    let mut damaged = BTreeSet::new();
+    for (number, address) in &known.live {
+        let (name, _, data) = chunk(*number);
+        let mut slices = Vec::new();
+        match world.store.load(&[(*address, name)], &mut slices) {
+            Ok(()) => assert!(slices[0][..] == data[..], "chunk {number}"),
+            Err(error) => {
+                assert!(error.is_damage() && !matches!(error, StorageError::NotThere { .. }), "chunk {number}: {error}");
+                damaged.insert(*number);
+            }
+        }
+    }
+    damaged
+}
+
+/// Takes chunks out of what must be there.
+fn forget(known: &mut KnownLevels, gone: &BTreeSet<u64>) {
+    known.live.retain(|number, _| !gone.contains(number));
+}
+
+/// Returns how much damage a check finds.
+fn verified(world: &LevelsWorld) -> usize {
+    let verify = |unit| world.store.verify(unit, true, &mut Default::default(), &mut |_| {}).unwrap().damage.len();
+    world.store.units().unwrap().iter().map(verify).sum()
+}
+
+/// Makes a store with several levels. Its log names tables that the manifest does not list.
+fn history(seed: u64) -> (SimulatedGround, KnownLevels) {
+    let ground = SimulatedGround::new(seed);
+    LevelsStore::create(&ground, LEVELS, 1, &levels_options()).unwrap();
+    let mut known = KnownLevels::default();
+    let mut world = LevelsWorld::open(&ground, &known, 1).unwrap();
+    work(&mut world, &mut known, &mut Dice::of(seed), 100).unwrap();
+    fill(&mut world, &mut known, 60);
+    while world.store.compact(&|| true).unwrap() {}
+    fill(&mut world, &mut known, 15);
+    fill(&mut world, &mut known, 15);
+    let levels = world.store.levels();
+    assert!(levels.iter().filter(|level| level.tables > 0).count() >= 3, "{levels:?}");
+    drop(world);
+    (ground, known)
+}
+
+#[test]
+fn m2_8_a_damaged_manifest_is_harmless_at_any_moment() {
+    for operation in 0..150 {
+        let (left, known) = killed(operation);
+        for name in ["manifest", "manifest-copy"] {
+            let path = format!("levels/0000/{name}");
+            let ground = left.snapshot(CrashPolicy::KeepAll);
+            match operation % 3 {
+                0 => ground.remove(&path).unwrap(),
+                _ => ground.corrupt(&path, operation % 40, 1).unwrap(),
+            }
+            LevelsWorld::open_for(&ground, &known, 1, Access::Read).unwrap().check(&known);
+            LevelsWorld::open(&ground, &known, 1).unwrap().check(&known);
+            // The next opening reads the one that was not damaged before: both were written.
+            for other in ["manifest", "manifest-copy"] {
+                let ground = ground.snapshot(CrashPolicy::DropAll);
+                ground.corrupt(&format!("levels/0000/{other}"), operation % 40, 1).unwrap();
+                LevelsWorld::open(&ground, &known, 1).unwrap().check(&known);
+            }
+        }
+    }
+}
+
+#[test]
+fn m2_8_two_damaged_manifests_are_a_clear_error() {
+    let (ground, known) = killed(100);
+    ground.corrupt("levels/0000/manifest", 30, 1).unwrap();
+    ground.remove("levels/0000/manifest-copy").unwrap();
+    for access in [Access::Read, Access::ReadWrite] {
+        let error = LevelsWorld::open_for(&ground, &known, 1, access).err().unwrap();
+        assert!(error.is_damage() && error.to_string().contains("onefold check --repair"), "{error}");
+    }
+}
+
+#[test]
+fn m2_6_damage_costs_the_chunks_that_it_meets_and_nothing_else() {
+    let ground = SimulatedGround::new(3);
+    LevelsStore::create(&ground, LEVELS, 1, &levels_options()).unwrap();
+    let mut known = KnownLevels::default();
+    let mut world = LevelsWorld::open(&ground, &known, 1).unwrap();
+    work(&mut world, &mut known, &mut Dice::of(5), 120).unwrap();
+    world.trim(&mut known, true).unwrap();
+    drop(world);
+    let tables: Vec<String> =
+        ground.list("levels/0000").unwrap().into_iter().map(|entry| entry.name).filter(|name| name.ends_with(".table")).collect();
+    assert!(tables.len() > 2);
+    let mut seen = BTreeSet::new();
+    for name in tables {
+        let path = format!("levels/0000/{name}");
+        let length = ground.open(&path, Access::Read).unwrap().len().unwrap();
+        for at in (0..length).step_by(397) {
+            let ground = ground.snapshot(CrashPolicy::KeepAll);
+            ground.corrupt(&path, at, 1).unwrap();
+            let world = LevelsWorld::open(&ground, &known, 1).unwrap();
+            if !world.store.lost_tables().is_empty() {
+                seen.insert("table");
+            }
+            let mut lost = 0;
+            for (number, address) in &known.live {
+                let (name, _, data) = chunk(*number);
+                let mut slices = Vec::new();
+                match world.store.load(&[(*address, name)], &mut slices) {
+                    Ok(()) => assert!(slices[0][..] == data[..]),
+                    Err(error) => {
+                        assert!(error.is_damage() && !matches!(error, StorageError::NotThere { .. }), "{error}");
+                        lost += 1;
+                    }
+                }
+            }
+            let reported: usize = world
+                .store
+                .units()
+                .unwrap()
+                .iter()
+                .map(|unit| world.store.verify(unit, true, &mut Default::default(), &mut |_| {}).unwrap().damage.len())
+                .sum();
+            assert!(reported > 0 || lost == 0, "{path} at {at}: {lost} chunks");
+            seen.insert(if lost == 0 { "nothing" } else { "some" });
+        }
+    }
+    assert_eq!(seen, BTreeSet::from(["nothing", "some", "table"]));
+}
+
+#[test]
+fn m2_6_a_table_that_cannot_be_opened_costs_its_chunks_and_nothing_else() {
+    let (whole, before) = history(4);
+    let mut lost_some = 0;
+    for (at, name) in table_files(&whole).into_iter().enumerate() {
+        for action in 0..4 {
+            let (ground, mut known) = (whole.snapshot(CrashPolicy::KeepAll), before.clone());
+            let path = format!("levels/0000/{name}");
+            match action {
+                0 => ground.rename(&path, "levels/0000/away").unwrap(),
+                1 => ground.open(&path, Access::ReadWrite).unwrap().set_len(5000).unwrap(),
+                2 => ground.corrupt(&path, 40, 1).unwrap(),
+                _ => ground.corrupt(&path, 100, 1).unwrap(),
+            }
+            let mut world = LevelsWorld::open(&ground, &known, 1).unwrap();
+            let lost = damaged(&world, &known);
+            lost_some += lost.len();
+            // The file of a table that nobody needs may have been left by a compaction. Such a one is removed.
+            if world.store.lost_tables().is_empty() {
+                assert!(lost.is_empty());
+                continue;
+            }
+            assert!(verified(&world) > 0);
+            // Writing goes on, and opening again. Levels are not compacted.
+            for _ in 0..2 {
+                fill(&mut world, &mut known, 40);
+                assert!(!world.store.compact(&|| true).unwrap());
+                assert_eq!(world.store.compaction_pressure(), Pressure::Idle);
+                world.trim(&mut known, at % 2 == 0).unwrap();
+                assert_eq!(damaged(&world, &known), lost);
+                LevelsWorld::open_for(&ground, &known, 1, Access::Read).unwrap();
+                world = LevelsWorld::open(&ground, &known, 1).unwrap();
+                assert_eq!(damaged(&world, &known), lost);
+                assert_eq!(world.store.lost_tables().len(), 1);
+            }
+            if action == 0 {
+                // A loose cable: the file is there again.
+                let ground = ground.snapshot(CrashPolicy::KeepAll);
+                ground.rename("levels/0000/away", &path).unwrap();
+                let world = LevelsWorld::open(&ground, &known, 1).unwrap();
+                world.check(&known);
+                while world.store.compact(&|| true).unwrap() {}
+                world.check(&known);
+            }
+            assert_eq!(world.store.give_up_lost_tables().unwrap(), 1);
+            assert_eq!(ground.exists(&format!("levels/0000/given-up/{name}")).unwrap(), action > 0);
+            forget(&mut known, &lost);
+            // What was removed may be back with its tombstone: it is garbage.
+            known.removed.clear();
+            let mut compactions = 0;
+            while world.store.compact(&|| true).unwrap() {
+                compactions += 1;
+            }
+            assert!(compactions > 0);
+            assert_eq!((damaged(&world, &known).len(), verified(&world)), (0, 0));
+            let world = LevelsWorld::open(&ground.restart(CrashPolicy::DropAll), &known, 1).unwrap();
+            assert!(world.store.lost_tables().is_empty() && damaged(&world, &known).is_empty());
+        }
+    }
+    assert!(lost_some > 0);
+}
+
+/// Returns where the frames of a table begin, and its length.
+fn frames_of(ground: &SimulatedGround, path: &str) -> (u64, u64) {
+    let file = ground.open(path, Access::Read).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize];
+    file.read_at(0, &mut bytes).unwrap();
+    let first = bytes.windows(4).position(|four| four == b"FRM1").expect("a table with chunks");
+    (first as u64, bytes.len() as u64)
+}
+
+#[test]
+fn m2_8_compaction_goes_on_beside_damaged_tables_and_drops_nothing() {
+    let (whole, before) = history(4);
+    let mut rewritten = 0;
+    for (at, name) in table_files(&whole).into_iter().enumerate() {
+        for part in ["page", "frame"] {
+            let (ground, mut known) = (whole.snapshot(CrashPolicy::KeepAll), before.clone());
+            let path = format!("levels/0000/{name}");
+            let (start, length) = frames_of(&ground, &path);
+            let place = if part == "page" { start - 4096 + 20 } else { start + (length - start) / 2 };
+            ground.corrupt(&path, place, 1).unwrap();
+            let mut world = LevelsWorld::open(&ground, &known, 1).unwrap();
+            let lost = damaged(&world, &known);
+            let mut compactions = 0;
+            for _ in 0..6 {
+                fill(&mut world, &mut known, 40);
+                // A few attempts may meet the damage. Then the table is left alone.
+                let mut failures = 0;
+                loop {
+                    match world.store.compact(&|| true) {
+                        Ok(true) => compactions += 1,
+                        Ok(false) => break,
+                        Err(error) => {
+                            assert!(error.is_damage() && failures < 3, "{error}");
+                            failures += 1;
+                        }
+                    }
+                }
+                assert_eq!(damaged(&world, &known), lost, "{name} {part}");
+            }
+            // A repair looks at everything first.
+            verified(&world);
+            rewritten += world.store.compact_damaged().unwrap();
+            forget(&mut known, &lost);
+            if part == "page" {
+                // Tombstones were in it too.
+                known.removed.clear();
+            }
+            assert_eq!((damaged(&world, &known).len(), verified(&world)), (0, 0), "{name} {part}");
+            assert_eq!(world.store.compact_damaged().unwrap(), 0);
+            while world.store.compact(&|| true).unwrap() {
+                compactions += 1;
+            }
+            assert!(compactions > 0, "{at} {name} {part}");
+            for (number, address) in before.live.iter().filter(|(number, _)| lost.contains(number)) {
+                let gone = world.store.load(&[(*address, chunk(*number).0)], &mut Vec::new());
+                assert!(matches!(gone, Err(StorageError::NotThere { .. }) | Ok(())), "{gone:?}");
+            }
+            let world = LevelsWorld::open(&ground.restart(CrashPolicy::DropAll), &known, 1).unwrap();
+            assert!(damaged(&world, &known).is_empty());
+        }
+    }
+    assert!(rewritten > 5, "{rewritten}");
+}
