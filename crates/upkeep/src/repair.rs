@@ -12,7 +12,8 @@
 //! 5. so do chunks that the index has in containers that are missing or whose catalog cannot be read;
 //! 6. a check. If it finds wrong counts or places, the chunk index is rebuilt. Chunks still missing then go into
 //!    quarantine, and chunks with another copy come out of it;
-//! 7. a second check, whose findings are reported: what is lost, and what needs it.
+//! 7. tables of levels that cannot be opened are given up, and those with damage are written again;
+//! 8. a second check, whose findings are reported: what is lost, and what needs it.
 //!
 //! A dry run takes the same steps on a store that is open for reading, and keeps its changes in memory
 //! ([`Engine::rehearse`]). So each step, and the check at the end, finds what it would find after the previous steps.
@@ -151,9 +152,26 @@ impl Repair<'_> {
                 self.restore(&engine)?;
             }
         }
+        self.tables(&engine)?;
         engine.recount()?;
         self.last_look(&engine)?;
         self.close(engine)
+    }
+
+    /// Runs step 7: tables of levels whose loss is noted now.
+    fn tables(&mut self, engine: &Arc<Engine>) -> Result<()> {
+        let Some(levels) = engine.levels() else { return Ok(()) };
+        let lost: Vec<String> = levels.lost_tables().into_iter().map(|lost| format!("{}: {}", lost.path, lost.why)).collect();
+        let damaged = levels.damaged_tables();
+        if !self.options.dry_run && !(lost.is_empty() && damaged.is_empty()) {
+            engine.repair_tables()?;
+        }
+        let done = if self.options.dry_run { "would be" } else { "was" };
+        lost.into_iter().for_each(|lost| self.did(format!("a table {done} given up: {lost}")));
+        for path in damaged {
+            self.did(format!("table {path} {done} written again, without the chunks that cannot be read"));
+        }
+        Ok(())
     }
 
     fn close(&self, engine: Arc<Engine>) -> Result<()> {

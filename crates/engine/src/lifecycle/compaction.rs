@@ -42,6 +42,17 @@ impl Engine {
         Ok(before.saturating_sub(self.storage.usage(None)?.disk_bytes))
     }
 
+    /// Gives up tables that cannot be opened, and writes tables that are known to be damaged again, without the chunks
+    /// that cannot be read. For a repair, which has noted all of these chunks as lost.
+    pub fn repair_tables(&self) -> Result<()> {
+        self.writable()?;
+        let Some(levels) = &self.levels else { return Ok(()) };
+        let _held = self.hold_views()?;
+        levels.give_up_lost_tables()?;
+        levels.compact_damaged()?;
+        Ok(())
+    }
+
     /// Compacts what is due, within its share of the time, as long as the store is open.
     pub(crate) fn compaction_round(&self) -> Result<()> {
         let go_on = || !self.background.is_closed();

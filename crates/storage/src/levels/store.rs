@@ -159,6 +159,11 @@ impl LevelsStore {
         self.partitions.iter().map(Partition::give_up_lost_tables).sum()
     }
 
+    /// Returns the tables in which a compaction, a check or a listing has met damage since the opening, for people.
+    pub fn damaged_tables(&self) -> Vec<String> {
+        self.partitions.iter().flat_map(Partition::damaged_tables).collect()
+    }
+
     /// Writes tables again in which a compaction, a check or a listing has met damage, without the chunks that cannot
     /// be read. Returns how many there were. The caller has noted these chunks as lost. Removed chunks may come back:
     /// they are garbage. Call only if nobody opens the store meanwhile, and after

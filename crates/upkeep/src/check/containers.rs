@@ -6,8 +6,9 @@ use super::report::ProblemKind;
 use crate::Result;
 use crate::reading::{Looked, look_into, look_into_all};
 use onefold_engine::{DeadSlots, Repair};
+use onefold_fingerprint::Fingerprint;
 use onefold_ground::ReadBuffer;
-use onefold_storage::{Catalog, ContainerId, ContainerSet, ContainerStore, Origin, StorageError, block_of_address};
+use onefold_storage::{Address, Catalog, ContainerId, ContainerSet, ContainerStore, Origin, StorageError, block_of_address};
 use std::collections::HashSet;
 
 /// Returns the block that is damaged.
@@ -71,6 +72,8 @@ impl Check<'_> {
                     StorageError::Table { why, .. } => self.index_damage(why),
                     // Several units may have it.
                     StorageError::SortedTable { .. } if !seen.insert(damage.to_string()) => {}
+                    // What is in quarantine was given up there.
+                    StorageError::ChunkDamaged { address, fingerprint, .. } if !self.is_placed(fingerprint, *address)? => {}
                     StorageError::ChunkDamaged { address, fingerprint, .. } => {
                         self.report.add(ProblemKind::Container, damage.to_string());
                         self.lost.insert(Needed::stored(self.engine, fingerprint, *address));
@@ -82,12 +85,24 @@ impl Check<'_> {
             let lost = chunks.iter().filter(|(address, _)| block_of_address(*address).is_some_and(|block| damaged.contains(&block)));
             lost.for_each(|(address, slot)| self.lost.insert(Needed::stored(self.engine, &slot.fingerprint, *address)));
             for (address, fingerprint) in wrong {
+                if self.engine.levels().is_some() && !self.is_placed(&fingerprint, address)? {
+                    continue;
+                }
                 self.report
                     .add(ProblemKind::Container, format!("the bytes of chunk {fingerprint} at {address} do not match its fingerprint"));
                 self.lost.insert(Needed::stored(self.engine, &fingerprint, address));
             }
         }
         Ok(units.len())
+    }
+
+    /// Returns whether the index places a chunk there, or cannot tell.
+    fn is_placed(&self, fingerprint: &Fingerprint, address: Address) -> Result<bool> {
+        match self.engine.places(&[*fingerprint]) {
+            Ok(places) => Ok(places.is_none_or(|places| places == [Some(address)])),
+            Err(error) if error.is_damage() => Ok(true),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn is_repaired(&mut self, container: ContainerId) -> bool {

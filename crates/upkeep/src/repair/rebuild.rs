@@ -32,7 +32,7 @@ pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command:
     let mut counts = Counts::default();
     let counted = engine.descriptor().profile.counts().then_some(&containers);
     for container in counted.into_iter().flat_map(|containers| containers.iter()) {
-        let slots = match engine.storage().chunks_of(container) {
+        let slots = match engine.storage().known_chunks_of(container, &mut Vec::new()) {
             Ok(slots) => slots,
             // It was reported with the places.
             Err(error) if error.is_damage() => Vec::new(),

@@ -42,6 +42,14 @@ impl Partition {
         Ok(lost.len() as u64)
     }
 
+    /// Returns the tables that are known to have a damaged page or frame, for people.
+    pub(crate) fn damaged_tables(&self) -> Vec<String> {
+        let damaged = self.damaged.lock();
+        let version = self.version();
+        let tables = version.levels.iter().flatten().filter(|table| damaged.contains(&table.id));
+        tables.map(|table| self.ground.describe(&table.path)).collect()
+    }
+
     /// Notes that a table has a damaged page or frame.
     pub(crate) fn note_damaged(&self, table: u64) {
         self.damaged.lock().insert(table);
