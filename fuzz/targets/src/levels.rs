@@ -92,22 +92,23 @@ fn changed(name: &str, changes: &[u8], makes_right: bool) {
 
 /// Writes the checksums of the header and the pages, or of the manifest, again.
 fn make_right(name: &str, bytes: &mut [u8]) {
-    let mut right = |from: usize, to: usize| {
+    let mut right = |from: usize, to: usize, place: u64| {
         if to + 8 <= bytes.len() && from <= to {
-            let sum = checksum(&bytes[from..to]);
+            let sum = checksum(&bytes[from..to]) ^ place;
             bytes[to..to + 8].copy_from_slice(&sum.to_le_bytes());
         }
     };
+    let place = |at: usize| checksum(&[(1u64 << 32).to_le_bytes(), (at as u64).to_le_bytes()].concat());
     if name == "manifest" {
         let length = bytes.len();
         let sum = checksum(&bytes[..length - 8]);
         bytes[length - 8..].copy_from_slice(&sum.to_le_bytes());
         return;
     }
-    right(0, HEADER_BYTES - 8);
+    right(0, HEADER_BYTES - 8, 0);
     let pages = usize::from(CHUNKS).div_ceil((PAGE_BYTES - 10) / (options().fingerprint.digest_bytes() + 19));
-    right(HEADER_BYTES, HEADER_BYTES + 64 + 8 * pages);
-    (1..=pages).for_each(|page| right(page * PAGE_BYTES, (page + 1) * PAGE_BYTES - 8));
+    right(HEADER_BYTES, HEADER_BYTES + 64 + 8 * pages, place(HEADER_BYTES));
+    (1..=pages).for_each(|page| right(page * PAGE_BYTES, (page + 1) * PAGE_BYTES - 8, place(page * PAGE_BYTES)));
 }
 
 fn record(kind: u8, bytes: &[u8]) {

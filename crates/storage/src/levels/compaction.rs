@@ -352,8 +352,9 @@ fn write_part(
             };
             let is_of_frame = |(other, (_, next)): &&(usize, Entry)| other == number && next.is_some_and(|next| next.frame == place.frame);
             let (chunks, rest) = left.split_at(left.iter().take_while(is_of_frame).count());
-            let copied =
-                reader.frame(tables[*number], *number, place, left).and_then(|bytes| copy(&mut writer, tables[*number], bytes, chunks));
+            let copied = reader
+                .frame(tables[*number], *number, place, left)
+                .and_then(|bytes| copy(&mut writer, tables[*number], bytes, place.frame, chunks));
             if copied.as_ref().is_err_and(StorageError::is_damage) {
                 (output.damaged)(tables[*number].id);
             }
@@ -374,12 +375,12 @@ fn write_part(
 }
 
 /// Appends chunks of a frame. What is whole, and not much too small, is not compressed again.
-fn copy(writer: &mut TableWriter<'_>, table: &Table, frame: &[u8], chunks: &[(usize, Entry)]) -> Result<()> {
+fn copy(writer: &mut TableWriter<'_>, table: &Table, bytes: &[u8], at: u64, chunks: &[(usize, Entry)]) -> Result<()> {
     let length_bytes = chunks.iter().filter_map(|(_, (_, place))| *place).map(|place| u64::from(place.length_bytes)).sum();
-    if writer.push_frame(table.stored_frame(frame)?, length_bytes, chunks.iter().map(|(_, entry)| entry))? {
+    if writer.push_frame(table.stored_frame(bytes, at)?, length_bytes, chunks.iter().map(|(_, entry)| entry))? {
         return Ok(());
     }
-    let frame = table.decode_frame(frame)?;
+    let frame = table.decode_frame(bytes, at)?;
     for (name, place) in chunks.iter().filter_map(|(_, (name, place))| Some((name, (*place)?))) {
         writer.push(*name, place.kind, place.is_sequential, &table.slice(&frame, &place)?)?;
     }

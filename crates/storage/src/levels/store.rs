@@ -287,7 +287,7 @@ fn read_places(table: &Table, places: &[(Arc<Table>, Place, usize)], profile: &P
             frames += 1;
             let place = &of_frame[0].1;
             let at = (place.frame - start) as usize;
-            let frame = table.decode_frame(&bytes[at..at + place.frame_bytes as usize])?;
+            let frame = table.decode_frame(&bytes[at..at + place.frame_bytes as usize], place.frame)?;
             for (_, place, number) in of_frame {
                 slices[*number] = Some(table.slice(&frame, place)?);
             }

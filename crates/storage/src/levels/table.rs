@@ -7,48 +7,25 @@
 //! A table that lost a page of keys has lost the chunks of that page. One that lost a frame has lost the chunks of that
 //! frame. One that lost its header has lost all.
 
+mod parts;
+
+pub(crate) use parts::{Entry, PAGE_BYTES, PLACE_BYTES, Place};
+
 use crate::containers::compression::decompress;
 use crate::levels::filter::{Filter, Room, Taken};
 use crate::levels::options::LevelsOptions;
 use crate::{ChunkKind, Codec, Compressor, Result, Slice, StorageError};
 use onefold_fingerprint::Fingerprint;
-use onefold_ground::wire::{Reader, WireError};
 use onefold_ground::{Access, File, Ground, GroundError, checksum};
+use parts::{HEADER_BYTES, Header, PAGE_OVERHEAD, decode_page, encode_page, place_checksum, placed_checksum};
 use std::sync::Arc;
 
-const MAGIC: &[u8; 8] = b"1FLDTAB1";
-const VERSION: u32 = 1;
-const HEADER_BYTES: usize = 96;
-/// Keys lie in pages of this size, each with a checksum of its own.
-pub(crate) const PAGE_BYTES: usize = 4096;
-/// The number of keys before, and the checksum behind them.
-const PAGE_OVERHEAD: usize = 2 + 8;
-/// Kind, length, place of the frame, its length, and the place in it.
-pub(crate) const PLACE_BYTES: usize = 1 + 4 + 6 + 4 + 4;
 const FRAME_MAGIC: u32 = 0x314d_5246;
 pub(crate) const FRAME_HEADER_BYTES: usize = 24;
 /// Bytes that are written at once.
 const WRITE_BYTES: usize = 1 << 20;
 /// The most raw bytes of a frame: those of the longest chunk.
 const MAX_FRAME_BYTES: u32 = 16 << 20;
-const TOMBSTONE: u8 = 0xff;
-const SEQUENTIAL: u8 = 0x10;
-
-/// Where the bytes of a chunk are in a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) kind: ChunkKind,
-    /// Whether it is read from beginning to end, with its stream.
-    pub(crate) is_sequential: bool,
-    pub(crate) length_bytes: u32,
-    /// Where the frame begins in the file.
-    pub(crate) frame: u64,
-    /// The bytes of the frame with its header.
-    pub(crate) frame_bytes: u32,
-    /// Where the chunk begins in the decompressed frame.
-    pub(crate) offset_bytes: u32,
-}
-
 /// A frame as it is in a file, with a right checksum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoredFrame<'a> {
@@ -56,9 +33,6 @@ pub(crate) struct StoredFrame<'a> {
     raw_bytes: u32,
     stored: &'a [u8],
 }
-
-/// A key of a table. `None`: a tombstone. The chunk was removed, and older tables may still have it.
-pub(crate) type Entry = (Fingerprint, Option<Place>);
 
 /// An open table.
 #[derive(Debug)]
@@ -188,7 +162,7 @@ impl<'a> TableWriter<'a> {
         // In the order of their arrival.
         self.close_frame(which)?;
         let at = self.out_at + self.out.len() as u64;
-        let frame_bytes = put_frame(&mut self.out, frame.codec, frame.raw_bytes, frame.stored);
+        let frame_bytes = put_frame(&mut self.out, frame.codec, frame.raw_bytes, frame.stored, self.id, at);
         let moved = |(name, place): &Entry| (*name, place.map(|place| Place { frame: at, frame_bytes, ..place }));
         self.entries.extend(chunks.map(moved));
         self.raw_bytes += length_bytes;
@@ -210,7 +184,7 @@ impl<'a> TableWriter<'a> {
         }
         let at = self.out_at + self.out.len() as u64;
         let (codec, stored) = self.compressors[which].compress(&frame.raw);
-        let frame_bytes = put_frame(&mut self.out, codec, frame.raw.len() as u32, stored);
+        let frame_bytes = put_frame(&mut self.out, codec, frame.raw.len() as u32, stored, self.id, at);
         for key in &frame.keys {
             if let Some(place) = &mut self.entries[*key].1 {
                 (place.frame, place.frame_bytes) = (at, frame_bytes);
@@ -242,9 +216,9 @@ impl<'a> TableWriter<'a> {
         let mut keys = vec![0; layout.pages * PAGE_BYTES];
         let mut fences = Vec::with_capacity(layout.pages);
         let mut filter = Filter::new(self.expected);
-        for (page, part) in keys.chunks_mut(PAGE_BYTES).zip(self.entries.chunks(layout.keys_in_page)) {
+        for (number, (page, part)) in keys.chunks_mut(PAGE_BYTES).zip(self.entries.chunks(layout.keys_in_page)).enumerate() {
             fences.push(part[0].0.prefix());
-            encode_page(page, part, digest_bytes);
+            encode_page(page, part, digest_bytes, self.id, layout.keys_at + (number * PAGE_BYTES) as u64);
             part.iter().for_each(|(name, _)| filter.insert(name));
         }
         let tombstones = self.entries.iter().filter(|(_, place)| place.is_none()).count() as u64;
@@ -260,11 +234,11 @@ impl<'a> TableWriter<'a> {
             head[at..at + 8].copy_from_slice(&fence.to_le_bytes());
             at += 8;
         }
-        let sum = checksum(&head[HEADER_BYTES..at]);
+        let sum = placed_checksum(&head[HEADER_BYTES..at], self.id, HEADER_BYTES as u64);
         head[at..at + 8].copy_from_slice(&sum.to_le_bytes());
         let filter_at = layout.filter_at as usize;
         head[filter_at..filter_at + layout.filter_bytes].copy_from_slice(&filter.to_bytes());
-        let sum = checksum(&head[filter_at..filter_at + layout.filter_bytes]);
+        let sum = placed_checksum(&head[filter_at..filter_at + layout.filter_bytes], self.id, layout.filter_at);
         head[filter_at + layout.filter_bytes..][..8].copy_from_slice(&sum.to_le_bytes());
         let header = Header {
             digest_bytes: digest_bytes as u8,
@@ -299,139 +273,20 @@ impl<'a> TableWriter<'a> {
 }
 
 /// Appends a frame. Returns its length.
-fn put_frame(out: &mut Vec<u8>, codec: Codec, raw_bytes: u32, stored: &[u8]) -> u32 {
+fn put_frame(out: &mut Vec<u8>, codec: Codec, raw_bytes: u32, stored: &[u8], table: u64, at: u64) -> u32 {
     let begin = out.len();
     out.extend_from_slice(&FRAME_MAGIC.to_le_bytes());
     out.extend_from_slice(&[codec as u8, 0, 0, 0]);
     out.extend_from_slice(&raw_bytes.to_le_bytes());
     out.extend_from_slice(&(stored.len() as u32).to_le_bytes());
-    let sum = frame_checksum(&out[begin..begin + 16], stored);
+    let sum = frame_checksum(&out[begin..begin + 16], stored, table, at);
     out.extend_from_slice(&sum.to_le_bytes());
     out.extend_from_slice(stored);
     (out.len() - begin) as u32
 }
 
-fn frame_checksum(header: &[u8], stored: &[u8]) -> u64 {
-    checksum(header) ^ checksum(stored)
-}
-
-fn encode_page(page: &mut [u8], entries: &[Entry], digest_bytes: usize) {
-    page[..2].copy_from_slice(&(entries.len() as u16).to_le_bytes());
-    let mut at = 2;
-    let mut put = |bytes: &[u8]| {
-        page[at..at + bytes.len()].copy_from_slice(bytes);
-        at += bytes.len();
-    };
-    for (name, place) in entries {
-        put(name.digest(digest_bytes));
-        match place {
-            None => put(&[TOMBSTONE; PLACE_BYTES]),
-            Some(place) => {
-                put(&[place.kind as u8 | if place.is_sequential { SEQUENTIAL } else { 0 }]);
-                put(&place.length_bytes.to_le_bytes());
-                put(&place.frame.to_le_bytes()[..6]);
-                put(&place.frame_bytes.to_le_bytes());
-                put(&place.offset_bytes.to_le_bytes());
-            }
-        }
-    }
-    let sum = checksum(&page[..PAGE_BYTES - 8]);
-    page[PAGE_BYTES - 8..].copy_from_slice(&sum.to_le_bytes());
-}
-
-fn decode_page(page: &[u8], digest_bytes: usize) -> std::result::Result<Vec<Entry>, String> {
-    let (bytes, sum) = page.split_at(PAGE_BYTES - 8);
-    if checksum(bytes).to_le_bytes() != sum {
-        return Err("a page of keys has a wrong checksum".to_owned());
-    }
-    let decode = || -> std::result::Result<Vec<Entry>, WireError> {
-        let mut reader = Reader::new(bytes);
-        let count = usize::from(reader.u16()?);
-        let mut entries = Vec::with_capacity(count.min(PAGE_BYTES / (digest_bytes + PLACE_BYTES)));
-        for _ in 0..count {
-            let name = Fingerprint::from_digest(reader.take(digest_bytes)?);
-            let offset_bytes = reader.position();
-            let mut place = Reader::new(reader.take(PLACE_BYTES)?);
-            let kind = place.u8()?;
-            if kind == TOMBSTONE {
-                entries.push((name, None));
-                continue;
-            }
-            let wrong = WireError::OutOfRange { what: "chunk kind", value: u64::from(kind), offset_bytes };
-            let length_bytes = place.u32()?;
-            let mut frame = [0; 8];
-            frame[..6].copy_from_slice(place.take(6)?);
-            entries.push((
-                name,
-                Some(Place {
-                    kind: ChunkKind::from_number(kind & !SEQUENTIAL).ok_or(wrong)?,
-                    is_sequential: kind & SEQUENTIAL != 0,
-                    length_bytes,
-                    frame: u64::from_le_bytes(frame),
-                    frame_bytes: place.u32()?,
-                    offset_bytes: place.u32()?,
-                }),
-            ));
-        }
-        Ok(entries)
-    };
-    decode().map_err(|error| error.to_string())
-}
-
-struct Header {
-    digest_bytes: u8,
-    store: [u8; 16],
-    id: u64,
-    entries: u64,
-    tombstones: u64,
-    raw_bytes: u64,
-    length_bytes: u64,
-}
-
-impl Header {
-    fn encode(&self) -> [u8; HEADER_BYTES] {
-        let mut bytes = [0; HEADER_BYTES];
-        bytes[..8].copy_from_slice(MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[12] = self.digest_bytes;
-        bytes[16..32].copy_from_slice(&self.store);
-        for (at, number) in [self.id, self.entries, self.tombstones, self.raw_bytes, self.length_bytes].into_iter().enumerate() {
-            bytes[32 + at * 8..40 + at * 8].copy_from_slice(&number.to_le_bytes());
-        }
-        let sum = checksum(&bytes[..HEADER_BYTES - 8]);
-        bytes[HEADER_BYTES - 8..].copy_from_slice(&sum.to_le_bytes());
-        bytes
-    }
-
-    /// Reads a header; the error is for people.
-    fn decode(bytes: &[u8; HEADER_BYTES]) -> std::result::Result<Header, String> {
-        let said = |error: WireError| error.to_string();
-        let mut reader = Reader::new(bytes);
-        if reader.take(8).map_err(said)? != MAGIC {
-            return Err("it is no table".to_owned());
-        }
-        if checksum(&bytes[..HEADER_BYTES - 8]).to_le_bytes() != bytes[HEADER_BYTES - 8..] {
-            return Err("its header has a wrong checksum".to_owned());
-        }
-        let version = reader.u32().map_err(said)?;
-        if version != VERSION {
-            return Err(format!("it has version {version}; this program reads version {VERSION}"));
-        }
-        let digest_bytes = reader.u8().map_err(said)?;
-        reader.take(3).map_err(said)?;
-        let mut store = [0; 16];
-        store.copy_from_slice(reader.take(16).map_err(said)?);
-        let mut number = || reader.u64().map_err(said);
-        Ok(Header {
-            digest_bytes,
-            store,
-            id: number()?,
-            entries: number()?,
-            tombstones: number()?,
-            raw_bytes: number()?,
-            length_bytes: number()?,
-        })
-    }
+fn frame_checksum(header: &[u8], stored: &[u8], table: u64, at: u64) -> u64 {
+    checksum(header) ^ checksum(stored) ^ place_checksum(table, at)
 }
 
 impl Table {
@@ -466,7 +321,7 @@ impl Table {
         let mut part = vec![0; (layout.filter_at as usize) - HEADER_BYTES];
         file.read_at(HEADER_BYTES as u64, &mut part).map_err(lasting)?;
         let (part, sum) = part.split_at(part.len() - 8);
-        if checksum(part).to_le_bytes() != sum {
+        if placed_checksum(part, id, HEADER_BYTES as u64).to_le_bytes() != sum {
             return Err(damaged("its list of pages has a wrong checksum".to_owned()));
         }
         let fences = part[64..].chunks(8).map(|fence| u64::from_le_bytes(fence.try_into().expect("chunks of 8"))).collect();
@@ -476,7 +331,7 @@ impl Table {
                 file.read_at(layout.filter_at, &mut bits).map_err(lasting)?;
                 let (bits, sum) = bits.split_at(layout.filter_bytes);
                 // Without a filter each search reads a page: slower, and right.
-                (checksum(bits).to_le_bytes() == sum).then(|| (Filter::from_bytes(bits), taken))
+                (placed_checksum(bits, id, layout.filter_at).to_le_bytes() == sum).then(|| (Filter::from_bytes(bits), taken))
             }
             None => None,
         };
@@ -545,8 +400,9 @@ impl Table {
     /// Returns the keys of a page.
     pub(crate) fn page(&self, page: usize) -> Result<Vec<Entry>> {
         let mut bytes = [0; PAGE_BYTES];
-        self.file.read_at(self.keys_at + (page * PAGE_BYTES) as u64, &mut bytes).map_err(|error| self.lasting(error))?;
-        let entries = decode_page(&bytes, self.digest_bytes).map_err(|why| self.damaged(why))?;
+        let at = self.keys_at + (page * PAGE_BYTES) as u64;
+        self.file.read_at(at, &mut bytes).map_err(|error| self.lasting(error))?;
+        let entries = decode_page(&bytes, self.digest_bytes, self.id, at).map_err(|why| self.damaged(why))?;
         let is_sound = |place: &Place| {
             let end = place.frame.checked_add(u64::from(place.frame_bytes));
             place.frame >= self.data_at && end.is_some_and(|end| end <= self.length_bytes)
@@ -585,7 +441,7 @@ impl Table {
     pub(crate) fn frame(&self, place: &Place) -> Result<Arc<Vec<u8>>> {
         let mut bytes = vec![0; place.frame_bytes as usize];
         self.file.read_at(place.frame, &mut bytes).map_err(|error| self.lasting(error))?;
-        self.decode_frame(&bytes)
+        self.decode_frame(&bytes, place.frame)
     }
 
     /// Reads several frames that lie one behind the other, at `at`, with one read.
@@ -593,20 +449,21 @@ impl Table {
         self.file.read_at(at, bytes).map_err(|error| self.lasting(error))
     }
 
-    pub(crate) fn decode_frame(&self, bytes: &[u8]) -> Result<Arc<Vec<u8>>> {
-        let StoredFrame { codec, raw_bytes, stored } = self.stored_frame(bytes)?;
+    /// Decompresses the frame that begins at `at` in the file.
+    pub(crate) fn decode_frame(&self, bytes: &[u8], at: u64) -> Result<Arc<Vec<u8>>> {
+        let StoredFrame { codec, raw_bytes, stored } = self.stored_frame(bytes, at)?;
         decompress(codec, stored, raw_bytes as usize).map(Arc::new).map_err(|why| self.damaged(why))
     }
 
-    /// Looks whether a frame is whole.
-    pub(crate) fn stored_frame<'a>(&self, bytes: &'a [u8]) -> Result<StoredFrame<'a>> {
+    /// Looks whether that frame is whole.
+    pub(crate) fn stored_frame<'a>(&self, bytes: &'a [u8], at: u64) -> Result<StoredFrame<'a>> {
         let Some((header, stored)) = bytes.split_at_checked(FRAME_HEADER_BYTES) else {
             return Err(self.damaged("a frame is too short"));
         };
         let number = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
         let (raw_bytes, stored_bytes) = (number(8), number(12));
         let sum = u64::from_le_bytes(header[16..24].try_into().expect("eight bytes"));
-        if number(0) != FRAME_MAGIC || stored_bytes as usize != stored.len() || sum != frame_checksum(&header[..16], stored) {
+        if number(0) != FRAME_MAGIC || stored_bytes as usize != stored.len() || sum != frame_checksum(&header[..16], stored, self.id, at) {
             return Err(self.damaged("a frame has a wrong checksum"));
         }
         let codec = Codec::from_number(header[4]).filter(|_| raw_bytes <= MAX_FRAME_BYTES);

@@ -1,6 +1,7 @@
 //! Damaged manifests and tables of a levelled store.
 
 use super::*;
+use onefold_fingerprint::Fingerprint;
 
 /// Returns which of the chunks are damaged. The others are there, byte for byte.
 fn damaged(world: &LevelsWorld, known: &KnownLevels) -> BTreeSet<u64> {
@@ -192,11 +193,66 @@ fn m2_6_a_table_that_cannot_be_opened_costs_its_chunks_and_nothing_else() {
     assert!(lost_some > 0);
 }
 
-/// Returns where the frames of a table begin, and its length.
-fn frames_of(ground: &SimulatedGround, path: &str) -> (u64, u64) {
+fn read(ground: &SimulatedGround, path: &str) -> Vec<u8> {
     let file = ground.open(path, Access::Read).unwrap();
     let mut bytes = vec![0; file.len().unwrap() as usize];
     file.read_at(0, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn m2_6_a_part_of_a_table_in_a_wrong_place_is_damage() {
+    // Frames of one size, and one page of keys in each table.
+    let options = LevelsOptions { compression: Compression::None, frame_bytes: 1 << 10, memtable_bytes: 12 << 10, ..levels_options() };
+    let ground = SimulatedGround::new(1);
+    LevelsStore::create(&ground, LEVELS, 1, &options).unwrap();
+    let open = |ground: &SimulatedGround, epoch| {
+        let profile = std::sync::Arc::new(onefold_ground::profile::Profile::default());
+        LevelsStore::open(std::sync::Arc::new(ground.clone()), LEVELS, 1, epoch, options.clone(), profile, Access::ReadWrite).unwrap()
+    };
+    let store = open(&ground, 1);
+    store.recovered(Position(0), Position(0)).unwrap();
+    let mut writer = store.clone().new_writer();
+    let data: Vec<Vec<u8>> = (0..60).map(|number| vec![number; 700]).collect();
+    let named: Vec<Fingerprint> = data.iter().map(|data| options.fingerprint.fingerprint(data)).collect();
+    let new = |at: usize| NewChunk { fingerprint: named[at], kind: ChunkKind::Data, data: &data[at] };
+    let addresses = writer.append(&(0..60).map(new).collect::<Vec<_>>()).unwrap();
+    let prepared = store.prepare(Scope::Everything).unwrap();
+    let records = prepared.records.clone();
+    store.committed(prepared, Position(0), Position(512));
+    store.leave();
+    drop((writer, store));
+    let paths: Vec<String> = table_files(&ground).iter().map(|name| format!("levels/0000/{name}")).collect();
+    let (one, other) = (read(&ground, &paths[0]), read(&ground, &paths[1]));
+    // Few keys: one page of them, then the frames.
+    let (page, frames, frame_bytes) = (4096, 8192, 24 + 700);
+    assert!([&one, &other].iter().all(|table| table[frames..].starts_with(b"FRM1") && table[frames + frame_bytes..].starts_with(b"FRM1")));
+    let (second, of_other) = (&one[frames + frame_bytes..][..frame_bytes], &other[frames..frames + frame_bytes]);
+    for (bytes, at) in [(of_other, frames), (second, frames), (&other[page..2 * page], page)] {
+        let ground = ground.snapshot(CrashPolicy::KeepAll);
+        ground.open(&paths[0], Access::ReadWrite).unwrap().write_at(at as u64, bytes).unwrap();
+        let store = open(&ground, 2);
+        let effects = onefold_oplog::Effects { start: Position(0), replayed: &records, ..Default::default() };
+        store.apply(Position(512), &effects).unwrap();
+        store.recovered(Position(0), Position(512)).unwrap();
+        let mut damaged = 0;
+        for at in 0..60 {
+            let mut slices = Vec::new();
+            match store.load(&[(addresses[at], named[at])], &mut slices) {
+                Ok(()) => assert!(slices[0][..] == data[at][..], "wrong bytes"),
+                Err(error) => {
+                    assert!(matches!(error, StorageError::SortedTable { .. }), "{error}");
+                    damaged += 1;
+                }
+            }
+        }
+        assert!(damaged > 0, "{at}");
+    }
+}
+
+/// Returns where the frames of a table begin, and its length.
+fn frames_of(ground: &SimulatedGround, path: &str) -> (u64, u64) {
+    let bytes = read(ground, path);
     let first = bytes.windows(4).position(|four| four == b"FRM1").expect("a table with chunks");
     (first as u64, bytes.len() as u64)
 }
