@@ -513,6 +513,24 @@ mod tests {
     }
 
     #[test]
+    fn a_compaction_takes_all_tables_within_its_range() {
+        let ground = SimulatedGround::new(1);
+        let upper = vec![table(&ground, 2, &[10, 20], Some(1)), table(&ground, 1, &[50, 60], Some(1))];
+        let lower = [[1, 5], [6, 11], [30, 40], [60, 70], [71, 80]];
+        let lower: Vec<Arc<Table>> = (10..).zip(&lower).map(|(id, keys)| table(&ground, id, keys, Some(1))).collect();
+        let mut version = Version { levels: vec![upper.clone(), lower], ..Version::default() };
+        let task = Task::of(&version, 0, upper);
+        // Also the one in the gap: the new table covers it.
+        assert_eq!(task.lower.iter().map(|table| table.id).collect::<Vec<_>>(), [11, 12, 13]);
+        let made: Vec<Arc<Table>> = merged(&ground, &version, &task).into_iter().map(Arc::new).collect();
+        task.replace(&mut version, &made);
+        assert!(version.levels[1].windows(2).all(|pair| pair[0].last < pair[1].first));
+        for key in [1, 5, 6, 10, 11, 20, 30, 40, 50, 60, 70, 71, 80] {
+            assert!(version.find(&name(key), &mut 0).unwrap().is_some(), "{key}");
+        }
+    }
+
+    #[test]
     fn a_table_of_tombstones_is_cut_too() {
         let ground = SimulatedGround::new(1);
         let keys: Vec<u64> = (0..1000).collect();

@@ -9,9 +9,10 @@ use common::levels::*;
 use onefold_ground::simulation::seeds::Seeds;
 use onefold_ground::simulation::trials::*;
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
-use onefold_oplog::{Position, Pressure};
+use onefold_oplog::{Position, Pressure, Record};
 use onefold_storage::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 
 /// Everything that a store can do, in any order, until the first error.
 fn work(world: &mut LevelsWorld, known: &mut KnownLevels, dice: &mut Dice, steps: u64) -> Result<()> {
@@ -245,6 +246,91 @@ fn m2_7_a_removal_outlives_the_bytes_of_its_chunk_in_the_log() {
     world.trim(&mut known, false).unwrap();
     assert!(known.log.start() > Position(0));
     LevelsWorld::open_for(&ground, &known, 1, Access::Read).unwrap().check(&known);
+}
+
+#[test]
+fn m2_5_the_log_has_the_bytes_of_a_memtable_until_its_table_is_durable() {
+    let ground = SimulatedGround::new(1);
+    LevelsStore::create(&ground, LEVELS, 1, &levels_options()).unwrap();
+    let mut known = KnownLevels::default();
+    let mut world = LevelsWorld::open(&ground, &known, 1).unwrap();
+    fill(&mut world, &mut known, 4);
+    assert!(table_files(&ground).is_empty());
+    let held = known.log.batches.last().unwrap().1.clone();
+    assert!(held.iter().all(|record| record.kind == CHUNKS_HELD) && !held.is_empty());
+    LevelsWorld::open(&ground.snapshot(CrashPolicy::DropAll), &known, 1).unwrap().check(&known);
+    // Its table has these chunks and more. The log names only the others with it.
+    let mut world = LevelsWorld::open(&ground, &known, 1).unwrap();
+    let before = known.live.len();
+    fill(&mut world, &mut known, 10);
+    let written: Vec<_> = known.log.batches.last().unwrap().1.iter().filter(|record| record.kind == TABLE_WRITTEN).collect();
+    let (mut named, mut notes) = (Vec::new(), Vec::new());
+    let digest_bytes = LevelsOptions::default().fingerprint.digest_bytes();
+    written.iter().for_each(|record| stored_chunks(record, digest_bytes, &mut named, &mut notes).unwrap());
+    assert!(!written.is_empty() && !named.is_empty());
+    let old: BTreeSet<_> = (0..before as u64).map(|number| chunk(number).0).collect();
+    assert!(named.iter().all(|(name, _)| !old.contains(name)));
+    LevelsWorld::open(&ground.restart(CrashPolicy::DropAll), &known, 1).unwrap().check(&known);
+}
+
+#[test]
+fn m2_7_chunks_are_removed_while_memtables_are_sealed() {
+    for seed in 0..20 {
+        let ground = SimulatedGround::new(seed);
+        LevelsStore::create(&ground, LEVELS, 1, &levels_options()).unwrap();
+        let mut known = KnownLevels::default();
+        let mut world = LevelsWorld::open(&ground, &known, 1).unwrap();
+        fill(&mut world, &mut known, 150);
+        let store = world.store.clone();
+        let (old, log) = (known.live.clone(), Mutex::new(std::mem::take(&mut known.log)));
+        // As an engine does it: one batch at a time, and removals take effect behind their batch, beside all others.
+        let commit = |scope: Option<Scope>, records: Vec<Record>| {
+            let mut log = log.lock().unwrap();
+            let mut prepared = scope.map_or_else(Prepared::default, |scope| store.prepare(scope).unwrap());
+            let records = [std::mem::take(&mut prepared.records), records].concat();
+            if !records.is_empty() {
+                let (start, end) = log.append(records);
+                store.committed(prepared, start, end);
+            }
+        };
+        let (mut added, mut removed) = (BTreeMap::new(), BTreeSet::new());
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                let mut writer = store.clone().new_writer();
+                for number in 1000..1200 {
+                    let (fingerprint, kind, data) = chunk(number);
+                    let addresses = writer.append(&[NewChunk { fingerprint, kind, data: &data }]).unwrap();
+                    added.insert(number, addresses[0]);
+                    if number % 11 == 0 {
+                        commit(Some(Scope::Everything), Vec::new());
+                    }
+                }
+            });
+            threads.spawn(|| {
+                for (number, address) in old.iter().filter(|(number, _)| *number % 3 > 0) {
+                    let chunks = [(*address, chunk(*number).0)];
+                    commit(None, store.begin_removal(&chunks).unwrap());
+                    store.removed(&chunks);
+                    removed.insert(*number);
+                }
+            });
+        });
+        commit(Some(Scope::Everything), Vec::new());
+        known.log = log.into_inner().unwrap();
+        known.live.extend(added);
+        known.live.retain(|number, _| !removed.contains(number));
+        known.removed = removed;
+        world.check(&known);
+        if seed % 2 == 0 {
+            // The manifest has as much as it can have, and the log only the rest.
+            store.leave();
+            world.trim(&mut known, false).unwrap();
+        }
+        LevelsWorld::open_for(&ground, &known, 1, Access::Read).unwrap().check(&known);
+        let world = LevelsWorld::open(&ground, &known, 1).unwrap();
+        while world.store.compact(&|| true).unwrap() {}
+        world.check(&known);
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Damaged tables of a partition.
 //!
-//! A table that cannot be opened is *lost*: see [`LostTable`]. One with a damaged page or frame is in use, and its other
-//! chunks are found. Compactions leave it out, for they drop nothing that somebody might still read.
+//! A table that cannot be opened is *lost*: see [`LostTable`]. One with a damaged page or frame is in use, and its
+//! other chunks are found. Compactions leave it out, for they drop nothing that somebody might still read.
 
 use super::compacting::Merged;
 use super::{Partition, check_fence, table_path};
