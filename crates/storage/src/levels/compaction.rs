@@ -206,6 +206,8 @@ struct Keys<'a> {
     number: usize,
     at: usize,
     page: usize,
+    /// Tombstones of tables with smaller numbers do not count.
+    unordered: u64,
     output: &'a Output<'a>,
     entries: std::vec::IntoIter<Entry>,
 }
@@ -215,6 +217,9 @@ impl Keys<'_> {
     fn next(&mut self) -> Result<Option<(usize, Entry)>> {
         loop {
             if let Some(entry) = self.entries.next() {
+                if entry.1.is_none() && self.tables[self.at].id < self.unordered {
+                    continue;
+                }
                 return Ok(Some((self.number + self.at, entry)));
             }
             let Some(table) = self.tables.get(self.at) else { return Ok(None) };
@@ -278,9 +283,10 @@ pub(crate) fn merge(output: &Output<'_>, task: &Task, version: &Version, go_on: 
 fn merge_into(output: &Output<'_>, task: &Task, version: &Version, go_on: &dyn Fn() -> bool, made: &mut Vec<Table>) -> Result<bool> {
     // Young to old, as `inputs` has them.
     let tables: Vec<&Table> = task.inputs().map(|table| &**table).collect();
-    let keys = |tables, number| Keys { tables, number, at: 0, page: 0, output, entries: Vec::new().into_iter() };
-    let mut sources: Vec<Keys<'_>> = (0..task.upper.len()).map(|number| keys(&task.upper[number..=number], number)).collect();
-    sources.push(keys(&task.lower[..], task.upper.len()));
+    let keys = |tables, number, unordered| Keys { tables, number, at: 0, page: 0, unordered, output, entries: Vec::new().into_iter() };
+    let unordered = if task.level == 0 { version.unordered } else { 0 };
+    let mut sources: Vec<Keys<'_>> = (0..task.upper.len()).map(|number| keys(&task.upper[number..=number], number, unordered)).collect();
+    sources.push(keys(&task.lower[..], task.upper.len(), 0));
     let mut heads = sources.iter_mut().map(Keys::next).collect::<Result<Vec<_>>>()?;
     let below: Vec<&Arc<Table>> = version.levels.iter().skip(task.level + 2).flatten().collect();
     let table_bytes = output.options.table_bytes;

@@ -32,6 +32,8 @@ pub(crate) struct Manifest {
     pub(crate) log_end: Position,
     /// Its tables have all that batches before this position say of the partition. A replay passes over these.
     pub(crate) needed: Position,
+    /// Tables of level 0 with smaller numbers are in no order, after a repair: their tombstones do not count.
+    pub(crate) unordered: u64,
     /// The numbers of the tables of each level. Those of level 0 begin with the youngest; the others are in the order
     /// of their keys.
     pub(crate) levels: Vec<Vec<u64>>,
@@ -54,7 +56,7 @@ impl Manifest {
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&options.store);
-        for number in [self.epoch, self.flushed, self.next, self.log_end.0, self.needed.0] {
+        for number in [self.epoch, self.flushed, self.next, self.log_end.0, self.needed.0, self.unordered] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
         put_varint(&mut bytes, self.levels.len() as u64);
@@ -86,6 +88,7 @@ impl Manifest {
                 next: reader.u64()?,
                 log_end: Position(reader.u64()?),
                 needed: Position(reader.u64()?),
+                unordered: reader.u64()?,
                 levels: Vec::new(),
             };
             let levels = reader.count("levels", 1)?.min(MAX_LEVELS);
@@ -172,7 +175,8 @@ mod tests {
     fn any_flipped_bit_of_a_manifest_is_found() {
         let options = LevelsOptions { store: [7; 16], ..LevelsOptions::default() };
         let levels = vec![vec![8, 7], vec![], vec![3, 299]];
-        let manifest = Manifest { epoch: 3, flushed: 8, next: 300, log_end: Position(4096), needed: Position(512), levels };
+        let (log_end, needed) = (Position(4096), Position(512));
+        let manifest = Manifest { epoch: 3, flushed: 8, next: 300, log_end, needed, unordered: 7, levels };
         let bytes = manifest.encode(&options);
         assert_eq!(Manifest::decode(&bytes, &options), Ok(manifest));
         for bit in 0..bytes.len() * 8 {

@@ -519,8 +519,11 @@ impl Partition {
         let version = self.version();
         version.sealed.iter().for_each(|memtable| take(memtable));
         version.lost.iter().try_for_each(|lost| damaged(lost.error()))?;
-        for table in version.levels.iter().flatten() {
+        for (level, table) in version.levels.iter().enumerate().flat_map(|(level, tables)| tables.iter().map(move |table| (level, table))) {
             let visit = &mut |name, place: Option<Place>| {
+                if place.is_none() && level == 0 && table.id < version.unordered {
+                    return;
+                }
                 found.entry(name).or_insert(place.map(|place| (place.kind, place.length_bytes)));
             };
             let damaged = &mut |error| {
@@ -553,7 +556,7 @@ fn open_tables(
     options: &LevelsOptions,
     room: &Room,
 ) -> Result<Version> {
-    let mut version = Version::default();
+    let mut version = Version { unordered: manifest.unordered, ..Version::default() };
     // Young levels first: their filters are asked most.
     for (level, numbers) in manifest.levels.iter().enumerate() {
         let mut tables = Vec::with_capacity(numbers.len());

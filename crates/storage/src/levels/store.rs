@@ -145,6 +145,21 @@ impl LevelsStore {
         Ok(true)
     }
 
+    /// Makes the manifests of partitions again where both are damaged, from the tables that are there, for a repair.
+    /// Returns which partitions these are. Chunks that were removed may come back, as garbage. Call it with the lock of
+    /// the store held for writing; an opening for writing follows, with this epoch or a greater one.
+    pub fn restore_manifests(
+        ground: &dyn Ground,
+        directory: &str,
+        partitions: u16,
+        options: &LevelsOptions,
+        epoch: u64,
+    ) -> Result<Vec<String>> {
+        options.check()?;
+        let restore = |number| Partition::restore_manifest(ground, directory, number, options, epoch).transpose();
+        (0..partitions).filter_map(restore).collect()
+    }
+
     /// Returns the tables that cannot be opened. As long as a partition has one, it is not compacted, and a chunk that
     /// is not found elsewhere there counts as damaged.
     pub fn lost_tables(&self) -> Vec<LostTable> {

@@ -40,6 +40,8 @@ pub(crate) struct Version {
     pub(crate) sealed: Vec<Arc<Memtable>>,
     /// Tables of level 0 are young to old, those of other levels in the order of their keys.
     pub(crate) levels: Vec<Vec<Arc<Table>>>,
+    /// Tables of level 0 with smaller numbers are in no order: their tombstones do not count.
+    pub(crate) unordered: u64,
     /// As long as there are any, levels are not compacted: their tombstones and their order still count.
     pub(crate) lost: Vec<LostTable>,
 }
@@ -71,6 +73,7 @@ impl Version {
             for table in candidates {
                 match table.find(name, reads) {
                     Ok(Some(Some(place))) => return Ok(Some(At::Table { table: table.clone(), place })),
+                    Ok(Some(None)) if level == 0 && table.id < self.unordered => {}
                     Ok(Some(None)) => {
                         let is_younger = |lost: &&LostTable| lost.level < level || level == 0 && lost.level == 0 && lost.number > table.id;
                         let damaged = damaged.or_else(|| self.lost.iter().find(is_younger).map(LostTable::error));

@@ -193,6 +193,41 @@ fn m2_6_a_table_that_cannot_be_opened_costs_its_chunks_and_nothing_else() {
     assert!(lost_some > 0);
 }
 
+#[test]
+fn m2_8_manifests_are_restored_from_the_tables() {
+    for seed in 0..40 {
+        let (ground, mut known) = if seed % 2 == 0 { killed(seed * 4) } else { history(4 + seed % 3) };
+        ["manifest", "manifest-copy"].iter().for_each(|name| ground.corrupt(&format!("levels/0000/{name}"), 30, 1).unwrap());
+        let epoch = known.epoch.get() + 1;
+        let restore = || LevelsStore::restore_manifests(&ground, LEVELS, 1, &levels_options(), epoch).unwrap();
+        assert_eq!((restore().len(), restore().len()), (1, 0));
+        let mut world = LevelsWorld::open(&ground, &known, 1).unwrap();
+        // Removed chunks may be back.
+        let removed = std::mem::take(&mut known.removed);
+        // A table that a crash left half written counts as lost: a repair cannot tell.
+        world.store.give_up_lost_tables().unwrap();
+        assert!(damaged(&world, &known).is_empty());
+        fill(&mut world, &mut known, 30);
+        let again: Vec<u64> = known.live.keys().copied().filter(|number| number % 3 == 0).collect();
+        world.remove(&mut known, &again, false).unwrap();
+        for round in 0..3 {
+            assert_eq!((damaged(&world, &known).len(), verified(&world)), (0, 0), "seed {seed}, round {round}");
+            while world.store.compact(&|| true).unwrap() {}
+            assert_eq!((damaged(&world, &known).len(), verified(&world)), (0, 0), "seed {seed}, round {round}");
+            fill(&mut world, &mut known, 40);
+            world.trim(&mut known, round % 2 == 0).unwrap();
+            world = LevelsWorld::open(&ground, &known, 1).unwrap();
+        }
+        // What is removed from now on stays away.
+        for number in again.iter().filter(|number| !removed.contains(number)) {
+            let (name, ..) = chunk(*number);
+            let address = Address::from_bits(name.prefix() >> 17 | 1 << 47);
+            let gone = world.store.load(&[(address, name)], &mut Vec::new());
+            assert!(matches!(gone, Err(StorageError::NotThere { .. })), "seed {seed}: chunk {number}");
+        }
+    }
+}
+
 fn read(ground: &SimulatedGround, path: &str) -> Vec<u8> {
     let file = ground.open(path, Access::Read).unwrap();
     let mut bytes = vec![0; file.len().unwrap() as usize];

@@ -4,11 +4,13 @@
 //! other chunks are found. Compactions leave it out, for they drop nothing that somebody might still read.
 
 use super::compacting::Merged;
-use super::{Partition, check_fence, table_path};
+use super::{COUNTER_BITS, Partition, check_fence, directory_of, id_of, table_path};
 use crate::Result;
 use crate::levels::compaction::Task;
+use crate::levels::manifest::Manifest;
+use crate::levels::options::LevelsOptions;
 use crate::levels::version::LostTable;
-use onefold_ground::parent;
+use onefold_ground::{Ground, parent};
 
 impl Partition {
     pub(crate) fn lost_tables(&self) -> Vec<LostTable> {
@@ -68,5 +70,34 @@ impl Partition {
             let tables = self.write_merged(&task, &version, true, &|| true)?.unwrap_or_default();
             Merged::new(self, cursors, task, tables).install()?;
         }
+    }
+
+    /// Makes the manifests of a partition again if both are damaged. Returns the path for people if it did.
+    ///
+    /// All tables that are there go to level 0. Among them may be some that were merged or never logged: their chunks
+    /// are there twice, or are garbage. Which of them are younger is not known, so their tombstones do not count. A
+    /// removed chunk that comes back is garbage; a chunk that was stored again must not go.
+    ///
+    /// No memtable counts as flushed. So a replay takes all chunks whose bytes the log has.
+    pub(crate) fn restore_manifest(
+        ground: &dyn Ground,
+        directory: &str,
+        number: u16,
+        options: &LevelsOptions,
+        epoch: u64,
+    ) -> Result<Option<String>> {
+        let directory = directory_of(directory, number);
+        match Manifest::read(ground, &directory, options) {
+            Ok(_) => return Ok(None),
+            Err(error) if error.is_damage() => {}
+            Err(error) => return Err(error),
+        }
+        ground.create_directory(&directory)?;
+        let mut tables: Vec<u64> = ground.list(&directory)?.iter().filter_map(|entry| id_of(&entry.name)).filter(|id| *id > 0).collect();
+        tables.sort_unstable_by_key(|id| std::cmp::Reverse(*id));
+        let after = tables.first().map_or(1, |id| id.saturating_add(1));
+        let next = after.max(epoch << COUNTER_BITS);
+        Manifest { epoch, next, unordered: next, levels: vec![tables], ..Manifest::new() }.write(ground, &directory, options)?;
+        Ok(Some(ground.describe(&directory)))
     }
 }

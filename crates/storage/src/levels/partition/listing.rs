@@ -76,7 +76,7 @@ impl Partition {
                 young.sort_unstable_by_key(|number| Reverse(*number));
             }
             let State { epoch, flushed, next, log_end, .. } = *state;
-            let manifest = Manifest { epoch, flushed, next, log_end, needed: state.needed(), levels };
+            let manifest = Manifest { epoch, flushed, next, log_end, needed: state.needed(), unordered: version.unordered, levels };
             (manifest, state.unlisted.iter().map(|(id, _)| *id).collect::<BTreeSet<u64>>())
         };
         check_fence(&*self.ground, &self.directory, &self.options, manifest.epoch)?;

@@ -53,6 +53,11 @@ impl Partition {
             TABLE_WRITTEN => {
                 let path = table_path(&self.directory, decoded.memtable);
                 let (partition, number) = (self.number, decoded.memtable);
+                if number < self.version().unordered {
+                    // The repair took what tables there were. This one is among them, or was compacted before.
+                    self.take_table(&mut state, number, start);
+                    return Ok(());
+                }
                 match Table::open(&*self.ground, &path, number, &self.options, &self.room) {
                     Ok(table) => self.change(|version| version.add(Arc::new(table))),
                     Err(StorageError::SortedTable { path, why }) => {

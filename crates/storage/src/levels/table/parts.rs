@@ -17,8 +17,8 @@ pub(crate) const PLACE_BYTES: usize = 1 + 4 + 6 + 4 + 4;
 const TOMBSTONE: u8 = 0xff;
 const SEQUENTIAL: u8 = 0x10;
 
-/// Returns the checksum of a part of a table. It also depends on the number of the table and on the place of the part in
-/// the file: a part that lies elsewhere, after a write to a wrong place, is damaged.
+/// Returns the checksum of a part of a table. It also depends on the number of the table and on the place of the part
+/// in the file: a part that lies elsewhere, after a write to a wrong place, is damaged.
 pub(super) fn placed_checksum(bytes: &[u8], table: u64, at: u64) -> u64 {
     checksum(bytes) ^ place_checksum(table, at)
 }
