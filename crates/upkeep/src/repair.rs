@@ -10,10 +10,11 @@
 //! 4. every container is read. Containers that parity can restore, and headers that can be recomputed, are rebuilt.
 //!    Chunks that cannot be rebuilt, or have wrong bytes, go into quarantine;
 //! 5. so do chunks that the index has in containers that are missing or whose catalog cannot be read;
-//! 6. a check. If it finds wrong counts or places, the chunk index is rebuilt. Chunks still missing then go into
-//!    quarantine, and chunks with another copy come out of it;
+//! 6. a check. Chunks that are missing go into quarantine;
 //! 7. tables of levels that cannot be opened are given up, and those with damage are written again;
-//! 8. a second check, whose findings are reported: what is lost, and what needs it.
+//! 8. if the check found wrong counts or places, the chunk index is rebuilt. Chunks with another copy come out of
+//!    quarantine;
+//! 9. a second check, whose findings are reported: what is lost, and what needs it.
 //!
 //! A dry run takes the same steps on a store that is open for reading, and keeps its changes in memory
 //! ([`Engine::rehearse`]). So each step, and the check at the end, finds what it would find after the previous steps.
@@ -124,6 +125,8 @@ impl Repair<'_> {
             engine.recount()?;
             return self.close(engine);
         }
+        // Before a new index takes what they have for stored.
+        self.tables(&engine)?;
         let may_be_elsewhere = wrong.is_some() || self.report.quarantined_chunks > 0;
         if let Some(why) = wrong {
             if self.options.dry_run {
@@ -152,13 +155,12 @@ impl Repair<'_> {
                 self.restore(&engine)?;
             }
         }
-        self.tables(&engine)?;
         engine.recount()?;
         self.last_look(&engine)?;
         self.close(engine)
     }
 
-    /// Runs step 7: tables of levels whose loss is noted now.
+    /// Runs step 7: tables of levels, when their losses are noted.
     fn tables(&mut self, engine: &Arc<Engine>) -> Result<()> {
         let Some(levels) = engine.levels() else { return Ok(()) };
         let lost: Vec<String> = levels.lost_tables().into_iter().map(|lost| format!("{}: {}", lost.path, lost.why)).collect();
