@@ -343,7 +343,7 @@ fn write_part(
     }
     let id = (output.new_id)();
     let path = (output.path_of)(id);
-    let mut writer = TableWriter::new(output.ground, &path, id, kept.len() as u64, output.options)?;
+    let mut writer = TableWriter::new(output.ground, &path, id, kept.len() as u64, output.options)?.of_merge();
     let mut fill = || -> Result<bool> {
         let mut reader = FrameReader::new(output.counters);
         let mut left = &kept[..];

@@ -40,6 +40,7 @@ mod compacting;
 mod damage;
 mod listing;
 mod replay;
+mod salvage;
 
 pub use compacting::Merged;
 

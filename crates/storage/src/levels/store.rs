@@ -5,8 +5,9 @@ use crate::containers::Moments;
 use crate::levels::filter::Room;
 use crate::levels::flushers::Flushers;
 use crate::levels::key::{Unit, address_of, unit_bits};
+use crate::levels::manifest::Manifest;
 use crate::levels::options::LevelsOptions;
-use crate::levels::partition::{MAX_EPOCH, Merged, Partition};
+use crate::levels::partition::{MAX_EPOCH, Merged, Partition, directory_of};
 use crate::levels::records::{CHUNKS_DROPPED, CHUNKS_HELD, TABLE_WRITTEN, chunks_dropped, decode, decode_dropped};
 use crate::levels::table::{Place, Table};
 use crate::levels::version::{At, LostTable};
@@ -158,6 +159,66 @@ impl LevelsStore {
         options.check()?;
         let restore = |number| Partition::restore_manifest(ground, directory, number, options, epoch).transpose();
         (0..partitions).filter_map(restore).collect()
+    }
+
+    /// Returns the greatest epoch and position that the manifests know, and the partitions of which no manifest can be
+    /// read, for people.
+    pub fn manifests(
+        ground: &dyn Ground,
+        directory: &str,
+        partitions: u16,
+        options: &LevelsOptions,
+    ) -> Result<(u64, Position, Vec<String>)> {
+        let (mut epoch, mut end, mut damaged) = (0, Position(0), Vec::new());
+        for number in 0..partitions {
+            let directory = directory_of(directory, number);
+            match Manifest::read(ground, &directory, options) {
+                Ok(manifest) => (epoch, end) = (epoch.max(manifest.epoch), end.max(manifest.log_end)),
+                Err(error) if error.is_damage() => damaged.push(ground.describe(&directory)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((epoch, end, damaged))
+    }
+
+    /// Takes a record of the batch at `start`. With `has_holes`, the log may lack others before it.
+    fn replay(&self, start: Position, record: &Record, has_holes: bool) -> Result<()> {
+        if record.partition.class != PartitionClass::Container {
+            return Ok(());
+        }
+        let digest_bytes = self.options.digest_bytes();
+        let refused = |why: &str| StorageError::Record { kind: record.kind, why: why.to_owned() };
+        let partition = self.partitions.get(record.partition.number as usize).ok_or_else(|| refused("the store has no such partition"))?;
+        if start < partition.replayed_from {
+            return Ok(());
+        }
+        match record.kind {
+            CHUNKS_HELD | TABLE_WRITTEN => partition.replay(start, record.kind, decode(record, digest_bytes, true)?, has_holes),
+            CHUNKS_DROPPED => {
+                decode_dropped(record, digest_bytes)?.iter().for_each(|name| partition.replay_removal(start, name));
+                Ok(())
+            }
+            _ => Err(refused("the chunks of this store are in levels of tables")),
+        }
+    }
+
+    /// Takes what is left of a damaged log, batch by batch, in the place of [`ChunkStore::apply`]. Returns how many
+    /// records could not be understood.
+    pub fn salvage(&self, start: Position, records: &[Record]) -> Result<u64> {
+        let mut unknown = 0;
+        for record in records {
+            match self.replay(start, record, true) {
+                Err(StorageError::Record { .. }) => unknown += 1,
+                replayed => replayed?,
+            }
+        }
+        Ok(unknown)
+    }
+
+    /// Ends that: nothing here needs the log before `start` any more. Returns how many tables it took that no record
+    /// named.
+    pub fn leave_log(&self, start: Position) -> Result<u64> {
+        self.partitions.iter().map(|partition| partition.leave_log(start)).sum()
     }
 
     /// Returns the tables that cannot be opened. As long as a partition has one, it is not compacted, and a chunk that
@@ -434,23 +495,7 @@ impl ChunkStore for LevelsStore {
     }
 
     fn apply(&self, _end: Position, effects: &Effects<'_>) -> Result<()> {
-        let digest_bytes = self.options.digest_bytes();
-        let refused = |record: &Record, why: &str| StorageError::Record { kind: record.kind, why: why.to_owned() };
-        for record in effects.replayed.iter().filter(|record| record.partition.class == PartitionClass::Container) {
-            let partition = self.partitions.get(record.partition.number as usize);
-            let partition = partition.ok_or_else(|| refused(record, "the store has no such partition"))?;
-            if effects.start < partition.replayed_from {
-                continue;
-            }
-            match record.kind {
-                CHUNKS_HELD | TABLE_WRITTEN => partition.replay(effects.start, record.kind, decode(record, digest_bytes, true)?)?,
-                CHUNKS_DROPPED => {
-                    decode_dropped(record, digest_bytes)?.iter().for_each(|name| partition.replay_removal(effects.start, name));
-                }
-                _ => return Err(refused(record, "the chunks of this store are in levels of tables")),
-            }
-        }
-        Ok(())
+        effects.replayed.iter().try_for_each(|record| self.replay(effects.start, record, false))
     }
 
     fn recovered(&self, _log_start: Position, log_end: Position) -> Result<()> {

@@ -38,6 +38,8 @@ pub(crate) struct StoredFrame<'a> {
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(crate) id: u64,
+    /// Whether a compaction made it.
+    pub(crate) is_merged: bool,
     pub(crate) path: String,
     name: String,
     file: Arc<dyn File>,
@@ -88,6 +90,7 @@ pub(crate) struct TableWriter<'a> {
     path: String,
     name: String,
     id: u64,
+    is_merged: bool,
     expected: u64,
     layout: Layout,
     entries: Vec<Entry>,
@@ -116,6 +119,7 @@ impl<'a> TableWriter<'a> {
             path: path.to_owned(),
             name: ground.describe(path),
             id,
+            is_merged: false,
             expected,
             entries: Vec::with_capacity(expected as usize),
             frames: Default::default(),
@@ -126,6 +130,11 @@ impl<'a> TableWriter<'a> {
             raw_bytes: 0,
             options,
         })
+    }
+
+    /// Notes that a compaction makes the table.
+    pub(crate) fn of_merge(self) -> TableWriter<'a> {
+        TableWriter { is_merged: true, ..self }
     }
 
     /// Appends a chunk. Chunks come in the order in which they arrived.
@@ -243,6 +252,7 @@ impl<'a> TableWriter<'a> {
         let header = Header {
             digest_bytes: digest_bytes as u8,
             store: self.options.store,
+            is_merged: self.is_merged,
             id: self.id,
             entries: self.expected,
             tombstones,
@@ -254,6 +264,7 @@ impl<'a> TableWriter<'a> {
         self.file.write_at(0, &head).map_err(StorageError::cannot_write)?;
         Ok(Table {
             id: self.id,
+            is_merged: self.is_merged,
             path: self.path,
             name: self.name,
             file: self.file,
@@ -337,6 +348,7 @@ impl Table {
         };
         Ok(Table {
             id,
+            is_merged: header.is_merged,
             path: path.to_owned(),
             file,
             entries: header.entries,

@@ -75,9 +75,13 @@ fn m2_8_a_damaged_manifest_is_written_again_and_nothing_is_lost() {
     let scene = Scene::new();
     for path in files(&scene, |path| path.ends_with("/manifest") || path.ends_with("/manifest-copy")) {
         let length = scene.length(&path);
+        let both = path.replace("manifest-copy", "manifest");
         for damage in [Damage::Flip(3), Damage::Flip(length - 1), Damage::Cut(0), Damage::Cut(length / 2), Damage::Delete] {
             let ground = scene.copy();
             damage.apply(&ground, &path);
+            if both != path {
+                damage.apply(&ground, &both);
+            }
             run(&ground, false).unwrap_or_else(|error| panic!("{path} {damage:?}: {error}"));
             assert!(must_be_sound(&ground, &scene, &format!("{path} {damage:?}")).report.is_clean());
         }
@@ -87,7 +91,8 @@ fn m2_8_a_damaged_manifest_is_written_again_and_nothing_is_lost() {
 #[test]
 fn m2_6_a_damaged_log_costs_what_only_it_had() {
     let scene = Scene::new();
-    for path in files(&scene, |path| path.ends_with(".log")) {
+    let logs = files(&scene, |path| path.ends_with(".log"));
+    for (number, path) in logs.into_iter().enumerate() {
         let length = scene.length(&path);
         for damage in [Damage::Zero(4096, 512), Damage::Flip(4096 + 70), Damage::Flip(length / 2), Damage::Cut(4096), Damage::Delete] {
             let what = format!("{path} {damage:?}");
@@ -99,6 +104,8 @@ fn m2_6_a_damaged_log_costs_what_only_it_had() {
             let engine = open(&ground, Mode::ReadWrite).unwrap_or_else(|error| panic!("{what}: {error}"));
             let report = check(&engine, CheckOptions { read_data: true, ..CheckOptions::default() }, &NoMonitor).unwrap();
             assert!(report.problems.iter().all(common::is_known_lost), "{what}: {:?}{}", did.actions, list(&report.problems));
+            // Tables have what is behind the first batch, or later batches do.
+            assert!(report.is_clean() || number > 0 || matches!(damage, Damage::Cut(_) | Damage::Delete), "{what}: {:?}", did.actions);
         }
     }
 }

@@ -12,7 +12,9 @@
 
 use super::{WholeLog, Work};
 use crate::OBJECTS_WRITTEN;
-use crate::lifecycle::layout::{ARENA, CONTAINERS, LOG, OBJECTS, UNUSED_KEPT, arena_options, log_options, storage_options};
+use crate::lifecycle::layout::{
+    ARENA, CONTAINERS, LEVELS, LOG, OBJECTS, UNUSED_KEPT, arena_options, levels_options, log_options, storage_options,
+};
 use crate::lifecycle::profile::ChunkStoreKind;
 use crate::liveness::dead::{self, DeadSlots, PARTITION as DEAD_PARTITION};
 use crate::liveness::marked::forget_marks;
@@ -21,10 +23,10 @@ use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, GroundError, checksum, parent, read_file, replace_file};
 use onefold_index::{ObjectIndex, objects};
 use onefold_oplog::{
-    ALIGNMENT_BYTES, Batch, Log, LogError, Opening, Ownership, PartitionClass, Position, Record, Remnants, first_segment, guess_records,
-    replace_log, salvage_batches,
+    ALIGNMENT_BYTES, Batch, Effects, Log, LogError, Opening, Ownership, PartitionClass, Position, Record, Remnants, first_segment,
+    guess_records, replace_log, salvage_batches,
 };
-use onefold_storage::{ArenaStore, Closed, ContainerStore, StorageError};
+use onefold_storage::{ArenaStore, ChunkStore, Closed, ContainerStore, LevelsStore, StorageError};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -217,6 +219,7 @@ impl Work<'_> {
     /// Returns the greatest epoch and position in the headers of the chunk store.
     pub(super) fn furthest(&mut self) -> Result<(u64, Position)> {
         if self.furthest.is_none() {
+            let (ground, partitions) = (&**self.ground, self.descriptor.container_partitions);
             self.furthest = Some(match (self.containers(Access::Read)?, arena_options(&self.descriptor, self.settings)) {
                 (Some(containers), _) => containers.furthest()?,
                 (None, Some(options)) => match ArenaStore::owner(&**self.ground, ARENA, &options) {
@@ -224,7 +227,13 @@ impl Work<'_> {
                     Err(error) if error.is_damage() => Default::default(),
                     owner => (owner?, ArenaStore::known_log_end(&**self.ground, ARENA, &options)?),
                 },
-                (None, None) => Default::default(),
+                (None, None) => match levels_options(&self.descriptor, self.settings) {
+                    Some(options) => {
+                        let (epoch, end, _) = LevelsStore::manifests(ground, LEVELS, partitions, &options)?;
+                        (epoch, end)
+                    }
+                    None => Default::default(),
+                },
             });
         }
         Ok(self.furthest.unwrap_or_default())
@@ -235,16 +244,22 @@ impl Work<'_> {
         let log = Log::open(self.ground.clone(), LOG, self.descriptor.store, log_options(self.settings), Opening::ReadOnly)
             .map_err(lost_files)?;
         // An arena has no part of its own in the log.
-        let storage = self.containers(Access::Read)?;
+        let (storage, levels) = (self.containers(Access::Read)?, self.levels(Access::Read)?);
         let mut failed = None;
-        log.replay(log.start(), &mut |start, _, records| {
-            for record in records.iter().filter(|record| record.partition.class == PartitionClass::Container) {
-                if let Some(Err(error)) = storage.as_ref().map(|storage| storage.replay(start, record)) {
+        log.replay(log.start(), &mut |start, end, records| {
+            let of_containers = records.iter().filter(|record| record.partition.class == PartitionClass::Container);
+            let replayed = match (&storage, &levels) {
+                (Some(storage), _) => of_containers.map(|record| storage.replay(start, record)).collect(),
+                (None, Some(levels)) => levels.apply(end, &Effects { start, replayed: records, ..Effects::default() }),
+                (None, None) => Ok(()),
+            };
+            match replayed {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
                     failed = Some(error);
-                    return ControlFlow::Break(());
+                    ControlFlow::Break(())
                 }
             }
-            ControlFlow::Continue(())
         })?;
         failed.map_or(Ok(()), Err)?;
         storage.map_or(Ok(()), |storage| storage.check_spelled())?;
@@ -305,6 +320,22 @@ impl Work<'_> {
         // The new log starts here: an older copy would bring back what was deleted since.
         objects.copy_objects()?;
         close(false)?;
+        self.keep_chunks_of_levels(start)
+    }
+
+    /// Keeps the chunks of levels that the log has, or should name. What they refer to, and what refers to them, is
+    /// counted again.
+    fn keep_chunks_of_levels(&mut self, start: Position) -> Result<()> {
+        let Some(levels) = self.levels(Access::ReadWrite)? else { return Ok(()) };
+        let mut unknown = 0;
+        self.take_batches(&mut |position, _, batch| {
+            unknown += levels.salvage(position, &batch.records)?;
+            Ok(())
+        })?;
+        if unknown > 0 {
+            tracing::warn!(unknown, "records of levels cannot be understood; they are left out");
+        }
+        levels.leave_log(start)?;
         Ok(())
     }
 
@@ -408,6 +439,16 @@ impl Work<'_> {
         // Batches that said what groups changed may be lost too.
         forget_marks(&**self.ground)?;
         Ok(replace_file(&**self.ground, UNUSED_KEPT, self.meaning.kept_text().as_bytes())?)
+    }
+
+    /// Returns the levels, if the store has some whose manifests can be read.
+    fn levels(&self, access: Access) -> Result<Option<Arc<LevelsStore>>> {
+        let Some(options) = levels_options(&self.descriptor, self.settings) else { return Ok(None) };
+        let (ground, partitions) = (self.ground.clone(), self.descriptor.container_partitions);
+        match LevelsStore::open(ground, LEVELS, partitions, self.epoch, options, Arc::new(Profile::default()), access) {
+            Err(error) if error.is_damage() && access == Access::Read => Ok(None),
+            levels => Ok(Some(levels?)),
+        }
     }
 
     /// Returns the containers, if the store has any.

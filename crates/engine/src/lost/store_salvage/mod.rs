@@ -13,7 +13,7 @@ mod overlay;
 
 use crate::lifecycle::copied;
 use crate::lifecycle::descriptor::{DESCRIPTOR, DESCRIPTOR_COPY, Descriptor};
-use crate::lifecycle::layout::{ARENA, INDEX, LOCK, LOG, OBJECTS, OWNER, arena_options, read_epoch, write_epoch};
+use crate::lifecycle::layout::{ARENA, INDEX, LEVELS, LOCK, LOG, OBJECTS, OWNER, arena_options, levels_options, read_epoch, write_epoch};
 use crate::lost::rebuild;
 use crate::read::snapshot::nobody_reads;
 use crate::read::views::{OPENING_LIMIT, lock_views_within};
@@ -22,7 +22,7 @@ use onefold_ground::{Access, Ground, GroundError, Holder, read_file, replace_fil
 use onefold_index::chunk::header;
 use onefold_index::{ChunkIndex, ChunkIndexOptions, CountedIndex, IndexError, LinkedIndex, LinkedOptions, ObjectIndex, ObjectIndexOptions};
 use onefold_oplog::{Ownership, Position, Remnants};
-use onefold_storage::ArenaStore;
+use onefold_storage::{ArenaStore, LevelsStore};
 use std::sync::Arc;
 
 pub(crate) use log::MARKER;
@@ -121,6 +121,7 @@ fn repair_parts(ground: &Arc<dyn Ground>, settings: &Settings, meaning: &dyn Mea
     work.look_at_log()?;
     work.repair_owner()?;
     work.repair_arena()?;
+    work.repair_manifests()?;
     work.repair_objects()?;
     work.look_at_index()?;
     work.repair_log()?;
@@ -330,6 +331,20 @@ impl Work<'_> {
             }
         }
         Ok(headers)
+    }
+
+    /// Makes the manifests of levels again of which both copies are damaged, from the tables that are there.
+    fn repair_manifests(&mut self) -> Result<()> {
+        let Some(options) = levels_options(&self.descriptor, self.settings) else { return Ok(()) };
+        let partitions = self.descriptor.container_partitions;
+        let (_, _, damaged) = LevelsStore::manifests(&**self.ground, LEVELS, partitions, &options)?;
+        for directory in &damaged {
+            self.say(format!("the manifest of {directory} is made again from its tables; chunks that were removed may come back"));
+        }
+        if !self.dry_run && !damaged.is_empty() {
+            LevelsStore::restore_manifests(&**self.ground, LEVELS, partitions, &options, self.epoch)?;
+        }
+        Ok(())
     }
 
     /// Writes the header of the arena again, if it is damaged: the descriptor says what it has to say.

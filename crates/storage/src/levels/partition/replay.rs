@@ -19,7 +19,8 @@ fn epoch_of(number: u64) -> u64 {
 
 impl Partition {
     /// Takes a record in a replay.
-    pub(crate) fn replay(&self, start: Position, kind: u8, decoded: Decoded) -> Result<()> {
+    /// With `has_holes`, the log may lack records before this one: chunks of several memtables then become one.
+    pub(crate) fn replay(&self, start: Position, kind: u8, decoded: Decoded, has_holes: bool) -> Result<()> {
         let mut state = self.state.lock();
         for named in &decoded.named {
             state.open.revive(&named.name);
@@ -33,7 +34,7 @@ impl Partition {
                     // The table of a memtable is logged before the chunks of the next one. But a later owner goes on
                     // with the memtable that it found in the log, under a number of its own.
                     let goes_on = decoded.memtable > state.open.id && epoch_of(decoded.memtable) != epoch_of(state.open.id);
-                    if !goes_on && state.open.chunks().next().is_some() {
+                    if !goes_on && !has_holes && state.open.chunks().next().is_some() {
                         let why = format!("the log has chunks of memtable {} before the table of {}", decoded.memtable, state.open.id);
                         return Err(StorageError::Record { kind, why });
                     }

@@ -115,6 +115,8 @@ pub(super) fn decode_page(page: &[u8], digest_bytes: usize, table: u64, at_bytes
 pub(super) struct Header {
     pub(super) digest_bytes: u8,
     pub(super) store: [u8; 16],
+    /// Whether a compaction made the table.
+    pub(super) is_merged: bool,
     pub(super) id: u64,
     pub(super) entries: u64,
     pub(super) tombstones: u64,
@@ -128,6 +130,7 @@ impl Header {
         bytes[..8].copy_from_slice(MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
         bytes[12] = self.digest_bytes;
+        bytes[13] = u8::from(self.is_merged);
         bytes[16..32].copy_from_slice(&self.store);
         for (at, number) in [self.id, self.entries, self.tombstones, self.raw_bytes, self.length_bytes].into_iter().enumerate() {
             bytes[32 + at * 8..40 + at * 8].copy_from_slice(&number.to_le_bytes());
@@ -152,13 +155,15 @@ impl Header {
             return Err(format!("it has version {version}; this program reads version {VERSION}"));
         }
         let digest_bytes = reader.u8().map_err(said)?;
-        reader.take(3).map_err(said)?;
+        let is_merged = reader.u8().map_err(said)? != 0;
+        reader.take(2).map_err(said)?;
         let mut store = [0; 16];
         store.copy_from_slice(reader.take(16).map_err(said)?);
         let mut number = || reader.u64().map_err(said);
         Ok(Header {
             digest_bytes,
             store,
+            is_merged,
             id: number()?,
             entries: number()?,
             tombstones: number()?,
