@@ -537,6 +537,35 @@ mod tests {
     }
 
     #[test]
+    fn only_tables_older_than_a_damaged_one_leave_level_0() {
+        let ground = SimulatedGround::new(1);
+        let options = LevelsOptions { tables: 2, ..options() };
+        let young = (1..=6).rev().map(|id| table(&ground, id, &[id, 100 + id], Some(1))).collect();
+        let version = Version { levels: vec![young], ..Version::default() };
+        let chosen = |damaged: &[u64]| {
+            let task = Task::choose(&version, &[6].into(), &damaged.iter().copied().collect(), &options, &[]);
+            task.map(|task| task.upper.iter().map(|table| table.id).collect::<Vec<_>>())
+        };
+        assert_eq!(chosen(&[]), Some(vec![5, 4, 3, 2, 1]));
+        assert_eq!(chosen(&[5]), Some(vec![4, 3, 2, 1]));
+        assert_eq!(chosen(&[3, 5]), Some(vec![2, 1]));
+        assert_eq!(chosen(&[2]), None);
+    }
+
+    #[test]
+    fn a_tombstone_of_unknown_age_hides_nothing() {
+        let ground = SimulatedGround::new(1);
+        let young = vec![table(&ground, 3, &[9], None), table(&ground, 2, &[5, 7], None), table(&ground, 1, &[5, 9], Some(1))];
+        let mut version = Version { levels: vec![young], unordered: 3, ..Version::default() };
+        let has = |version: &Version, key| version.find(&name(key), &mut 0).unwrap().is_some();
+        assert_eq!([5, 7, 9].map(|key| has(&version, key)), [true, false, false]);
+        let task = Task::of(&version, 0, version.levels[0].clone());
+        let made: Vec<Arc<Table>> = merged(&ground, &version, &task).into_iter().map(Arc::new).collect();
+        task.replace(&mut version, &made);
+        assert_eq!([5, 7, 9].map(|key| has(&version, key)), [true, false, false]);
+    }
+
+    #[test]
     fn a_table_of_tombstones_is_cut_too() {
         let ground = SimulatedGround::new(1);
         let keys: Vec<u64> = (0..1000).collect();
