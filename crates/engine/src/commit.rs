@@ -394,8 +394,8 @@ impl Engine {
     }
 
     /// Logs the removal of chunks and its consequences. `of_storage` are the records of
-    /// [`begin_removal`](onefold_storage::ChunkStore::begin_removal). Durable on return. An error before it is durable changes
-    /// nothing.
+    /// [`begin_removal`](onefold_storage::ChunkStore::begin_removal). Durable on return. An error before it is durable
+    /// changes nothing.
     pub(crate) fn commit_removals(&self, removed: &[Stored], of_storage: &[Record], dead: &DeadChanges, removed_bytes: u64) -> Result<()> {
         let removals: Vec<Fingerprint> = removed.iter().map(|chunk| chunk.fingerprint).collect();
         self.make_room_in_log();

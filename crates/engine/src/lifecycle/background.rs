@@ -83,6 +83,8 @@ const CLOSE_LOG_BYTES: u64 = 16 << 20;
 
 /// Parity that could not be made (a full disk) is retried after this time.
 const PARITY_AFTER_ERROR: Duration = Duration::from_secs(60);
+/// How long a call of a writer rests while compaction has fallen far behind.
+const WRITER_RESTS: Duration = Duration::from_millis(5);
 /// A compaction that failed (a full disk, damage) is retried after this time.
 const COMPACTION_AFTER_ERROR: Duration = Duration::from_secs(60);
 
@@ -325,8 +327,9 @@ impl Engine {
         match self.compaction_pressure() {
             Pressure::Idle => {}
             Pressure::Behind => self.background.compaction_signal.raise(),
-            // A compaction that is under way is waited for.
-            Pressure::Full => drop(self.compact(&|| !self.background.is_closed())?),
+            // If another thread compacts, it gets time for it.
+            Pressure::Full if !self.compact(&|| !self.background.is_closed())? => std::thread::sleep(WRITER_RESTS),
+            Pressure::Full => {}
         }
         if self.log.is_over_limit() {
             self.maintain(true)?;

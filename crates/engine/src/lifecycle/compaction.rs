@@ -1,7 +1,7 @@
 //! Compaction of levels (M2.8), in the background and when somebody asks for it.
 //!
-//! The long part, reading and writing tables, runs beside everything else. Only the change of the manifest keeps readers
-//! of other processes out: they read it, the tables that it names and the log as of one moment.
+//! The long part, reading and writing tables, runs beside everything else. Only the change of the manifest keeps
+//! readers of other processes out: they read it, the tables that it names and the log as of one moment.
 
 use crate::{Engine, Result};
 use onefold_oplog::Pressure;

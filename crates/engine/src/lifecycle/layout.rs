@@ -64,6 +64,7 @@ pub(crate) fn levels_options(descriptor: &Descriptor, settings: &Settings) -> Op
         fingerprint: descriptor.fingerprint,
         store: descriptor.store,
         filter_bytes: settings.levels_filter_bytes,
+        frame_cache_bytes: settings.frame_cache_bytes,
         // Without them, whoever counts operations finds the same ones each time.
         flushers: if settings.background { settings.workers } else { 0 },
         ..LevelsOptions::default()

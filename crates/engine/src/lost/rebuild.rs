@@ -37,8 +37,8 @@ pub struct Rebuild {
 }
 
 impl Rebuild {
-    /// Throws the chunk index away and fills a new one with the places of all chunks. Containers and parts of levels that
-    /// cannot be read are passed to `damaged`; their chunks are not in the new index.
+    /// Throws the chunk index away and fills a new one with the places of all chunks. Containers and parts of levels
+    /// that cannot be read are passed to `damaged`; their chunks are not in the new index.
     pub fn start(ground: Arc<dyn Ground>, settings: Settings, command: &str, damaged: &mut dyn FnMut(String)) -> Result<Rebuild> {
         let engine = Engine::open(ground, settings, Mode::Rebuild, command)?;
         // Of several copies of a chunk, the new index may name another one.

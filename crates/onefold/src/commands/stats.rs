@@ -8,6 +8,7 @@ use crate::session::{Session, StoreCommand, store_command};
 use crate::store::Store;
 use crate::units::{counted, duration, number, rate, size, times_less};
 use onefold_engine::{ChunkStoreKind, Statistics, StoreProfile};
+use onefold_storage::{LevelFigures, LevelsStore};
 use onefold_upkeep::{Monitor, ScrubStatus, scrub_status};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
@@ -86,9 +87,20 @@ fn run(options: &Stats, session: &Session<'_>) -> Result<Exit> {
         value["capacity_bytes"] = session.store.engine.descriptor().capacity_bytes.into();
         value["capacity_exceeded"] = session.store.engine.exceeded_capacity().is_some().into();
         value["missed_duplicates_estimate"] = statistics.missed_duplicates_estimate.into();
+        if let Some(levels) = session.store.engine.levels() {
+            value["levels"] = levels.levels().iter().map(level_to_json).collect();
+            value["partition_bytes"] = levels.partition_bytes().into();
+            let work = levels.work();
+            value["compaction"] = json!({
+                "flushed_bytes": work.flushed_bytes,
+                "read_bytes": work.merge_read_bytes,
+                "written_bytes": work.merge_written_bytes,
+            });
+        }
         output.json(&value)?;
     } else {
-        print(&mut output, &contents, &statistics, profile, &scrubbed, debt)?;
+        let of_levels = session.store.engine.levels().map_or_else(Vec::new, |of| levels(of));
+        print(&mut output, &contents, &statistics, profile, of_levels, &scrubbed, debt)?;
         if let Some(capacity_bytes) = session.store.engine.exceeded_capacity() {
             output.line(format_args!("\n{}", exceeds(capacity_bytes)))?;
         }
@@ -98,6 +110,50 @@ fn run(options: &Stats, session: &Session<'_>) -> Result<Exit> {
     }
     output.finish()?;
     Ok(Exit::Done)
+}
+
+fn level_to_json(level: &LevelFigures) -> Value {
+    json!({
+        "tables": level.tables,
+        "chunks": level.chunks,
+        "tombstones": level.tombstones,
+        "raw_bytes": level.raw_bytes,
+        "stored_bytes": level.stored_bytes,
+        "capacity_bytes": level.capacity_bytes,
+    })
+}
+
+/// Returns what is said of levels (M2.9).
+fn levels(levels: &LevelsStore) -> Vec<(&'static str, String)> {
+    let figures = levels.levels();
+    let mut lines = Vec::new();
+    for (number, level) in figures.iter().enumerate() {
+        let name = if number == 0 { "levels" } else { "" };
+        let tables = counted(level.tables, "table", "tables");
+        lines.push((name, format!("{number}: {tables} with {} of {}", size(level.raw_bytes), size(level.capacity_bytes))));
+    }
+    lines.push((
+        "",
+        format!(
+            "{} levels have room for {}, a further one for {}",
+            figures.len(),
+            size(levels.capacity_bytes(figures.len())),
+            size(levels.capacity_bytes(figures.len() + 1))
+        ),
+    ));
+    let work = levels.work();
+    if work.flushed_bytes > 0 {
+        let times = |bytes: u64| bytes as f64 / work.flushed_bytes as f64;
+        lines.push((
+            "",
+            format!(
+                "since the store was opened, compaction read {:.1} and wrote {:.1} bytes for each new one",
+                times(work.merge_read_bytes),
+                times(work.merge_written_bytes)
+            ),
+        ));
+    }
+    lines
 }
 
 /// Says that a store outgrew its capacity.
@@ -283,6 +339,7 @@ fn print(
     contents: &Contents,
     statistics: &Statistics,
     profile: StoreProfile,
+    of_levels: Vec<(&'static str, String)>,
     scrubbed: &ScrubStatus,
     debt: MergeDebt,
 ) -> Result<()> {
@@ -323,7 +380,7 @@ fn print(
         ("chunks", format!("{}{in_containers}", number(statistics.chunks))),
     ];
     let end = [("parity", parity(statistics)), ("scrub", format!("{}{}", scrub::coverage(scrubbed), damaged(scrubbed)))];
-    let lines = beginning.into_iter().chain(index(statistics, profile)).chain(end);
+    let lines = beginning.into_iter().chain(of_levels).chain(index(statistics, profile)).chain(end);
     for (name, value) in lines.filter(|(name, _)| has_containers || !["to merge", "parity"].contains(name)) {
         output.line(format_args!("{name:<9} {value}"))?;
     }

@@ -8,6 +8,7 @@
 //! Each [partition](partition) has a memtable and levels of its own: it is the paper's container, and a virtual node.
 //! Formats are in `docs/format.md` section 5.13.
 
+mod cache;
 mod compaction;
 mod filter;
 mod flushers;

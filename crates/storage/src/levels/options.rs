@@ -15,6 +15,8 @@ pub struct LevelsOptions {
     /// Raw bytes from which no table grows further: what a compaction keeps in memory is a hundredth of it. The larger
     /// tables are, the less do they tear streams apart.
     pub table_bytes: u64,
+    /// Bytes of decompressed frames that are kept for reading.
+    pub frame_cache_bytes: usize,
     /// Threads that make tables of full memtables. 0: whoever fills one does it.
     pub flushers: usize,
     /// A frame is closed when it has this many raw bytes, 512 bytes to 16 MiB.
@@ -40,6 +42,7 @@ impl Default for LevelsOptions {
             ratio: 10,
             tables: 10,
             table_bytes: 1 << 30,
+            frame_cache_bytes: 64 << 20,
             flushers: 0,
             frame_bytes: 64 << 10,
             compression: Compression::Zstd(1),

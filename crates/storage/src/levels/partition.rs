@@ -60,6 +60,7 @@ use onefold_oplog::Position;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 /// So many full memtables wait for the threads that write them. Then who fills another one does it.
 const MAY_WAIT: usize = 2;
@@ -149,6 +150,8 @@ pub(crate) struct Partition {
     /// Room for filters, of the whole store.
     room: Room,
     counters: Arc<Counters>,
+    /// Writing streams that go here.
+    pub(crate) streams: AtomicUsize,
 }
 
 pub(crate) fn directory_of(directory: &str, number: u16) -> String {
@@ -226,7 +229,16 @@ impl Partition {
             damaged: Mutex::default(),
             room,
             counters,
+            streams: AtomicUsize::new(0),
         })
+    }
+
+    /// Returns the bytes before compression of all chunks that are here, removed ones that are not compacted yet too.
+    pub(crate) fn raw_bytes(&self) -> u64 {
+        let open = self.state.lock().open.raw_bytes();
+        let version = self.version();
+        let sealed: u64 = version.sealed.iter().map(|memtable| memtable.raw_bytes()).sum();
+        open + sealed + version.levels.iter().flatten().map(|table| table.raw_bytes).sum::<u64>()
     }
 
     pub(crate) fn version(&self) -> Arc<Version> {
@@ -334,12 +346,19 @@ impl Partition {
 
     /// Looks for a chunk (M2.7). `reads` counts the pages that it reads.
     pub(crate) fn find(&self, name: &Fingerprint, reads: &mut u64) -> Result<Option<At>> {
-        match self.state.lock().open.find(name) {
-            Some(Found::Chunk(held)) => return Ok(Some(At::Memory(held.bytes.clone()))),
-            Some(Found::Removed) => return Ok(None),
-            None => {}
+        match self.find_in_memory(name) {
+            Some(Found::Chunk(bytes)) => Ok(Some(At::Memory(bytes))),
+            Some(Found::Removed) => Ok(None),
+            None => self.version().find(name, reads),
         }
-        self.version().find(name, reads)
+    }
+
+    /// Looks for a chunk in the open memtable.
+    pub(crate) fn find_in_memory(&self, name: &Fingerprint) -> Option<Found<Slice>> {
+        match self.state.lock().open.find(name)? {
+            Found::Chunk(held) => Some(Found::Chunk(held.bytes.clone())),
+            Found::Removed => Some(Found::Removed),
+        }
     }
 
     /// Returns what a levelled store has to log now, in the order of the log.

@@ -2,10 +2,12 @@
 
 use crate::components::STORAGE_READ;
 use crate::containers::Moments;
+use crate::levels::cache::{Frame, FrameCache};
 use crate::levels::filter::Room;
 use crate::levels::flushers::Flushers;
 use crate::levels::key::{Unit, address_of, unit_bits};
 use crate::levels::manifest::Manifest;
+use crate::levels::memtable::Found;
 use crate::levels::options::LevelsOptions;
 use crate::levels::partition::{MAX_EPOCH, Merged, Partition, directory_of};
 use crate::levels::records::{CHUNKS_DROPPED, CHUNKS_HELD, TABLE_WRITTEN, chunks_dropped, decode, decode_dropped};
@@ -23,10 +25,8 @@ use onefold_ground::{Access, Ground, ReadBuffer};
 use onefold_oplog::{Effects, PartitionClass, Position, Pressure, Record};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Frames that lie at most this far from each other are read together.
-const GAP_BYTES: u64 = 32 << 10;
 /// Bytes that are read together.
 const READ_BYTES: u64 = 1 << 20;
 
@@ -43,7 +43,7 @@ pub struct LevelsStore {
     is_writable: AtomicBool,
     /// Into how many bits of units the keys of each partition are divided, during this opening.
     unit_bits: Vec<u32>,
-    next_writer: AtomicUsize,
+    frames: FrameCache,
     /// Threads that make tables of full memtables.
     flushers: Option<Flushers>,
     /// Who wants to know which metadata chunks are committed from now on.
@@ -97,8 +97,9 @@ impl LevelsStore {
         let open = |number| Partition::open(ground.clone(), directory, number, options.clone(), takes, room.clone(), counters.clone());
         let partitions = (0..partitions).map(open).collect::<Result<Vec<Partition>>>()?;
         let chunks = |partition: &Partition| partition.version().levels.iter().flatten().map(|table| table.entries).sum();
-        let flushers = options.flushers;
+        let (flushers, frames) = (options.flushers, FrameCache::new(options.frame_cache_bytes));
         Ok(Arc::new_cyclic(|store| LevelsStore {
+            frames,
             flushers: Flushers::start(flushers, store),
             unit_bits: partitions.iter().map(|partition| unit_bits(chunks(partition))).collect(),
             ground,
@@ -108,13 +109,12 @@ impl LevelsStore {
             profile,
             access,
             is_writable: AtomicBool::new(false),
-            next_writer: AtomicUsize::new(0),
             moments: Moments::default(),
             counters,
         }))
     }
 
-    /// Makes tables of the full memtables of a partition. What fails is tried again by whoever needs it.
+    /// Makes tables of the full memtables of a partition. What fails is tried again when it is needed.
     pub(crate) fn write_sealed(&self, partition: usize) {
         if let Err(error) = self.partitions[partition].write_sealed() {
             tracing::debug!(%error, "a full memtable could not be written");
@@ -221,6 +221,16 @@ impl LevelsStore {
         self.partitions.iter().map(|partition| partition.leave_log(start)).sum()
     }
 
+    /// Returns how much each partition has, bytes before compression.
+    pub fn partition_bytes(&self) -> Vec<u64> {
+        self.partitions.iter().map(Partition::raw_bytes).collect()
+    }
+
+    /// Returns the bytes before compression for which this many levels have room, in all partitions (M2.9).
+    pub fn capacity_bytes(&self, levels: usize) -> u64 {
+        self.options.capacity_bytes(levels).saturating_mul(self.partitions.len() as u64)
+    }
+
     /// Returns the tables that cannot be opened. As long as a partition has one, it is not compacted, and a chunk that
     /// is not found elsewhere there counts as damaged.
     pub fn lost_tables(&self) -> Vec<LostTable> {
@@ -309,25 +319,67 @@ impl LevelsStore {
         Ok((partition, unit.ok_or_else(|| self.not_there(origin.address(0), "it has no unit"))?))
     }
 
-    fn load_all(&self, wanted: &[(Address, Fingerprint)]) -> Result<Vec<Slice>> {
-        let mut slices: Vec<Option<Slice>> = vec![None; wanted.len()];
-        let mut places: Vec<(Arc<Table>, Place, usize)> = Vec::new();
-        let mut page_reads = 0;
-        for (at, (address, name)) in wanted.iter().enumerate() {
-            match self.partition_of(*address)?.find(name, &mut page_reads)? {
-                Some(At::Memory(bytes)) => slices[at] = Some(bytes),
-                Some(At::Table { table, place }) => places.push((table, place, at)),
-                None => return Err(self.not_there(*address, "no table has it")),
+    fn load_into(&self, wanted: &[(Address, Fingerprint)], reads_on: bool, out: &mut Vec<Slice>) -> Result<()> {
+        match self.load_all(wanted, reads_on) {
+            Ok(slices) => out.extend(slices),
+            Err(error) => {
+                // What a failed sync lost is no damage.
+                self.partitions.iter().try_for_each(Partition::check_poison)?;
+                return Err(error);
             }
+        }
+        Ok(())
+    }
+
+    /// Loads chunks. With `reads_on`, it reads more than one frame of what is read from its beginning to its end.
+    fn load_all(&self, wanted: &[(Address, Fingerprint)], reads_on: bool) -> Result<Vec<Slice>> {
+        let (mut page_reads, mut frame_reads) = (0, 0);
+        let mut slices = Vec::with_capacity(wanted.len());
+        let mut last: Option<Frame> = None;
+        for (address, name) in wanted {
+            let partition = self.partition_of(*address)?;
+            let known = || last.as_ref().and_then(|frame| frame.find(name)).or_else(|| self.frames.get(name));
+            let slice = match partition.find_in_memory(name) {
+                Some(Found::Chunk(bytes)) => bytes,
+                Some(Found::Removed) => return Err(self.not_there(*address, "no table has it")),
+                None => match known() {
+                    Some(slice) => slice,
+                    None => match partition.version().find(name, &mut page_reads)? {
+                        Some(At::Memory(bytes)) => bytes,
+                        Some(At::Table { table, place }) => {
+                            frame_reads += 1;
+                            let frame = self.read_frames(&table, &place, reads_on)?;
+                            let slice = table.slice(&frame.bytes, &place)?;
+                            last = Some(frame);
+                            slice
+                        }
+                        None => return Err(self.not_there(*address, "no table has it")),
+                    },
+                },
+            };
+            slices.push(slice);
         }
         Counters::add(&self.counters.gets, wanted.len() as u64);
         Counters::add(&self.counters.page_reads, page_reads);
-        places.sort_unstable_by_key(|(table, place, _)| (table.id, Arc::as_ptr(table) as usize, place.frame));
-        for of_table in places.chunk_by(|one, next| Arc::ptr_eq(&one.0, &next.0)) {
-            let frames = read_places(&of_table[0].0, of_table, &self.profile, &mut slices)?;
-            Counters::add(&self.counters.frame_reads, frames);
+        Counters::add(&self.counters.frame_reads, frame_reads);
+        Ok(slices)
+    }
+
+    /// Reads a frame, and, of what is read from its beginning to its end, those behind it too. All of them are kept.
+    fn read_frames(&self, table: &Table, place: &Place, reads_on: bool) -> Result<Frame> {
+        let least = u64::from(place.frame_bytes);
+        let length = if reads_on && place.is_sequential { least.max(READ_BYTES).min(table.length_bytes - place.frame) } else { least };
+        let mut bytes = vec![0; length as usize];
+        self.profile.time(&STORAGE_READ, length, || table.frames(place.frame, &mut bytes))?;
+        let whole = || table.damaged("a frame is longer than its keys say");
+        let (first, mut at) = table.read_frame(&bytes, place.frame)?.ok_or_else(whole)?;
+        self.frames.put(first.clone());
+        // What is damaged is somebody else's.
+        while let Ok(Some((frame, length))) = table.read_frame(&bytes[at..], place.frame + at as u64) {
+            self.frames.put(frame);
+            at += length;
         }
-        Ok(slices.into_iter().map(|slice| slice.expect("each was in memory or is a place")).collect())
+        Ok(first)
     }
 
     /// Returns the slots of a unit.
@@ -342,42 +394,18 @@ impl LevelsStore {
     }
 }
 
-/// Reads chunks of a table, which are in the order of their frames. Returns the number of these.
-fn read_places(table: &Table, places: &[(Arc<Table>, Place, usize)], profile: &Profile, slices: &mut [Option<Slice>]) -> Result<u64> {
-    let end_of = |place: &Place| place.frame + u64::from(place.frame_bytes);
-    let (mut left, mut frames) = (places, 0);
-    while let Some((_, first, _)) = left.first() {
-        let (start, mut end, mut count) = (first.frame, end_of(first), 0);
-        for (_, place, _) in left {
-            if place.frame > end + GAP_BYTES || (count > 0 && end_of(place) > start + READ_BYTES) {
-                break;
-            }
-            end = end.max(end_of(place));
-            count += 1;
-        }
-        let (together, rest) = left.split_at(count);
-        left = rest;
-        let mut bytes = vec![0; (end - start) as usize];
-        profile.time(&STORAGE_READ, end - start, || table.frames(start, &mut bytes))?;
-        for of_frame in together.chunk_by(|one, next| one.1.frame == next.1.frame) {
-            frames += 1;
-            let place = &of_frame[0].1;
-            let at = (place.frame - start) as usize;
-            let frame = table.decode_frame(&bytes[at..at + place.frame_bytes as usize], place.frame)?;
-            for (_, place, number) in of_frame {
-                slices[*number] = Some(table.slice(&frame, place)?);
-            }
-        }
-    }
-    Ok(frames)
-}
-
 /// A writing stream: its chunks go to one partition, so that they stay together.
 #[derive(Debug)]
 struct LevelsWriter {
     store: Arc<LevelsStore>,
     partition: usize,
     is_sequential: bool,
+}
+
+impl Drop for LevelsWriter {
+    fn drop(&mut self) {
+        self.store.partitions[self.partition].streams.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl ChunkWriter for LevelsWriter {
@@ -407,9 +435,11 @@ impl ChunkWriter for LevelsWriter {
 }
 
 impl ChunkStore for LevelsStore {
-    /// Streams take the partitions in turn.
+    /// A stream goes to the partition with the fewest streams, and among these to the one with the least in it (M2.10).
     fn new_writer(self: Arc<Self>) -> Box<dyn ChunkWriter> {
-        let partition = self.next_writer.fetch_add(1, Ordering::Relaxed) % self.partitions.len();
+        let load = |partition: &Partition| (partition.streams.load(Ordering::Relaxed), partition.raw_bytes());
+        let partition = (0..self.partitions.len()).min_by_key(|number| load(&self.partitions[*number])).unwrap_or(0);
+        self.partitions[partition].streams.fetch_add(1, Ordering::Relaxed);
         Box::new(LevelsWriter { store: self, partition, is_sequential: false })
     }
 
@@ -418,15 +448,11 @@ impl ChunkStore for LevelsStore {
     }
 
     fn load(&self, wanted: &[(Address, Fingerprint)], out: &mut Vec<Slice>) -> Result<()> {
-        match self.load_all(wanted) {
-            Ok(slices) => out.extend(slices),
-            Err(error) => {
-                // What a failed sync lost is no damage.
-                self.partitions.iter().try_for_each(Partition::check_poison)?;
-                return Err(error);
-            }
-        }
-        Ok(())
+        self.load_into(wanted, true, out)
+    }
+
+    fn load_short(&self, wanted: &[(Address, Fingerprint)], out: &mut Vec<Slice>) -> Result<()> {
+        self.load_into(wanted, false, out)
     }
 
     fn prepare(&self, scope: Scope) -> Result<Prepared> {

@@ -12,6 +12,7 @@ mod parts;
 pub(crate) use parts::{Entry, PAGE_BYTES, PLACE_BYTES, Place};
 
 use crate::containers::compression::decompress;
+use crate::levels::cache::Frame;
 use crate::levels::filter::{Filter, Room, Taken};
 use crate::levels::options::LevelsOptions;
 use crate::{ChunkKind, Codec, Compressor, Result, Slice, StorageError};
@@ -20,6 +21,7 @@ use onefold_ground::{Access, File, Ground, GroundError, checksum};
 use parts::{HEADER_BYTES, Header, PAGE_OVERHEAD, decode_page, encode_page, place_checksum, placed_checksum};
 use std::sync::Arc;
 
+const BEYOND: &str = "a chunk goes beyond the end of its frame";
 const FRAME_MAGIC: u32 = 0x314d_5246;
 pub(crate) const FRAME_HEADER_BYTES: usize = 24;
 /// Bytes that are written at once.
@@ -30,8 +32,28 @@ const MAX_FRAME_BYTES: u32 = 16 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoredFrame<'a> {
     codec: Codec,
+    chunks: u16,
     raw_bytes: u32,
+    /// Names and lengths of its chunks.
+    names: &'a [u8],
     stored: &'a [u8],
+}
+
+impl StoredFrame<'_> {
+    /// Appends the frame, for this place of a table. Returns its length.
+    fn put(&self, out: &mut Vec<u8>, table: u64, at: u64) -> u32 {
+        let begin = out.len();
+        out.extend_from_slice(&FRAME_MAGIC.to_le_bytes());
+        out.extend_from_slice(&[self.codec as u8, 0]);
+        out.extend_from_slice(&self.chunks.to_le_bytes());
+        out.extend_from_slice(&self.raw_bytes.to_le_bytes());
+        out.extend_from_slice(&(self.stored.len() as u32).to_le_bytes());
+        let sum = frame_checksum(&out[begin..], self.names, self.stored, table, at);
+        out.extend_from_slice(&sum.to_le_bytes());
+        out.extend_from_slice(self.names);
+        out.extend_from_slice(self.stored);
+        (out.len() - begin) as u32
+    }
 }
 
 /// An open table.
@@ -141,7 +163,8 @@ impl<'a> TableWriter<'a> {
     pub(crate) fn push(&mut self, name: Fingerprint, kind: ChunkKind, is_sequential: bool, data: &[u8]) -> Result<()> {
         let which = usize::from(is_sequential);
         let limit = [self.options.frame_bytes, self.options.sequential_frame_bytes][which] as usize;
-        if !self.frames[which].raw.is_empty() && self.frames[which].raw.len() + data.len() > limit {
+        let frame = &self.frames[which];
+        if frame.keys.len() == usize::from(u16::MAX) || (!frame.raw.is_empty() && frame.raw.len() + data.len() > limit) {
             self.close_frame(which)?;
         }
         let frame = &mut self.frames[which];
@@ -171,7 +194,7 @@ impl<'a> TableWriter<'a> {
         // In the order of their arrival.
         self.close_frame(which)?;
         let at = self.out_at + self.out.len() as u64;
-        let frame_bytes = put_frame(&mut self.out, frame.codec, frame.raw_bytes, frame.stored, self.id, at);
+        let frame_bytes = frame.put(&mut self.out, self.id, at);
         let moved = |(name, place): &Entry| (*name, place.map(|place| Place { frame: at, frame_bytes, ..place }));
         self.entries.extend(chunks.map(moved));
         self.raw_bytes += length_bytes;
@@ -192,8 +215,15 @@ impl<'a> TableWriter<'a> {
             return Ok(());
         }
         let at = self.out_at + self.out.len() as u64;
+        let digest_bytes = self.options.digest_bytes();
+        let mut names = Vec::with_capacity(frame.keys.len() * (digest_bytes + 4));
+        for (name, place) in frame.keys.iter().map(|key| &self.entries[*key]) {
+            names.extend_from_slice(name.digest(digest_bytes));
+            names.extend_from_slice(&place.map_or(0, |place| place.length_bytes).to_le_bytes());
+        }
         let (codec, stored) = self.compressors[which].compress(&frame.raw);
-        let frame_bytes = put_frame(&mut self.out, codec, frame.raw.len() as u32, stored, self.id, at);
+        let whole = StoredFrame { codec, chunks: frame.keys.len() as u16, raw_bytes: frame.raw.len() as u32, names: &names, stored };
+        let frame_bytes = whole.put(&mut self.out, self.id, at);
         for key in &frame.keys {
             if let Some(place) = &mut self.entries[*key].1 {
                 (place.frame, place.frame_bytes) = (at, frame_bytes);
@@ -283,21 +313,8 @@ impl<'a> TableWriter<'a> {
     }
 }
 
-/// Appends a frame. Returns its length.
-fn put_frame(out: &mut Vec<u8>, codec: Codec, raw_bytes: u32, stored: &[u8], table: u64, at: u64) -> u32 {
-    let begin = out.len();
-    out.extend_from_slice(&FRAME_MAGIC.to_le_bytes());
-    out.extend_from_slice(&[codec as u8, 0, 0, 0]);
-    out.extend_from_slice(&raw_bytes.to_le_bytes());
-    out.extend_from_slice(&(stored.len() as u32).to_le_bytes());
-    let sum = frame_checksum(&out[begin..begin + 16], stored, table, at);
-    out.extend_from_slice(&sum.to_le_bytes());
-    out.extend_from_slice(stored);
-    (out.len() - begin) as u32
-}
-
-fn frame_checksum(header: &[u8], stored: &[u8], table: u64, at: u64) -> u64 {
-    checksum(header) ^ checksum(stored) ^ place_checksum(table, at)
+fn frame_checksum(header: &[u8], names: &[u8], stored: &[u8], table: u64, at: u64) -> u64 {
+    checksum(header) ^ checksum(names).rotate_left(1) ^ checksum(stored) ^ place_checksum(table, at)
 }
 
 impl Table {
@@ -463,24 +480,53 @@ impl Table {
 
     /// Decompresses the frame that begins at `at` in the file.
     pub(crate) fn decode_frame(&self, bytes: &[u8], at: u64) -> Result<Arc<Vec<u8>>> {
-        let StoredFrame { codec, raw_bytes, stored } = self.stored_frame(bytes, at)?;
+        let StoredFrame { codec, raw_bytes, stored, .. } = self.stored_frame(bytes, at)?;
         decompress(codec, stored, raw_bytes as usize).map(Arc::new).map_err(|why| self.damaged(why))
+    }
+
+    /// Does the same with all that a reader wants of it, of `bytes` that may go on behind the frame. Returns its length
+    /// too. `None`: the frame goes on behind `bytes`.
+    pub(crate) fn read_frame(&self, bytes: &[u8], at: u64) -> Result<Option<(Frame, usize)>> {
+        let Some(length) = self.frame_length(bytes)?.filter(|length| *length <= bytes.len()) else { return Ok(None) };
+        let stored = self.stored_frame(&bytes[..length], at)?;
+        let raw = decompress(stored.codec, stored.stored, stored.raw_bytes as usize).map_err(|why| self.damaged(why))?;
+        let mut chunks = Vec::with_capacity(usize::from(stored.chunks));
+        let mut offset = 0u32;
+        for chunk in stored.names.chunks(self.digest_bytes + 4) {
+            let (name, length) = chunk.split_at(self.digest_bytes);
+            let length = u32::from_le_bytes(length.try_into().expect("four bytes"));
+            chunks.push((Fingerprint::from_digest(name), offset, length));
+            offset = offset.checked_add(length).filter(|end| *end <= stored.raw_bytes).ok_or_else(|| self.damaged(BEYOND))?;
+        }
+        Ok(Some((Frame { bytes: Arc::new(raw), chunks }, length)))
+    }
+
+    /// Returns the length of a frame, from its header. `None`: that is not all there.
+    fn frame_length(&self, bytes: &[u8]) -> Result<Option<usize>> {
+        let Some(header) = bytes.get(..FRAME_HEADER_BYTES) else { return Ok(None) };
+        if header[..4] != FRAME_MAGIC.to_le_bytes() {
+            return Err(self.damaged("a frame has a wrong checksum"));
+        }
+        let chunks = usize::from(u16::from_le_bytes([header[6], header[7]]));
+        let stored = u32::from_le_bytes(header[12..16].try_into().expect("four bytes"));
+        Ok(Some(FRAME_HEADER_BYTES + chunks * (self.digest_bytes + 4) + stored as usize))
     }
 
     /// Looks whether that frame is whole.
     pub(crate) fn stored_frame<'a>(&self, bytes: &'a [u8], at: u64) -> Result<StoredFrame<'a>> {
-        let Some((header, stored)) = bytes.split_at_checked(FRAME_HEADER_BYTES) else {
+        let Some((header, body)) = bytes.split_at_checked(FRAME_HEADER_BYTES) else {
             return Err(self.damaged("a frame is too short"));
         };
-        let number = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
-        let (raw_bytes, stored_bytes) = (number(8), number(12));
+        let chunks = u16::from_le_bytes([header[6], header[7]]);
+        let raw_bytes = u32::from_le_bytes(header[8..12].try_into().expect("four bytes"));
         let sum = u64::from_le_bytes(header[16..24].try_into().expect("eight bytes"));
-        if number(0) != FRAME_MAGIC || stored_bytes as usize != stored.len() || sum != frame_checksum(&header[..16], stored, self.id, at) {
-            return Err(self.damaged("a frame has a wrong checksum"));
-        }
+        let is_whole = self.frame_length(bytes)? == Some(bytes.len());
+        let parts = body.split_at_checked(usize::from(chunks) * (self.digest_bytes + 4)).filter(|_| is_whole);
+        let parts = parts.filter(|(names, stored)| sum == frame_checksum(&header[..16], names, stored, self.id, at));
+        let (names, stored) = parts.ok_or_else(|| self.damaged("a frame has a wrong checksum"))?;
         let codec = Codec::from_number(header[4]).filter(|_| raw_bytes <= MAX_FRAME_BYTES);
         let codec = codec.ok_or_else(|| self.damaged("a frame is of an unknown kind"))?;
-        Ok(StoredFrame { codec, raw_bytes, stored })
+        Ok(StoredFrame { codec, chunks, raw_bytes, names, stored })
     }
 
     /// Returns a chunk of a frame.
@@ -489,7 +535,7 @@ impl Table {
         let end = start + place.length_bytes as usize;
         match end <= frame.len() {
             true => Ok(Slice::new(frame.clone(), start..end)),
-            false => Err(self.damaged("a chunk goes beyond the end of its frame")),
+            false => Err(self.damaged(BEYOND)),
         }
     }
 }

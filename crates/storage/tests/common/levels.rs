@@ -22,6 +22,8 @@ pub fn levels_options() -> LevelsOptions {
         frame_bytes: 2 << 10,
         sequential_frame_bytes: 6 << 10,
         compression: Compression::Lz4,
+        // What is removed has to be gone at once.
+        frame_cache_bytes: 0,
         store: [7; 16],
         ..LevelsOptions::default()
     }

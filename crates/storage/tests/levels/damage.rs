@@ -260,7 +260,7 @@ fn m2_6_a_part_of_a_table_in_a_wrong_place_is_damage() {
     let paths: Vec<String> = table_files(&ground).iter().map(|name| format!("levels/0000/{name}")).collect();
     let (one, other) = (read(&ground, &paths[0]), read(&ground, &paths[1]));
     // Few keys: one page of them, then the frames.
-    let (page, frames, frame_bytes) = (4096, 8192, 24 + 700);
+    let (page, frames, frame_bytes) = (4096, 8192, 24 + 36 + 700);
     assert!([&one, &other].iter().all(|table| table[frames..].starts_with(b"FRM1") && table[frames + frame_bytes..].starts_with(b"FRM1")));
     let (second, of_other) = (&one[frames + frame_bytes..][..frame_bytes], &other[frames..frames + frame_bytes]);
     for (bytes, at) in [(of_other, frames), (second, frames), (&other[page..2 * page], page)] {

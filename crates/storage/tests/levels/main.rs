@@ -12,7 +12,7 @@ use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
 use onefold_oplog::{Position, Pressure, Record};
 use onefold_storage::*;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// Everything that a store can do, in any order, until the first error.
 fn work(world: &mut LevelsWorld, known: &mut KnownLevels, dice: &mut Dice, steps: u64) -> Result<()> {
@@ -425,4 +425,42 @@ fn m2_8_a_failed_operation_then_another_process_then_a_power_cut_lose_no_committ
 fn m2_7_a_query_that_fails_loses_no_committed_chunk() {
     assert!(failed_queries_of_openings(&ONE, 20, 20) > 20);
     assert!(failed_queries_of_work(&ONE, true, 100) > 20);
+}
+
+#[test]
+fn m2_7_who_reads_a_stream_asks_for_few_keys_also_behind_a_full_compaction() {
+    let options = LevelsOptions { frame_cache_bytes: 256 << 10, ..levels_options() };
+    let ground = SimulatedGround::new(1);
+    LevelsStore::create(&ground, LEVELS, 1, &options).unwrap();
+    let open = || LevelsStore::open(Arc::new(ground.clone()), LEVELS, 1, 1, options.clone(), Default::default(), Access::ReadWrite).unwrap();
+    let store = open();
+    store.recovered(Position(0), Position(0)).unwrap();
+    let mut writer = store.clone().new_writer();
+    writer.be_sequential();
+    let chunks: Vec<_> = (0..300).map(|number| chunk(5 * number + 3)).collect();
+    let mut wanted = Vec::new();
+    for (fingerprint, kind, data) in &chunks {
+        let new = NewChunk { fingerprint: *fingerprint, kind: *kind, data };
+        wanted.extend(writer.append(&[new]).unwrap().into_iter().map(|address| (address, *fingerprint)));
+    }
+    let mut log = common::Log::default();
+    let mut prepared = store.checkpoint_before(Position(1)).unwrap();
+    let (start, end) = log.append(std::mem::take(&mut prepared.records));
+    store.committed(prepared, start, end);
+    let reads = |store: &LevelsStore| {
+        let before = store.work();
+        for (at, (_, _, data)) in wanted.iter().zip(&chunks) {
+            let mut slices = Vec::new();
+            store.load(&[*at], &mut slices).unwrap();
+            assert!(slices[0][..] == data[..]);
+        }
+        let after = store.work();
+        (after.page_reads - before.page_reads, after.frame_reads - before.frame_reads)
+    };
+    let (pages, frames) = reads(&store);
+    assert!(pages < 300 / 4 && frames < 300 / 4, "{pages} {frames}");
+    while store.compact(&|| true).unwrap() {}
+    assert!(store.levels().len() > 2, "{:?}", store.levels());
+    let (pages, frames) = reads(&store);
+    assert!(pages < 300 / 3 && frames < 300 / 3, "{pages} {frames}");
 }

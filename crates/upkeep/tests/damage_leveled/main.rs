@@ -1,7 +1,7 @@
 //! Damage, as in `damage`, of stores whose chunks are in levels of sorted tables (M2.6).
 //!
-//! What the check need not find, because nothing is lost with it: filters, bytes between parts, chunks that were removed
-//! and are not compacted yet.
+//! What the check need not find, because nothing is lost with it: filters, bytes between parts, chunks that were
+//! removed and are not compacted yet.
 
 #[path = "../damage/actions.rs"]
 mod actions;

@@ -247,9 +247,9 @@ impl Work<'_> {
         let (storage, levels) = (self.containers(Access::Read)?, self.levels(Access::Read)?);
         let mut failed = None;
         log.replay(log.start(), &mut |start, end, records| {
-            let of_containers = records.iter().filter(|record| record.partition.class == PartitionClass::Container);
+            let mut of_containers = records.iter().filter(|record| record.partition.class == PartitionClass::Container);
             let replayed = match (&storage, &levels) {
-                (Some(storage), _) => of_containers.map(|record| storage.replay(start, record)).collect(),
+                (Some(storage), _) => of_containers.try_for_each(|record| storage.replay(start, record)),
                 (None, Some(levels)) => levels.apply(end, &Effects { start, replayed: records, ..Effects::default() }),
                 (None, None) => Ok(()),
             };
