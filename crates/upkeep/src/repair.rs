@@ -165,7 +165,8 @@ impl Repair<'_> {
         let Some(levels) = engine.levels() else { return Ok(()) };
         let lost: Vec<String> = levels.lost_tables().into_iter().map(|lost| format!("{}: {}", lost.path, lost.why)).collect();
         let damaged = levels.damaged_tables();
-        if !self.options.dry_run && !(lost.is_empty() && damaged.is_empty()) {
+        let is_any = !lost.is_empty() || !damaged.is_empty();
+        if is_any && !self.options.dry_run {
             engine.repair_tables()?;
         }
         let done = if self.options.dry_run { "would be" } else { "was" };
