@@ -2,14 +2,14 @@
 
 use crate::model::ModelScript;
 use crate::op::Op;
-use crate::sets::{FingerprintScript, ImageScript, PlainScript};
+use crate::sets::{ImageScript, PlainScript, VersionScript};
 
 /// The steps of a generation. They never ask the previous generation for more than it has.
 #[derive(Debug)]
 pub(crate) enum Script {
     Model(ModelScript),
     Plain(PlainScript),
-    Fingerprints(FingerprintScript),
+    Versions(VersionScript),
     Images(ImageScript),
 }
 
@@ -19,7 +19,7 @@ impl Script {
         match self {
             Script::Model(script) => script.next(),
             Script::Plain(script) => script.next(),
-            Script::Fingerprints(script) => script.next(),
+            Script::Versions(script) => script.next(),
             Script::Images(script) => script.next(),
         }
     }

@@ -23,19 +23,24 @@ impl PlainScript {
 
 /// Fingerprints in a row that are either all new or all duplicates: as many as a 4 MiB container has chunks of 8 KiB.
 const RUN_FINGERPRINTS: u64 = 512;
+/// Bytes of such a run of fingerprints.
+pub(crate) const FINGERPRINTS_RUN_BYTES: u64 = RUN_FINGERPRINTS * FINGERPRINT_BYTES;
+/// Bytes of such a run of data: 128 chunks of 8 KiB, so that chunks that content defines lose little at its ends.
+pub(crate) const DATA_RUN_BYTES: u64 = 1 << 20;
 
-/// LevelStore's second data set: version v has (v - 1) tenths of the fingerprints of version v - 1, in the same places.
+/// LevelStore's second data set: version v has (v - 1) tenths of version v - 1, in runs that keep their places.
 #[derive(Debug)]
-pub(crate) struct FingerprintScript {
+pub(crate) struct VersionScript {
     tenths: u64,
+    run_bytes: u64,
     run: u64,
     left: u64,
     skip: u64,
 }
 
-impl FingerprintScript {
-    pub(crate) fn new(version: u32, size: u64) -> FingerprintScript {
-        FingerprintScript { tenths: u64::from(version) - 1, run: 0, left: size, skip: 0 }
+impl VersionScript {
+    pub(crate) fn new(version: u32, size: u64, run_bytes: u64) -> VersionScript {
+        VersionScript { tenths: u64::from(version) - 1, run_bytes, run: 0, left: size, skip: 0 }
     }
 
     pub(crate) fn next(&mut self) -> Option<Op> {
@@ -45,7 +50,7 @@ impl FingerprintScript {
         if self.left == 0 {
             return None;
         }
-        let length = self.left.min(RUN_FINGERPRINTS * FINGERPRINT_BYTES);
+        let length = self.left.min(self.run_bytes);
         self.left -= length;
         // Spreads this many duplicate runs evenly over each ten runs.
         let is_duplicate = (self.run + 1) * self.tenths / 10 > self.run * self.tenths / 10;
@@ -167,9 +172,9 @@ mod tests {
 
     #[test]
     fn c_versions_have_tenths_of_duplicates() {
-        for version in 1..=10 {
-            let size = 10 * RUN_FINGERPRINTS * FINGERPRINT_BYTES;
-            let mut script = FingerprintScript::new(version, size);
+        for (version, run_bytes) in (1..=10).flat_map(|version| [(version, FINGERPRINTS_RUN_BYTES), (version, DATA_RUN_BYTES)]) {
+            let size = 10 * run_bytes;
+            let mut script = VersionScript::new(version, size, run_bytes);
             let (mut copied, mut source) = (0, 0);
             while let Some(op) = script.next() {
                 match op {

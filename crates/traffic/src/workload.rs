@@ -6,7 +6,10 @@ use crate::noise::Key;
 use crate::op::Op;
 use crate::pool::{Pool, Reuse};
 use crate::script::Script;
-use crate::sets::{FINGERPRINT_BYTES, FingerprintScript, IMAGES, ImageScript, PlainScript, SEGMENT_BYTES, image_segments};
+use crate::sets::{
+    DATA_RUN_BYTES, FINGERPRINT_BYTES, FINGERPRINTS_RUN_BYTES, IMAGES, ImageScript, PlainScript, SEGMENT_BYTES, VersionScript,
+    image_segments,
+};
 use crate::stream::{Fingerprints, Generation, Runs, Stream};
 
 /// The last generation. Generating one takes all the generations before it.
@@ -26,6 +29,9 @@ pub enum Set {
     /// (v - 1) tenths of the fingerprints of the previous version, in the same places, in runs of 512. The tenths are
     /// exact if the size is a multiple of 5,120 fingerprints.
     Fingerprints,
+    /// The same ten versions as data (E2.2), in runs of 1 MiB. The tenths are exact if the size is a multiple of
+    /// 10 MiB.
+    Versions,
     /// Blocks of 4 KiB, all of them different (E1.1).
     DisjointBlocks,
     /// Files of 4 MiB, one after the other. Each repeats one 4 KiB block 1,024 times (E1.2).
@@ -44,7 +50,9 @@ impl Set {
             Set::Generations(_) => 32 << 30,
             Set::UniqueFiles => 3_000_000_000,
             // A tenth of 16.3 TB in chunks of 8 KiB, rounded up to make the tenths exact.
-            Set::Fingerprints => 38_863 * 10 * 512 * FINGERPRINT_BYTES,
+            Set::Fingerprints => 38_863 * 10 * FINGERPRINTS_RUN_BYTES,
+            // The same number of bytes as these chunks have, to the next multiple of ten runs.
+            Set::Versions => 155_452 * 10 * DATA_RUN_BYTES,
             // 1024 files of 1024 blocks.
             Set::DisjointBlocks | Set::DuplicateBlocks => 4 << 30,
             Set::VmImages => IMAGES[0].0 * SEGMENT_BYTES,
@@ -54,7 +62,7 @@ impl Set {
     /// Returns the number of generations, versions or files.
     pub fn generations(self) -> u32 {
         match self {
-            Set::Fingerprints => 10,
+            Set::Fingerprints | Set::Versions => 10,
             Set::VmImages => IMAGES.len() as u32,
             _ => GENERATIONS_MAX,
         }
@@ -62,7 +70,7 @@ impl Set {
 
     /// Returns whether a generation has data of the previous one.
     pub fn copies(self) -> bool {
-        matches!(self, Set::Generations(_) | Set::Fingerprints | Set::VmImages)
+        matches!(self, Set::Generations(_) | Set::Fingerprints | Set::Versions | Set::VmImages)
     }
 
     /// Returns the number of the set in keys. It must never change.
@@ -74,6 +82,7 @@ impl Set {
             Set::DisjointBlocks => 4,
             Set::DuplicateBlocks => 5,
             Set::VmImages => 6,
+            Set::Versions => 7,
         }
     }
 }
@@ -205,7 +214,8 @@ impl Workload {
             }
             Set::UniqueFiles | Set::DisjointBlocks => Script::Plain(PlainScript::new(Op::Unique(size))),
             Set::DuplicateBlocks => Script::Plain(PlainScript::new(Op::Internal(size))),
-            Set::Fingerprints => Script::Fingerprints(FingerprintScript::new(generation, size)),
+            Set::Fingerprints => Script::Versions(VersionScript::new(generation, size, FINGERPRINTS_RUN_BYTES)),
+            Set::Versions => Script::Versions(VersionScript::new(generation, size, DATA_RUN_BYTES)),
             Set::VmImages => Script::Images(ImageScript::new(generation, size / SEGMENT_BYTES)),
         }
     }

@@ -68,6 +68,7 @@ fn the_bytes_of_a_workload_never_change() {
         of(Set::DisjointBlocks, 1),
         of(Set::DuplicateBlocks, 1),
         of(Set::VmImages, 4),
+        of(Set::Versions, 5),
     ];
     let expected = [
         0xc63d_50a4_4a2b_4cb9,
@@ -80,6 +81,7 @@ fn the_bytes_of_a_workload_never_change() {
         0x09fb_81c8_92bc_aec3,
         0x84d9_27e9_dbee_a325,
         0x4093_547e_ebc8_8d1d,
+        0x5c4e_f0c9_0d43_bc2c,
     ];
     assert_eq!(found, expected, "{found:#x?}");
 }
@@ -179,6 +181,7 @@ fn clients_seeds_generations_and_sets_share_nothing_else() {
         Workload { set: Set::DuplicateBlocks, ..first },
         Workload { set: Set::VmImages, ..first },
         Workload { set: Set::Fingerprints, ..first },
+        Workload { set: Set::Versions, ..first },
     ];
     let mut words: HashSet<[u8; 8]> = HashSet::new();
     for workload in others {
@@ -227,6 +230,23 @@ fn c_versions_share_the_tenths_they_should() {
 }
 
 #[test]
+fn e2_2_versions_of_data_share_the_tenths_they_should() {
+    let blocks_of_run = MIB as usize / BLOCK;
+    let mut known: HashSet<[u8; BLOCK]> = HashSet::new();
+    for generation in 1..=10 {
+        let workload = Workload { set: Set::Versions, ..generations(Model::default(), generation, 10 * MIB) };
+        let version = bytes(workload);
+        let duplicates = blocks(&version).filter(|block| known.contains(block)).count();
+        assert_eq!(duplicates, blocks_of_run * (generation as usize - 1), "version {generation}");
+        assert_eq!(workload.describe().unwrap().new_bytes, (11 - u64::from(generation)) * MIB);
+        // A run is all new or all old.
+        let is_known = |run: &[u8]| blocks(run).map(|block| known.contains(&block)).collect::<HashSet<bool>>().len() == 1;
+        assert!(version.chunks(MIB as usize).all(is_known), "version {generation}");
+        known.extend(blocks(&version));
+    }
+}
+
+#[test]
 fn c_images_share_the_segments_that_the_paper_counted() {
     let mut known: HashSet<[u8; BLOCK]> = HashSet::new();
     // A hundredth of the paper's numbers.
@@ -252,6 +272,7 @@ fn what_a_set_does_not_have_is_refused() {
     let refused = |workload: Workload| workload.stream().expect_err("it is refused").to_string();
     assert!(refused(Workload { generation: GENERATIONS_MAX + 1, ..workload }).contains("1 to 1000"));
     assert!(refused(Workload { set: Set::Fingerprints, generation: 11, ..workload }).contains("1 to 10"));
+    assert!(refused(Workload { set: Set::Versions, generation: 11, ..workload }).contains("1 to 10"));
     assert!(refused(Workload { set: Set::VmImages, generation: 5, ..workload }).contains("1 to 4"));
     assert!(refused(Workload { generation: 1, size_bytes: 0, ..workload }).contains("at least 1"));
     assert!(refused(Workload { generation: 1, size_bytes: u64::MAX, ..workload }).contains("at most 1EiB"));
