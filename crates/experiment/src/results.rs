@@ -24,7 +24,7 @@ pub struct Results {
     pub took_s: f64,
     /// Bytes of one generation, over all clients.
     pub size_bytes: u64,
-    /// The size that the paper used.
+    /// The size that the declaration gives: the paper's, where ours can have it.
     pub full_size_bytes: u64,
     /// The variants, in the order of the declaration.
     pub variants: Vec<Variant>,
@@ -70,6 +70,16 @@ pub enum Quantity {
     LatencyP999,
     /// Seconds until the store took writes, when it was opened before the generation.
     OpenTime,
+    /// Throughput with the background work in it, MB/s: bytes written, by the time until all that they caused is done.
+    Sustained,
+    /// All that was written up to the end of this generation, by what the store takes on disk without its log.
+    Ratio,
+    /// Bytes written in this generation, by those stored as new.
+    VersionRatio,
+    /// Bytes written to containers or levels since the store was made, by the bytes stored as new.
+    WriteAmplification,
+    /// What the store takes on disk without its log, by the bytes of its chunks before compression.
+    SpaceAmplification,
 }
 
 /// One figure of a paper.
@@ -106,7 +116,7 @@ pub struct Expectation {
     pub quantity: Quantity,
     /// The component, for [`Quantity::Share`].
     pub component: Option<String>,
-    /// The generation of both, from 1.
+    /// The generation of both, or of the side that has more, from 1.
     pub generation: u32,
     /// The side that has more.
     pub more: Side,
@@ -115,6 +125,9 @@ pub struct Expectation {
     /// The component of the variant that has less, if it differs from `component`.
     #[serde(default)]
     pub less_component: Option<String>,
+    /// The generation of the side that has less, if it differs from `generation`.
+    #[serde(default)]
+    pub less_generation: Option<u32>,
     /// The smallest ratio; 1 if absent.
     pub factor: Option<f64>,
     /// Whether the order is from the paper: then the report says `as in the paper`.
@@ -254,6 +267,55 @@ pub struct Measured {
     /// The steps of references added or deleted. Empty: data was written.
     #[serde(default)]
     pub steps: Vec<Step>,
+    /// All that was done since the store was made, at the end of this generation.
+    #[serde(default)]
+    pub total: Total,
+    /// How levels stood then. `None`: the store has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub levels: Option<Levels>,
+}
+
+/// All that was done to a store since it was made, with the background work that it caused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Total {
+    /// Bytes that clients wrote.
+    pub written_bytes: u64,
+    /// Bytes that were stored as new.
+    pub stored_new_bytes: u64,
+    /// Bytes read from containers or levels.
+    pub chunks_read_bytes: u64,
+    /// Bytes written to containers or levels.
+    pub chunks_written_bytes: u64,
+    /// What the store takes on disk, without its log.
+    pub disk_bytes: u64,
+    /// The bytes of its chunks before compression.
+    pub kept_bytes: u64,
+}
+
+/// How the levels of a store stand, all partitions together (LevelStore, M2.9).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Levels {
+    /// By how much a level is larger than the one before.
+    pub ratio: u32,
+    /// From the youngest to the oldest.
+    pub levels: Vec<Level>,
+}
+
+/// One level.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Level {
+    /// Its tables.
+    pub tables: u64,
+    /// Chunks in them.
+    pub chunks: u64,
+    /// Marks of removed chunks in them.
+    pub tombstones: u64,
+    /// Bytes of the chunks before compression.
+    pub raw_bytes: u64,
+    /// Bytes of the files.
+    pub stored_bytes: u64,
+    /// Bytes before compression from which it is compacted.
+    pub capacity_bytes: u64,
 }
 
 /// Reads and writes of one part of the store.
@@ -317,8 +379,18 @@ impl Measured {
                     self.components_s.iter().filter(|(name, _)| group(name) == wanted || *name == wanted).map(|(_, time)| time).sum();
                 (sum > 0.0).then(|| 100.0 * of / sum)
             }
+            Quantity::Sustained => (self.wall_s > 0.0).then(|| self.written_bytes as f64 / 1e6 / (self.wall_s + self.settle_s)),
+            Quantity::Ratio => quotient(self.total.written_bytes, self.total.disk_bytes),
+            Quantity::VersionRatio => quotient(self.written_bytes, self.stored_new_bytes),
+            Quantity::WriteAmplification => quotient(self.total.chunks_written_bytes, self.total.stored_new_bytes),
+            Quantity::SpaceAmplification => quotient(self.total.disk_bytes, self.total.kept_bytes),
         }
     }
+}
+
+/// Returns a quotient. `None`: the divisor was not measured.
+fn quotient(of: u64, by: u64) -> Option<f64> {
+    (by > 0).then(|| of as f64 / by as f64)
 }
 
 /// Returns the component of the paper's figure 4.4 to which one of ours belongs.

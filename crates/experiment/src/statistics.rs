@@ -43,17 +43,18 @@ pub enum Outcome {
 
 /// Compares the means of results with an expectation.
 pub fn judge(results: &Results, expectation: &Expectation) -> Outcome {
-    let of = |side: &Side, component: Option<&String>| {
+    let of = |side: &Side, generation: u32, component: Option<&String>| {
         let name = match side {
             Side::Variant(name) => name,
             Side::Figure(figure) => return Some(*figure),
         };
         let variant = results.variant(name).filter(|variant| variant.failure.is_none())?;
-        Some(mean(&variant.figures(expectation.generation, expectation.quantity, component.map(String::as_str)))?.value)
+        Some(mean(&variant.figures(generation, expectation.quantity, component.map(String::as_str)))?.value)
     };
     let component = expectation.component.as_ref();
-    let more = of(&expectation.more, component);
-    let less = of(&expectation.less, expectation.less_component.as_ref().or(component));
+    let more = of(&expectation.more, expectation.generation, component);
+    let less_generation = expectation.less_generation.unwrap_or(expectation.generation);
+    let less = of(&expectation.less, less_generation, expectation.less_component.as_ref().or(component));
     let (Some(more), Some(less)) = (more, less) else { return Outcome::Missing };
     let shown = match (&expectation.more, &expectation.less) {
         (Side::Figure(_), _) => less,
@@ -128,6 +129,7 @@ mod tests {
             more: Side::Variant("quick".into()),
             less: Side::Variant("slow".into()),
             less_component: None,
+            less_generation: None,
             factor: Some(2.5),
             of_paper: true,
             quick: false,
@@ -140,6 +142,10 @@ mod tests {
             let at_most = Expectation { less: bound.more.clone(), more: Side::Figure(most), ..bound };
             assert_eq!(judge(&results, &at_most), outcome);
         }
+        // The same variant in another generation, which is not there.
+        let course = Expectation { less: order.more.clone(), less_generation: Some(2), ..order.clone() };
+        assert_eq!(judge(&results, &course), Outcome::Missing);
+        assert_eq!(judge(&results, &Expectation { less_generation: Some(1), factor: None, ..course }), Outcome::Holds(1.0));
         let share = Expectation {
             quantity: Quantity::Share,
             component: Some("log".into()),

@@ -51,6 +51,11 @@ pub fn title(quantity: Quantity) -> &'static str {
         Quantity::Share => "share of the time of the data path, %",
         Quantity::LatencyP999 => "latency of writes (p99.9), ms",
         Quantity::OpenTime => "opening the store, s",
+        Quantity::Sustained => "throughput with background work, MB/s",
+        Quantity::Ratio => "written so far : on disk without the log",
+        Quantity::VersionRatio => "written : stored as new",
+        Quantity::WriteAmplification => "write amplification, bytes written : stored as new",
+        Quantity::SpaceAmplification => "space amplification, bytes on disk : of chunks",
     }
 }
 

@@ -20,6 +20,7 @@ pub fn results() -> Results {
         more: Side::Variant(more.into()),
         less: Side::Variant(less.into()),
         less_component: None,
+        less_generation: None,
         factor: Some(1.5),
         of_paper: true,
         quick,

@@ -5,9 +5,11 @@
 //! drawn.
 //!
 //! The files: `reading.rs` (results files), `page.rs` (the frame and the summary), `section.rs` (one experiment),
-//! `tables.rs`, `figures.rs` (means and their notation), `plot/` (pictures).
+//! `tables.rs`, `levels.rs` (levels beside their formulae), `figures.rs` (means and their notation), `plot/`
+//! (pictures).
 
 mod figures;
+mod levels;
 mod page;
 mod plot;
 mod reading;

@@ -5,7 +5,7 @@ use super::plot::bars::{self, Bar};
 use super::plot::course::{self, Line};
 use super::plot::shares::{self, Share};
 use super::plot::{component_class, generation_class};
-use super::tables;
+use super::{levels, tables};
 use crate::results::{GROUPS, Quantity, Results, Variant, group};
 use maud::{Markup, PreEscaped, html};
 
@@ -17,7 +17,7 @@ pub fn section(run: &Results, anchor: &str) -> Markup {
             h2 { (about.id) ": " (about.title) }
             p.pale {
                 "After " (about.paper) ". " (size(run.size_bytes as f64)) " in each generation, all clients together"
-                @if run.size_bytes != run.full_size_bytes { "; the paper wrote " (size(run.full_size_bytes as f64)) }
+                @if run.size_bytes != run.full_size_bytes { "; in full " (size(run.full_size_bytes as f64)) }
                 ". Begun " (moment(run.began_unix_s)) "."
                 @if run.variants.iter().any(|variant| !variant.modelled.is_empty()) { " Devices are modelled (see the variants below)." }
                 @if run.variants.iter().any(|variant| variant.discards_data) { " Bytes of chunks were thrown away." }
@@ -37,6 +37,7 @@ pub fn section(run: &Results, anchor: &str) -> Markup {
                 (paragraphs(&about.differs))
             }
             (tables::measurements(run))
+            (levels::levels(run))
             (tables::steps(run))
             (tables::beside_the_paper(run))
             (tables::variants(run))

@@ -35,7 +35,7 @@ pub fn expectations(run: &Results) -> Markup {
 
 /// Returns an expectation in words.
 fn expected(expectation: &Expectation) -> String {
-    let Expectation { more, less, component, less_component, generation, quantity, factor, .. } = expectation;
+    let Expectation { more, less, component, less_component, generation, less_generation, quantity, factor, .. } = expectation;
     let what = title(*quantity).split(',').next().unwrap_or_default();
     let (more, less) = match (more, less) {
         (Side::Variant(more), Side::Variant(less)) => (more, less),
@@ -57,14 +57,18 @@ fn expected(expectation: &Expectation) -> String {
             let other = other.as_ref().unwrap_or(component);
             format!("share of time, generation {generation}: {component} of “{more}” at least {times} {other} of “{less}”")
         }
-        _ => format!("{what}, generation {generation}: “{more}” at least {times} “{less}”"),
+        _ => {
+            let other =
+                less_generation.filter(|other| other != generation).map_or_else(String::new, |other| format!(" in generation {other}"));
+            format!("{what}, generation {generation}: “{more}” at least {times} “{less}”{other}")
+        }
     }
 }
 
 /// A column: its title, its unit, and its content for a variant and generation.
 type Column = (&'static str, &'static str, fn(&Variant, u32) -> String);
 
-const COLUMNS: [Column; 13] = [
+const COLUMNS: [Column; 17] = [
     ("throughput", "MB/s, steady", |variant, generation| of_mean(over(variant, generation, |one| one.figure(Quantity::Throughput, None)))),
     ("processor", "s/GB, without the source", |variant, generation| {
         of_mean(over(variant, generation, |one| per_gigabyte(one, (one.cpu_s - one.source_cpu_s).max(0.0))))
@@ -92,6 +96,18 @@ const COLUMNS: [Column; 13] = [
         of_mean(over(variant, generation, |one| one.figure(Quantity::SettleTime, None)))
     }),
     ("disk", "grew by", |variant, generation| sized(over(variant, generation, |one| Some(one.disk_bytes as f64)))),
+    ("sustained", "MB/s, background work included", |variant, generation| {
+        value_of(over(variant, generation, |one| one.figure(Quantity::Sustained, None)))
+    }),
+    ("ratio", "written so far : on disk", |variant, generation| {
+        value_of(over(variant, generation, |one| one.figure(Quantity::Ratio, None)))
+    }),
+    ("write amplification", "chunks, so far", |variant, generation| {
+        value_of(over(variant, generation, |one| one.figure(Quantity::WriteAmplification, None)))
+    }),
+    ("space amplification", "at the end", |variant, generation| {
+        value_of(over(variant, generation, |one| one.figure(Quantity::SpaceAmplification, None)))
+    }),
     ("took", "writing", |variant, generation| {
         over(variant, generation, |one| Some(one.wall_s)).map_or_else(|| NOTHING.to_owned(), |mean| duration(mean.value))
     }),

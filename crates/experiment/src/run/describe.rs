@@ -7,7 +7,14 @@ use onefold_ground::size::size;
 
 /// Returns a variant without measurements.
 pub(super) fn variant(variant: &VariantSpec, scaled: &Scaled) -> Variant {
-    let modelled = |((part, _), model): (&(&str, &str), &Option<DeviceModel>)| Some(((*part).to_owned(), device(model.as_ref()?)));
+    let modelled = |((part, _), model): (&(&str, &str), &Option<DeviceModel>)| {
+        let device = device(model.as_ref()?);
+        let of_partition = match variant.partitions_of(part) {
+            1 => device,
+            partitions => format!("for each of {partitions} partitions {device}"),
+        };
+        Some(((*part).to_owned(), of_partition))
+    };
     Variant {
         name: variant.name.clone(),
         face: variant.run.face.name().to_owned(),

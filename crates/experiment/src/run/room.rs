@@ -1,7 +1,8 @@
 //! Checks before a run whether there is space for the stores of an experiment. They exist one at a time.
 
 use super::{Plan, Program, Result, RunError, Size, measure};
-use crate::spec::{Face, Scaled, Spec, VariantSpec};
+use crate::spec::{Face, Scaled, Spec, VariantSpec, Work};
+use onefold_engine::StoreProfile;
 use onefold_traffic::Set;
 use std::path::{Path, PathBuf};
 
@@ -67,7 +68,8 @@ fn memory_bytes(scaled: &Scaled) -> u64 {
 /// Returns the most disk space that the store of a variant takes.
 fn needed_bytes(variant: &VariantSpec, scaled: &Scaled) -> u64 {
     let (mut data, mut written) = (0u64, 0u64);
-    for generation in 1..=variant.workload.generations {
+    let works = (1..=variant.workload.generations).zip(&variant.workload.work);
+    for (generation, _) in works.filter(|(_, work)| **work != Work::Read) {
         for client in 0..variant.workload.clients {
             let stream = variant.stream_of(client, generation, scaled.size_bytes);
             let length = stream.length_bytes();
@@ -79,6 +81,7 @@ fn needed_bytes(variant: &VariantSpec, scaled: &Scaled) -> u64 {
             // generations differ a lot from that.
             data = data.saturating_add(match stream.set {
                 Set::DuplicateBlocks if !keeps_copies => length / 64,
+                Set::Versions if is_copy => stream.describe().map_or(length, |of| of.new_bytes + of.new_bytes / 16),
                 _ if is_copy => length / 4,
                 _ => length,
             });
@@ -91,6 +94,8 @@ fn needed_bytes(variant: &VariantSpec, scaled: &Scaled) -> u64 {
     let log = engine.log_limit_bytes.saturating_mul(2).min(chunks.saturating_add(scaled.fill_chunks).saturating_mul(LOG_BYTES_PER_CHUNK));
     let log = log.saturating_add(engine.log_segment_bytes.saturating_mul(2));
     let data = if variant.store.discard_data { 0 } else { data };
+    // A compaction has the old tables and the new ones.
+    let data = if variant.store.profile == StoreProfile::Leveled { data.saturating_mul(2) } else { data };
     let metadata = chunks.saturating_mul(METADATA_BYTES_PER_CHUNK);
     LEAST_BYTES.saturating_add(data).saturating_add(by_name).saturating_add(metadata).saturating_add(log)
 }

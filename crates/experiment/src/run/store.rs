@@ -5,8 +5,8 @@ use super::face::InProcess;
 use super::named::{Naming, delete, mark, remove_unneeded};
 use super::trees::{Durable, Trees};
 use super::{FILES, Generations, Program, Result, RunError, Served, Service, Watcher, measure};
-use crate::results::{Filled, Measured, PartTraffic, Step};
-use crate::spec::{Face, GRAIN_BYTES, Scaled, VariantSpec, Work};
+use crate::results::{Filled, Level, Levels, Measured, PartTraffic, Step, Total};
+use crate::spec::{CONTAINERS, Face, GRAIN_BYTES, LEVELS, LOG_DIRECTORY, Scaled, VariantSpec, Work};
 use onefold_engine::{Engine, Mode, Settings, random_name};
 use onefold_ground::{Access, Ground, LocalGround, ModelledGround, PartCounters};
 use onefold_volume::Volumes;
@@ -111,7 +111,11 @@ impl Repetition<'_> {
             } else if generation > 1 {
                 self.forget_cached(&[&*files, &trees_ground])?;
             }
-            measured.push(self.generation(generation, &store, &modelled, &[&directory, &trees])?);
+            let mut one = self.generation(generation, &store, &modelled, &[&directory, &trees])?;
+            let before = measured.last().map_or_else(Total::default, |last| last.total);
+            one.total = self.total(before, &one, &store.engine, &modelled.traffic(), &directory);
+            one.levels = self.levels(&store.engine);
+            measured.push(one);
             // Only the first generation after an opening tells of it.
             (store.open_s, store.hooks_s) = (0.0, 0.0);
         }
@@ -253,7 +257,7 @@ impl Repetition<'_> {
         };
         let cpu_s = measure::process_cpu_s() - cpu_before;
         let components_after = components(&store.engine);
-        self.step(generation, "waits until the log is replayed", 0);
+        self.step(generation, "waits until the background work is done", 0);
         let settle_s = self.settle(&store.engine)?;
 
         let Written { wall_s, bytes, steady, source_cpu_s, latency, course_mb_s, span_s } = written;
@@ -288,6 +292,9 @@ impl Repetition<'_> {
             removed_chunks: beside.removed_chunks,
             sampled_rate: store.engine.hooks().and_then(|hooks| hooks.rate_log2).map_or(0, |rate| 1 << rate),
             steps,
+            // What is over all generations is added to it.
+            total: Total::default(),
+            levels: None,
         })
     }
 
@@ -363,21 +370,67 @@ impl Repetition<'_> {
         Ok(Written { wall_s, bytes, ..Written::default() })
     }
 
-    /// Does all overdue work, until the indexes have everything in the log. Returns how long that took.
+    /// Returns all that was done to the store, at the end of a generation.
+    fn total(&self, before: Total, of: &Measured, engine: &Engine, traffic: &Traffic, directory: &Path) -> Total {
+        let reads = self.variant.workload.work[of.generation as usize - 1] == Work::Read;
+        let of_chunks = traffic.iter().filter(|(name, _)| [CONTAINERS, LEVELS].contains(&name.as_str()));
+        let (chunks_read_bytes, chunks_written_bytes) =
+            of_chunks.fold((0, 0), |(read, written), (_, of)| (read + of.read_bytes, written + of.written_bytes));
+        Total {
+            written_bytes: before.written_bytes + if reads { 0 } else { of.written_bytes },
+            stored_new_bytes: before.stored_new_bytes + of.stored_new_bytes,
+            chunks_read_bytes,
+            chunks_written_bytes,
+            disk_bytes: measure::disk_bytes(directory).saturating_sub(measure::disk_bytes(&directory.join(LOG_DIRECTORY))),
+            kept_bytes: engine.unique_bytes(),
+        }
+    }
+
+    /// Returns how the levels of the store stand. `None`: it has none.
+    fn levels(&self, engine: &Engine) -> Option<Levels> {
+        let level = |of: onefold_storage::LevelFigures| Level {
+            tables: of.tables,
+            chunks: of.chunks,
+            tombstones: of.tombstones,
+            raw_bytes: of.raw_bytes,
+            stored_bytes: of.stored_bytes,
+            capacity_bytes: of.capacity_bytes,
+        };
+        let levels = engine.levels()?.levels().into_iter().map(level).collect();
+        Some(Levels { ratio: self.scaled.settings.engine.levels_ratio, levels })
+    }
+
+    /// Does all overdue work, until the indexes have everything in the log and no compaction is due. Returns how long
+    /// that took.
     pub(super) fn settle(&self, engine: &Arc<Engine>) -> Result<f64> {
         let begun = Instant::now();
         let (done, is_done) = mpsc::channel();
         let of_thread = engine.clone();
         // This takes minutes on slow devices, and cancelling must not wait for it.
+        let stops = Arc::new(AtomicBool::new(false));
+        let is_stopped = stops.clone();
         let thread = std::thread::spawn(move || {
-            let result = of_thread.maintain(true);
+            let go_on = || !is_stopped.load(Ordering::Relaxed);
+            let mut result = of_thread.maintain(true);
+            while matches!(result, Ok(())) {
+                match of_thread.compact(&go_on) {
+                    Ok(true) if go_on() => {}
+                    compacted => {
+                        result = compacted.map(drop);
+                        break;
+                    }
+                }
+            }
             drop(of_thread);
             let _ = done.send(result);
         });
         loop {
             match is_done.recv_timeout(LOOK_INTERVAL) {
                 Ok(result) => break result?,
-                Err(mpsc::RecvTimeoutError::Timeout) if self.watcher.is_cancelled() => return Err(RunError::Cancelled),
+                Err(mpsc::RecvTimeoutError::Timeout) if self.watcher.is_cancelled() => {
+                    stops.store(true, Ordering::Relaxed);
+                    return Err(RunError::Cancelled);
+                }
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
@@ -403,19 +456,18 @@ fn components(engine: &Engine) -> BTreeMap<String, f64> {
     engine.profile().report().into_iter().map(seconds).collect()
 }
 
-/// Returns the reads and writes between two moments, by part.
+/// Returns the reads and writes between two moments, by part. Those of all its partitions count together.
 fn difference(before: &[(String, PartCounters)], after: &[(String, PartCounters)]) -> BTreeMap<String, PartTraffic> {
-    let of = |((name, after), (_, before)): (&(String, PartCounters), &(String, PartCounters))| {
-        let traffic = PartTraffic {
-            reads: after.reads - before.reads,
-            read_bytes: after.read_bytes - before.read_bytes,
-            writes: after.writes - before.writes,
-            written_bytes: after.written_bytes - before.written_bytes,
-            syncs: after.syncs - before.syncs,
-            waited_s: (after.waited_ns - before.waited_ns) as f64 / 1e9,
-            devices: after.devices,
-        };
-        (name.clone(), traffic)
-    };
-    after.iter().zip(before).map(of).collect()
+    let mut parts: BTreeMap<String, PartTraffic> = BTreeMap::new();
+    for ((name, after), (_, before)) in after.iter().zip(before) {
+        let part = parts.entry(name.clone()).or_default();
+        part.reads += after.reads - before.reads;
+        part.read_bytes += after.read_bytes - before.read_bytes;
+        part.writes += after.writes - before.writes;
+        part.written_bytes += after.written_bytes - before.written_bytes;
+        part.syncs += after.syncs - before.syncs;
+        part.waited_s += (after.waited_ns - before.waited_ns) as f64 / 1e9;
+        part.devices += after.devices;
+    }
+    parts
 }

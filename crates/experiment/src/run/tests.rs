@@ -1,5 +1,5 @@
 use super::*;
-use crate::results::PartTraffic;
+use crate::results::{PartTraffic, Quantity};
 use crate::spec::StoreSettings;
 use crate::testing::TestSettings;
 use std::collections::VecDeque;
@@ -180,7 +180,7 @@ fn a_tiny_run_has_the_figures_that_are_known() {
         assert!(!measured.course_mb_s.is_empty() && course > 0.0);
         let [index, containers, log] = ["chunk-index", "containers", "log"].map(|part| measured.parts[part]);
         assert!(containers.written_bytes + log.written_bytes >= stored, "new data is in containers or the log");
-        assert!(log.syncs > 0 && index.devices == 2 && measured.parts.len() == 4);
+        assert!(log.syncs > 0 && index.devices == 2 && measured.parts.len() == 5);
         assert!(index.written_bytes > 0, "settled: {index:?}");
     }
     let [first, second] = &variant.repetitions[0][..] else { panic!("{variant:?}") };
@@ -289,6 +289,47 @@ fn e3_1_unneeded_chunks_are_removed_beside_the_clients() {
     let variant = &outcome.results.variants[0];
     assert_eq!(variant.failure, None);
     assert!(variant.repetitions[0].iter().any(|measured| measured.searches > 0), "{:?}", variant.repetitions[0]);
+}
+
+/// Versions in a store of levels with small memtables and two partitions, each on a device of its own.
+fn leveled() -> String {
+    let work = "work = [\"write\", \"read\", \"write\", \"read\"]";
+    let text = TINY.split("[[variant]]\nname = \"two\"").next().unwrap();
+    let text = text.replace("generations = 2", work).replace("[workload]", "[workload]\nset = \"versions\"");
+    let text = text.replace("size = \"8MiB\"", "size = \"40MiB\"").replace("[parts]", "[parts]\nlevels = \"quick\"");
+    text.replace("[store]", "[store]\nprofile = \"leveled\"\npartitions = 2\nchunk_size = \"8KiB\"\ncontainer = \"128KiB\"")
+}
+
+#[test]
+fn e2_levels_are_written_read_and_measured_by_version() {
+    let directory = tempfile::tempdir().unwrap();
+    let outcome = run(&spec(&leveled()), &plan(directory.path(), &["one"]), &failing(&[]), &Stopping::never()).unwrap();
+    is_empty(directory.path());
+    let variant = &outcome.results.variants[0];
+    assert_eq!(variant.failure, None);
+    assert!(variant.modelled["levels"].starts_with("for each of 2 partitions quick: 1 us"), "{:?}", variant.modelled);
+    let [first, restored, second, again] = &variant.repetitions[0][..] else { panic!("{variant:?}") };
+    for read in [restored, again] {
+        assert_eq!((read.written_bytes, read.stored_new_bytes, read.present_new_bytes), (40 * MIB, 0, 0));
+        assert!(read.parts["levels"].read_bytes > 30 * MIB && read.parts["levels"].devices == 2, "{:?}", read.parts);
+    }
+    // A tenth of the second version is known, less what chunks lose at the ends of runs.
+    let found = second.figure(Quantity::FoundPercent, None).unwrap();
+    assert!(second.present_new_bytes == 36 * MIB && (80.0..=100.0).contains(&found), "{found}");
+    assert!((1.05..1.12).contains(&second.figure(Quantity::VersionRatio, None).unwrap()), "{second:?}");
+    assert_eq!([first, restored, second, again].map(|one| one.total.written_bytes / MIB), [40, 40, 80, 80]);
+    let ratio = again.figure(Quantity::Ratio, None).unwrap();
+    assert!((0.9..1.1).contains(&ratio), "{ratio}");
+    // Each byte is written once for its table, and at least once for the level below.
+    let (written, space) = (again.figure(Quantity::WriteAmplification, None), again.figure(Quantity::SpaceAmplification, None));
+    assert!((2.0..20.0).contains(&written.unwrap()) && (1.0..1.2).contains(&space.unwrap()), "{written:?} {space:?}");
+    assert!(second.figure(Quantity::Sustained, None) < Some(second.written_bytes as f64 / 1e6 / second.wall_s));
+    let levels = again.levels.as_ref().unwrap();
+    assert!(levels.ratio == 10 && levels.levels.len() > 1, "{levels:?}");
+    let chunks: u64 = levels.levels.iter().map(|level| level.raw_bytes).sum();
+    assert!((70 * MIB..80 * MIB).contains(&chunks), "{chunks}");
+    // No compaction is due: level 0 has fewer tables than one takes, the others have room.
+    assert!(levels.levels[0].tables < 20 && levels.levels[1..].iter().all(|level| level.raw_bytes <= level.capacity_bytes), "{levels:?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::table::{Result, SpecError, Table, meant};
 use crate::results::{Expectation, GROUPS, PaperFigure, Quantity, Side};
 use onefold_ground::words::nearest;
 
-const QUANTITIES: [(&str, Quantity); 8] = [
+const QUANTITIES: [(&str, Quantity); 13] = [
     ("throughput", Quantity::Throughput),
     ("new-percent", Quantity::NewPercent),
     ("found-percent", Quantity::FoundPercent),
@@ -13,6 +13,11 @@ const QUANTITIES: [(&str, Quantity); 8] = [
     ("share", Quantity::Share),
     ("latency-p99.9", Quantity::LatencyP999),
     ("open-time", Quantity::OpenTime),
+    ("sustained", Quantity::Sustained),
+    ("ratio", Quantity::Ratio),
+    ("version-ratio", Quantity::VersionRatio),
+    ("write-amplification", Quantity::WriteAmplification),
+    ("space-amplification", Quantity::SpaceAmplification),
 ];
 
 fn quantity(table: &Table<'_>) -> Result<Quantity> {
@@ -45,6 +50,7 @@ pub(super) fn expectation(table: Table<'_>, generations: u32, variants: &[String
         "more",
         "less",
         "less_component",
+        "less_generation",
         "factor",
         "of",
         "at_least",
@@ -64,7 +70,7 @@ pub(super) fn expectation(table: Table<'_>, generations: u32, variants: &[String
     };
     let component = |key: &str| -> Result<Option<String>> { Ok(table.text(key)?.map(str::to_owned)) };
     let bound = (table.get("of").is_some(), table.number("at_least")?, table.number("at_most")?);
-    let order = ["more", "less", "less_component", "factor"].into_iter().find(|key| table.get(key).is_some());
+    let order = ["more", "less", "less_component", "less_generation", "factor"].into_iter().find(|key| table.get(key).is_some());
     let (more, less) = match (bound, order) {
         ((true, Some(least), None), None) => (variant("of")?, Side::Figure(least)),
         ((true, None, Some(most)), None) => (Side::Figure(most), variant("of")?),
@@ -84,6 +90,7 @@ pub(super) fn expectation(table: Table<'_>, generations: u32, variants: &[String
         more,
         less,
         less_component: component("less_component")?,
+        less_generation: table.count("less_generation", 1..=u64::from(generations))?.map(|generation| generation as u32),
         factor: table.number("factor")?,
         of_paper: table.flag("of_paper", false)?,
         quick: table.flag("quick", false)?,

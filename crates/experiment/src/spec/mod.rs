@@ -30,8 +30,16 @@ pub const MAX_SPEC_BYTES: u64 = 256 << 10;
 pub const MAX_SIZE_BYTES: u64 = 1 << 60;
 
 /// Parts of a store: their names in declarations and results, and the prefixes of their paths.
-pub const PARTS: [(&str, &str); 4] =
-    [("chunk-index", "index/"), ("block-index", "objects/"), ("containers", "containers/"), ("log", "log/")];
+pub const PARTS: [(&str, &str); 5] =
+    [("chunk-index", "index/"), ("block-index", "objects/"), (CONTAINERS, "containers/"), (LEVELS, "levels/"), ("log", "log/")];
+
+/// The directory of the log in a store.
+pub const LOG_DIRECTORY: &str = "log";
+
+/// The parts with chunks. Each partition of them has devices of its own, and a directory: its number in hexadecimal.
+pub const CONTAINERS: &str = "containers";
+/// The same in profile `leveled`.
+pub const LEVELS: &str = "levels";
 
 /// An experiment.
 #[derive(Clone, Debug, PartialEq)]
@@ -148,8 +156,10 @@ pub struct StoreSpec {
     pub fingerprint: Algorithm,
     /// Codec of the frames.
     pub compression: Compression,
-    /// Stored bytes of a full container.
+    /// Stored bytes of a full container, or raw bytes of a memtable.
     pub container_bytes: u32,
+    /// Partitions of containers or levels.
+    pub partitions: u16,
     /// Raw bytes that are compressed together.
     pub frame_bytes: u32,
     /// Bytes of a block of a volume.
@@ -267,19 +277,36 @@ impl Spec {
 impl VariantSpec {
     /// Returns the data of a client in a generation, if a generation of all clients has `size_bytes`.
     pub fn stream_of(&self, client: u32, generation: u32, size_bytes: u64) -> Workload {
-        let WorkloadSpec { set, seed, clients, repeat, .. } = self.workload;
-        let generation = if repeat { 1 } else { generation };
+        let WorkloadSpec { set, seed, clients, .. } = self.workload;
+        let generation = self.workload.version(generation);
         Workload { set, seed, client, generation, size_bytes: size_bytes / u64::from(clients) / GRAIN_BYTES * GRAIN_BYTES }
     }
 
-    /// Returns the parts of the store that are on modelled devices.
+    /// Returns the parts of the store, those on modelled devices with their model. Partitions are parts of one name.
     pub fn modelled_parts(&self) -> Vec<ModelledPart> {
-        let part = |((name, prefix), model): (&(&str, &str), &Option<DeviceModel>)| ModelledPart {
-            name: (*name).to_owned(),
-            prefix: (*prefix).to_owned(),
-            model: model.clone(),
+        let part =
+            |name: &str, prefix: String, model: &Option<DeviceModel>| ModelledPart { name: name.to_owned(), prefix, model: model.clone() };
+        let parts = |((name, prefix), model): (&(&str, &str), &Option<DeviceModel>)| -> Vec<ModelledPart> {
+            match self.partitions_of(name) {
+                1 => vec![part(name, (*prefix).to_owned(), model)],
+                partitions => (0..partitions).map(|number| part(name, format!("{prefix}{number:04x}/"), model)).collect(),
+            }
         };
-        PARTS.iter().zip(&self.devices).map(part).collect()
+        PARTS.iter().zip(&self.devices).flat_map(parts).collect()
+    }
+
+    /// Returns into how many partitions a part is divided, each of which has devices of its own.
+    pub fn partitions_of(&self, part: &str) -> u16 {
+        if [CONTAINERS, LEVELS].contains(&part) { self.store.partitions } else { 1 }
+    }
+}
+
+impl WorkloadSpec {
+    /// Returns which generation of the set a generation of the experiment is about: the first one that is written, the
+    /// second one and so on.
+    pub fn version(&self, generation: u32) -> u32 {
+        let writes = self.work.iter().take(generation as usize).filter(|work| **work == Work::Write).count();
+        if self.repeat { 1 } else { writes.max(1) as u32 }
     }
 }
 
@@ -299,6 +326,7 @@ impl StoreSpec {
             chunker: self.chunker,
             chunk_sizes: self.chunk_sizes,
             container_bytes: self.container_bytes,
+            container_partitions: self.partitions,
             frame_bytes: self.frame_bytes,
             compression: self.compression,
             sequential_frame_bytes: self.frame_bytes,

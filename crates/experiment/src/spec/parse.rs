@@ -91,8 +91,9 @@ fn variant(text: &str, name: String, merged: &DeTable<'_>, reader: &dyn Settings
         return Err(SpecError::Contradiction { why });
     }
     let reads = workload.work.iter().any(|work| matches!(work, Work::Rewrite | Work::Read));
-    if reads && !run.face.has_files() {
-        let why = format!("workload.work reads, which clients of {} do not: choose a run.face that has files", run.face.name());
+    if reads && run.face != Face::InProcess && !run.face.has_files() {
+        let why =
+            format!("workload.work reads, which clients of {} do not: choose in-process, or a run.face that has files", run.face.name());
         return Err(SpecError::Contradiction { why });
     }
     let (fill, store) = (fill(&top.table("fill")?)?, store(&top.table("store")?)?);
@@ -111,6 +112,11 @@ fn workload(table: &Table<'_>) -> Result<WorkloadSpec> {
     let size_bytes = table.size("size", GRAIN_BYTES..=MAX_SIZE_BYTES)?;
     let generations = table.count("generations", 1..=u64::from(set.generations()))?;
     let work = work(&table, generations)?;
+    let (written, last) = (work.iter().filter(|work| **work == Work::Write).count(), set.generations());
+    if written > last as usize {
+        let line = table.get("work").map_or(1, |(line, _)| line);
+        return Err(table.wrong("work", line, format!("writes {written} times, and this set has {last} generations")));
+    }
     Ok(WorkloadSpec {
         set,
         size_bytes: size_bytes.ok_or_else(|| table.missing("size", "bytes of a generation, all clients together, as \"128GiB\""))?,
@@ -180,6 +186,7 @@ fn set(table: &Table<'_>) -> Result<Set> {
         ("disjoint-blocks", Set::DisjointBlocks),
         ("duplicate-blocks", Set::DuplicateBlocks),
         ("vm-images", Set::VmImages),
+        ("versions", Set::Versions),
     ];
     let model = model(table)?;
     let set = table.choice("set", &[&[("generations", Set::Generations(model))], &others[..]].concat())?;
@@ -220,6 +227,7 @@ fn store(table: &Table<'_>) -> Result<StoreSpec> {
         "chunk_max",
         "fingerprint",
         "container",
+        "partitions",
         "frame",
         "compression",
         "block",
@@ -237,6 +245,7 @@ fn store(table: &Table<'_>) -> Result<StoreSpec> {
         fingerprint: table.parsed("fingerprint")?.unwrap_or(Algorithm::Blake3),
         compression: table.parsed("compression")?.unwrap_or(Compression::Zstd(1)),
         container_bytes: table.size("container", 64 * KIB..=256 * MIB)?.unwrap_or(4 * MIB) as u32,
+        partitions: table.count("partitions", 1..=1024)?.unwrap_or(1) as u16,
         frame_bytes: table.size("frame", 4 * KIB..=4 * MIB)?.unwrap_or(64 * KIB) as u32,
         block_bytes: table.size("block", 64 * KIB..=MIB)?.unwrap_or(256 * KIB) as u32,
         index_tag: table.parsed("index_tag")?.unwrap_or_default(),

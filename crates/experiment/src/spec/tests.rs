@@ -82,9 +82,9 @@ fn variants_change_some_of_what_the_experiment_says() {
     let [four, two, memory] = &spec.variants[..] else { panic!("{:?}", spec.variants) };
     let devices =
         |variant: &VariantSpec| variant.devices.clone().map(|device| device.map(|device| (device.name, device.devices, device.read_us)));
-    assert_eq!(devices(four), [Some(("ssd".into(), 4, 245)), None, None, None]);
-    assert_eq!(devices(two), [Some(("ssd".into(), 2, 245)), None, None, None]);
-    assert_eq!(devices(memory), [None, Some(("ssd".into(), 1, 245)), None, None]);
+    assert_eq!(devices(four), [Some(("ssd".into(), 4, 245)), None, None, None, None]);
+    assert_eq!(devices(two), [Some(("ssd".into(), 2, 245)), None, None, None, None]);
+    assert_eq!(devices(memory), [None, Some(("ssd".into(), 1, 245)), None, None, None]);
     assert_eq!(four.workload.set, Set::Generations(Model::default()));
     assert_eq!((four.workload.size_bytes, two.workload.size_bytes, two.workload.clients), (128 << 30, 64 << 30, 4));
     assert_eq!((four.run.restart, memory.run.restart, memory.run.repetitions), (true, false, 5));
@@ -232,7 +232,6 @@ fn e3_2_what_is_wrong_with_fills_work_and_bounds_is_refused() {
         ("\"add-data\", ", "", "line 13: workload.work names \"add-references\", which does not follow"),
         ("\"add-references\"", "\"add-data\"", "line 13: workload.work names \"add-data\", which does not follow"),
         ("\"write\"", "\"read\"", "line 13: workload.work names \"read\", which does not follow"),
-        ("\"write\"", "\"write\", \"read\"", "workload.work reads, which clients of in-process do not: choose a run.face that has files"),
         ("\"write\"", "\"wriet\"", "line 13: workload.work names \"wriet\", it must be one of write, rewrite, read, add-data"),
         ("work = [", "generations = 2\nwork = [", "line 13: workload.generations differs from workload.work, which has 5"),
     ] {
@@ -257,6 +256,55 @@ fn e3_2_what_is_wrong_with_fills_work_and_bounds_is_refused() {
     ] {
         let error = bound(lines).expect_err(lines);
         assert!(error.starts_with(expected), "{error}\n{expected}");
+    }
+}
+
+/// A store of levels on two disks, which is written and read by version.
+fn leveled() -> String {
+    let work = "work = [\"write\", \"read\", \"write\", \"read\"]";
+    let text = WHOLE.replace("generations = 2", work).replace("set = \"generations\"", "set = \"versions\"");
+    let text = text.replace("discard_data = true", "profile = \"leveled\"\npartitions = 2");
+    text.replace("chunk-index = \"ssd*4\"", "levels = \"ssd*3\"").replace("factor = 1.5", "less_generation = 3")
+}
+
+#[test]
+fn e2_5_each_partition_has_devices_of_its_own() {
+    let spec = read(&leveled()).unwrap();
+    let variant = &spec.variants[0];
+    assert_eq!((variant.store.partitions, variant.store.descriptor().unwrap().container_partitions), (2, 2));
+    let parts = variant.modelled_parts();
+    let modelled = parts.iter().filter_map(|part| Some((part.name.as_str(), part.prefix.as_str(), part.model.as_ref()?.devices)));
+    assert_eq!(modelled.collect::<Vec<_>>(), [("levels", "levels/0000/", 3), ("levels", "levels/0001/", 3)]);
+    assert!(read(WHOLE).unwrap().variants[0].modelled_parts().iter().any(|part| part.prefix == "levels/"));
+}
+
+#[test]
+fn e2_3_reading_does_not_count_as_a_version() {
+    let spec = read(&leveled()).unwrap();
+    let variant = &spec.variants[0];
+    assert_eq!([1, 2, 3, 4].map(|generation| variant.workload.version(generation)), [1, 1, 2, 2]);
+    assert_eq!(variant.stream_of(0, 3, 1 << 20).generation, 2);
+    assert_eq!((variant.workload.set, spec.about.expectations[0].less_generation), (Set::Versions, Some(3)));
+}
+
+#[test]
+fn e2_3_what_a_store_of_levels_cannot_do_is_refused() {
+    for (from, to, expected) in [
+        ("partitions = 2", "partitions = 0", "line 21: store.partitions is 0, it must be a whole number from 1 to 1024"),
+        ("partitions = 2", "discard_data = true", "store: discarding data: a store of profile `leveled` keeps its data"),
+        ("[run]", "[run]\nface = \"nbd\"", "workload.work reads, which clients of nbd do not: choose in-process"),
+        (
+            "\"write\", \"read\", \"write\"",
+            &format!("{}\"write\"", "\"write\", ".repeat(10)),
+            "line 13: workload.work writes 11 times, and this set has 10",
+        ),
+        ("less_generation = 3", "less_generation = 5", "line 52: expect.less_generation is 5, it must be a whole number from 1 to 4"),
+    ] {
+        assert!(leveled().contains(from), "{from}");
+        match read(&leveled().replacen(from, to, 1)) {
+            Ok(_) => panic!("{to}"),
+            Err(error) => assert!(error.starts_with(expected), "{to:?}:\n{error}\n{expected}"),
+        }
     }
 }
 

@@ -108,15 +108,21 @@ fn told(results: &Results, expectation: &Expectation) -> String {
         (None, Quantity::Share) => "share".to_owned(),
         (None, Quantity::LatencyP999) => "latency p99.9, ms".to_owned(),
         (None, Quantity::OpenTime) => "opening, s".to_owned(),
+        (None, Quantity::Sustained) => "throughput with background work".to_owned(),
+        (None, Quantity::Ratio) => "written : on disk".to_owned(),
+        (None, Quantity::VersionRatio) => "written : stored as new".to_owned(),
+        (None, Quantity::WriteAmplification) => "write amplification".to_owned(),
+        (None, Quantity::SpaceAmplification) => "space amplification".to_owned(),
     };
     let factor = expectation.factor.map_or_else(String::new, |factor| format!(" x {factor}"));
     let side = |side: &Side| match side {
         Side::Variant(name) => name.clone(),
         Side::Figure(figure) => figure.to_string(),
     };
-    let less = match &expectation.less_component {
-        Some(component) => format!("{} ({component})", side(&expectation.less)),
-        None => side(&expectation.less),
+    let less = match (&expectation.less_component, expectation.less_generation) {
+        (Some(component), _) => format!("{} ({component})", side(&expectation.less)),
+        (None, Some(generation)) => format!("{} in generation {generation}", side(&expectation.less)),
+        (None, None) => side(&expectation.less),
     };
     format!(
         "{outcome}: {what}, generation {}: {} >= {}{factor} ({ratio}{})",
