@@ -27,7 +27,7 @@ SERVERS_CLIENTS ?= 64
 PAPERS_SIZE ?= 1GiB
 PAPERS_RUNS ?= 3
 # The papers' experiments, by number. Those of mounted filesystems (E1) are of `bench-files`.
-PAPERS = $(shell ls bench/papers/e[03]-*.toml | sort -V)
+PAPERS = $(shell ls bench/papers/e[023]-*.toml | sort -V)
 # Bytes that `bench-files` writes into each filesystem, repetitions, and where they are: on the disk to compare with.
 FILES_SIZE ?= 4GiB
 FILES_RUNS ?= 3
