@@ -11,7 +11,7 @@ use onefold_volume::VolumesOptions;
 pub struct Program;
 
 /// The sections that apply to a store without a daemon.
-const SECTIONS: [&str; 7] = ["memory", "log", "filter", "index", "workers", "parity", "mount"];
+const SECTIONS: [&str; 8] = ["memory", "log", "filter", "index", "levels", "workers", "parity", "mount"];
 
 impl SettingsReader for Program {
     fn check(&self, key: &str, value: &str) -> Result<(), String> {
