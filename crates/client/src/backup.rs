@@ -62,7 +62,7 @@ struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     fn new(repository: &'a dyn Repository, options: &'a BackupOptions, monitor: &dyn Monitor) -> Result<Plan<'a>> {
-        crate::raise_open_file_limit();
+        onefold_ground::raise_open_file_limit();
         let excludes = Excludes::new(&options.excludes)?;
         let mut paths = cleaned(&options.paths)?;
         let listed = cleaned(&options.listed_paths)?;

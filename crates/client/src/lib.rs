@@ -43,22 +43,6 @@ pub use repository::{Reading, Repository};
 pub use restore::options::{Overwrite, RestoreOptions};
 pub use restore::{RestoreOutcome, restore};
 
-use rustix::process::{Resource, getrlimit, setrlimit};
-
-/// This many open files suffice for any tree.
-const OPEN_FILES: u64 = 1 << 16;
-
-/// Raises the limit of open files as far as the system allows: directories are held open while they are walked.
-fn raise_open_file_limit() {
-    let mut limit = getrlimit(Resource::Nofile);
-    let wanted = limit.maximum.map_or(OPEN_FILES, |maximum| maximum.min(OPEN_FILES));
-    if limit.current.is_some_and(|current| current < wanted) {
-        limit.current = Some(wanted);
-        // With fewer, very deep trees are reported as not openable.
-        let _ = setrlimit(Resource::Nofile, limit);
-    }
-}
-
 fn random_bytes(bytes: &mut [u8]) -> Result<()> {
     onefold_ground::fill_random(bytes).map_err(|error| ClientError::io("get", "random bytes", error))
 }

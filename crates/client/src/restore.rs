@@ -79,7 +79,7 @@ impl RestoreOutcome {
 
 /// Restores a backup. Everything written is synced on return.
 pub fn restore(repository: &dyn Repository, backup: &Backup, options: &RestoreOptions, monitor: &dyn Monitor) -> Result<RestoreOutcome> {
-    crate::raise_open_file_limit();
+    onefold_ground::raise_open_file_limit();
     // If the backup is forgotten meanwhile, its chunks stay until it is restored.
     let reading = repository.read(backup)?;
     let watch = Watch::new(monitor);

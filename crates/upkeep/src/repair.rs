@@ -367,7 +367,7 @@ impl Repair<'_> {
         Ok((is_any && !is_needed).then(|| "it counts references from lost chunks that are no longer needed".into()))
     }
 
-    /// Runs step 7. Chunks are removed only if nothing needs a lost chunk that others may depend on. So such chunks are
+    /// Runs step 9. Chunks are removed only if nothing needs a lost chunk that others may depend on. So such chunks are
     /// searched by name, not only where reading fails.
     fn last_look(&mut self, engine: &Arc<Engine>) -> Result<()> {
         let mut check = Check::new(engine, self.check_options(), self.monitor);

@@ -328,8 +328,13 @@ impl Engine {
             Pressure::Idle => {}
             Pressure::Behind => self.background.compaction_signal.raise(),
             // If another thread compacts, it gets time for it.
-            Pressure::Full if !self.compact(&|| !self.background.is_closed())? => std::thread::sleep(WRITER_RESTS),
-            Pressure::Full => {}
+            Pressure::Full => match self.compact(&|| !self.background.is_closed()) {
+                Ok(true) => {}
+                Ok(false) => std::thread::sleep(WRITER_RESTS),
+                // Deleting, which is a write too, may be what gives it space.
+                Err(error) if error.is_full() => std::thread::sleep(WRITER_RESTS),
+                Err(error) => return Err(error),
+            },
         }
         if self.log.is_over_limit() {
             self.maintain(true)?;

@@ -127,6 +127,8 @@ impl Parts<'_> {
         let options = levels_options(self.descriptor, self.settings)
             .ok_or_else(|| EngineError::Inconsistent { why: format!("a store of profile `{}` has no levels", self.descriptor.profile) })?;
         let partitions = self.descriptor.container_partitions;
+        // Each table is open.
+        onefold_ground::raise_open_file_limit();
         let (ground, profile) = (self.ground.clone(), self.profile.clone());
         let levels = LevelsStore::open(ground, LEVELS, partitions, self.epoch, options, profile, self.access())?;
         let storage = ChunkView(levels.clone());

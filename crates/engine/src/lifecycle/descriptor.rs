@@ -186,6 +186,13 @@ impl Descriptor {
         if settings.parity_group > 0 && !self.profile.has_containers() {
             return invalid("parity", format!("a store of profile `{}` has no containers, and so no parity: it must be off", self.profile));
         }
+        if self.profile.chunk_store() == ChunkStoreKind::Levels && settings.chain.iter().any(|name| name == "byte-compare") {
+            let why = format!(
+                "`byte-compare` finds two chunks of one name, and a store of profile `{}` has no place for both; leave it out",
+                self.profile
+            );
+            return invalid("filter chain", why);
+        }
         match (self.discards_data, settings.discards_data) {
             (false, false) => Ok(()),
             (true, false) => Err(EngineError::KeepsNoData { place: ground.describe("") }),

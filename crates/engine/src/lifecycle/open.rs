@@ -159,7 +159,7 @@ impl Engine {
         let quarantine = Arc::new(Quarantine::open(objects.clone(), digest_bytes, ground.exists(RECOUNTED)?, descriptor.profile)?);
         let redirects = Redirects::open(objects.clone(), mode == Mode::Snapshot)?;
         let catalogs = containers.as_ref().map(|containers| Arc::new(ContainerCacheFilter::new(containers.clone(), objects.clone())));
-        let filters = Filters::new(&storage, catalogs.as_ref(), &quarantine, &settings, &profile)?;
+        let filters = Filters::new(&storage, catalogs.as_ref(), &quarantine, &settings, &profile, levels.is_none())?;
         let lookup = match (index, &containers, catalogs) {
             (Some(index), _, _) => Lookup::Exact(index),
             (None, Some(containers), Some(catalogs)) => {

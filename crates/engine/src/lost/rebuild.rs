@@ -55,7 +55,14 @@ impl Rebuild {
         let mut found = Vec::new();
         for unit in levels.units()?.iter() {
             let chunks = levels.known_chunks_of(unit, &mut found)?;
-            let inserts: Vec<_> = chunks.iter().map(|(address, slot)| (slot.fingerprint, address.bits())).collect();
+            let mut inserts = Vec::with_capacity(chunks.len());
+            for (address, slot) in &chunks {
+                // A chunk in quarantine is still in its table.
+                let lost = self.engine.quarantine.get(&slot.fingerprint, *address)?;
+                if lost.is_none_or(|lost| lost.address != *address) {
+                    inserts.push((slot.fingerprint, address.bits()));
+                }
+            }
             self.found.raw_bytes += chunks.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum::<u64>();
             self.found.chunks += inserts.len() as u64;
             self.apply(&inserts, &[])?;

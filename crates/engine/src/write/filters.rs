@@ -33,9 +33,10 @@ impl Filters {
         quarantine: &Arc<Quarantine>,
         settings: &Settings,
         profile: &Arc<Profile>,
+        has_places_for_both: bool,
     ) -> Result<Filters> {
         let bloom = settings.chain.iter().any(|name| name == "bloom").then(|| Arc::new(BloomFilter::new(settings.bloom_bytes)));
-        let all = Chain::new(all_filters(storage, catalogs, quarantine, &bloom, settings), profile.clone());
+        let all = Chain::new(all_filters(storage, catalogs, quarantine, &bloom, settings, has_places_for_both), profile.clone());
         let has_catalogs = catalogs.is_some();
         let names: Vec<String> = settings.chain.iter().filter(|name| has_catalogs || *name != CATALOGS).cloned().collect();
         let data = checked_chain(&all, &names)?;
@@ -106,12 +107,13 @@ fn all_filters(
     quarantine: &Arc<Quarantine>,
     bloom: &Option<Arc<BloomFilter>>,
     settings: &Settings,
+    has_places_for_both: bool,
 ) -> Vec<Stage> {
     let mut filters = vec![Stage::filter(ZeroChunkFilter), Stage::filter(BlockIndexFilter::new(quarantine.clone()))];
     filters.extend(catalogs.map(|catalogs| Stage::Filter(catalogs.clone())));
     filters.push(Stage::ChunkIndex);
-    // Comparing needs the bytes.
-    if !settings.discards_data {
+    // Comparing needs the bytes, and places for two chunks of one name.
+    if !settings.discards_data && has_places_for_both {
         filters.push(Stage::filter(ByteCompareFilter::new(storage.clone())));
     }
     if let Some(bloom) = bloom {

@@ -68,6 +68,16 @@ impl FrameCache {
         Some(frame.slice(offset, length))
     }
 
+    /// Forgets chunks that were removed, or are stored again because a copy looked bad.
+    pub(crate) fn forget<'a>(&self, names: impl Iterator<Item = &'a Fingerprint>) {
+        let mut inner = self.inner.lock();
+        if !inner.names.is_empty() {
+            for name in names {
+                inner.names.remove(name);
+            }
+        }
+    }
+
     /// Keeps a frame, and drops others for it.
     pub(crate) fn put(&self, frame: Frame) {
         let bytes = frame.used_bytes();

@@ -24,11 +24,16 @@ use onefold_fingerprint::Fingerprint;
 use onefold_ground::Ground;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A level with so many tombstones is compacted: one for this many keys in it and below.
 const KEYS_OF_TOMBSTONE: u64 = 20;
 /// So many tables of the level after the next overlap with a new table at most.
 const OVERLAP_TABLES: u64 = 10;
+/// With so many times the tables from which level 0 is compacted, the others wait for the next merge.
+const MOST_YOUNG: usize = 4;
+/// Keys from which no table grows further: a compaction keeps some 200 bytes of each in memory.
+const MAX_KEYS: usize = 1 << 20;
 /// Bytes of frames that are read together.
 const READ_BYTES: u64 = 1 << 20;
 
@@ -61,6 +66,9 @@ impl Task {
         if let Some(oldest) = young.iter().rposition(|table| damaged.contains(&table.id)) {
             young.drain(..=oldest);
         }
+        // Nor more at once than a merge should take.
+        let most = MOST_YOUNG * options.tables as usize;
+        young.drain(..young.len().saturating_sub(most));
         let mut due: Vec<(f64, usize)> = Vec::new();
         for level in 0..levels.len() {
             let tables = if level == 0 { &young } else { &levels[level] };
@@ -225,7 +233,7 @@ impl Keys<'_> {
             let Some(table) = self.tables.get(self.at) else { return Ok(None) };
             if self.page < table.pages() {
                 Counters::add(&self.output.counters.merge_read_bytes, PAGE_BYTES as u64);
-                let entries = table.page(self.page);
+                let entries = if self.output.drops_damage() { again(|| table.page(self.page)) } else { table.page(self.page) };
                 self.entries = self.output.unless_damaged(table, entries)?.unwrap_or_default().into_iter();
                 self.page += 1;
             } else {
@@ -247,17 +255,38 @@ pub(crate) struct Output<'a> {
     pub(crate) path_of: &'a dyn Fn(u64) -> String,
     /// Is told the number of a table with damage.
     pub(crate) damaged: &'a dyn Fn(u64),
-    /// Whether to leave out what cannot be read. Otherwise damage ends the merge.
-    pub(crate) drops_damage: bool,
+    /// Tables of which is left out what cannot be read.
+    pub(crate) known_damage: &'a BTreeSet<u64>,
+}
+
+/// How often something is read before it is given up, and the pause between. An error of a device may pass.
+const ATTEMPTS: usize = 3;
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Reads something whose loss is final.
+fn again<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 1..ATTEMPTS {
+        match read() {
+            Err(error) if error.is_damage() => std::thread::sleep(PAUSE),
+            read => return read,
+        }
+    }
+    read()
 }
 
 impl Output<'_> {
+    /// Returns whether what cannot be read is left out.
+    fn drops_damage(&self) -> bool {
+        !self.known_damage.is_empty()
+    }
+
     /// Returns what was read. `None`: it is damaged, and left out.
     fn unless_damaged<T>(&self, table: &Table, read: Result<T>) -> Result<Option<T>> {
         match read {
             Err(error) if error.is_damage() => {
+                let was_known = self.known_damage.contains(&table.id);
                 (self.damaged)(table.id);
-                if self.drops_damage { Ok(None) } else { Err(error) }
+                if was_known { Ok(None) } else { Err(error) }
             }
             read => read.map(Some),
         }
@@ -309,7 +338,7 @@ fn merge_into(output: &Output<'_>, task: &Task, version: &Version, go_on: &dyn F
         if place.is_none() && !below.iter().any(|table| table.may_have(&name)) {
             continue;
         }
-        if kept_bytes >= table_bytes || overlap.ends_before(&name, kept.is_empty()) {
+        if kept_bytes >= table_bytes || kept.len() >= MAX_KEYS || overlap.ends_before(&name, kept.is_empty()) {
             if !write_part(output, &tables, std::mem::take(&mut kept), go_on, made)? {
                 return Ok(false);
             }
@@ -334,7 +363,7 @@ fn write_part(
 ) -> Result<bool> {
     let order = |(number, (_, place)): &(usize, Entry)| (std::cmp::Reverse(*number), place.map(|place| (place.frame, place.offset_bytes)));
     kept.sort_unstable_by_key(order);
-    if output.drops_damage {
+    if output.drops_damage() {
         // The number of keys has to be known before.
         kept = readable(output, tables, kept)?;
         if kept.is_empty() {
@@ -399,7 +428,7 @@ fn readable(output: &Output<'_>, tables: &[&Table], kept: Vec<(usize, Entry)>) -
     for (number, (name, place)) in kept {
         if let Some(place) = &place {
             if at != Some((number, place.frame)) {
-                frame = output.unless_damaged(tables[number], tables[number].frame(place))?;
+                frame = output.unless_damaged(tables[number], again(|| tables[number].frame(place)))?;
                 at = Some((number, place.frame));
             }
             if frame.as_ref().is_none_or(|frame| tables[number].slice(frame, place).is_err()) {
@@ -491,7 +520,7 @@ mod tests {
             new_id: &|| next.replace(next.get() + 1),
             path_of: &|id| id.to_string(),
             damaged: &|_| {},
-            drops_damage: false,
+            known_damage: &BTreeSet::new(),
         };
         merge(&output, task, version, &|| true).unwrap().unwrap()
     }

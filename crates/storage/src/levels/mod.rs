@@ -1,5 +1,4 @@
-//! A chunk store of levels of sorted tables (LevelStore, `spec.md` M2.5 to M2.9). No profile uses it yet: see the
-//! limits in decision 0067.
+//! A chunk store of levels of sorted tables (LevelStore, `spec.md` M2.5 to M2.9), for profile `leveled`.
 //!
 //! New chunks collect in a [memtable](memtable) of 4 MiB. A full one is written as a [table](table) of level 0. Levels
 //! grow by a ratio. When one has too much, or too many tombstones, [compaction](compaction) merges tables of it with

@@ -475,11 +475,11 @@ impl Partition {
     pub(crate) fn removed(&self, name: &Fingerprint) {
         // The claim of the caller keeps others from storing it meanwhile. But its memtable may be sealed.
         let open = self.state.lock().open.id;
-        let is_below = self.version().find(name, &mut 0);
+        let is_below = self.version().may_have(name);
         let mut state = self.state.lock();
         let begun = state.removing.remove(name);
-        // If that cannot be told, a tombstone is right in any case.
-        let is_below = !matches!(is_below, Ok(None)) || state.open.id != open;
+        // A tombstone is right in any case.
+        let is_below = is_below || state.open.id != open;
         if is_below {
             let needs = begun.unwrap_or(state.log_end);
             state.open.need(needs);

@@ -121,14 +121,16 @@ impl LevelsStore {
         }
     }
 
-    /// Does the long part of a compaction, if one is due, in whichever partition. Reading and writing go on meanwhile.
-    /// It asks `go_on` now and then. Each partition does one at a time; another thread may do one of another partition.
+    /// Does the long part of a compaction, if one is due: in the partition with the most young tables, if it can.
+    /// Reading and writing go on meanwhile. It asks `go_on` now and then. Each partition does one at a time; another thread may do one of another partition.
     ///
     /// Returns `None` if nothing is due that no other thread does, or if `go_on` ended it.
     pub fn merge(&self, go_on: &dyn Fn() -> bool) -> Result<Option<Merged<'_>>> {
         self.check_writable()?;
         let mut failed = None;
-        for partition in &self.partitions {
+        let mut partitions: Vec<&Partition> = self.partitions.iter().collect();
+        partitions.sort_by_key(|partition| std::cmp::Reverse(partition.version().levels.first().map_or(0, Vec::len)));
+        for partition in partitions {
             match partition.merge(go_on) {
                 Ok(Some(merged)) => return Ok(Some(merged)),
                 Ok(None) => {}
@@ -374,7 +376,7 @@ impl LevelsStore {
         let whole = || table.damaged("a frame is longer than its keys say");
         let (first, mut at) = table.read_frame(&bytes, place.frame)?.ok_or_else(whole)?;
         self.frames.put(first.clone());
-        // What is damaged is somebody else's.
+        // Damage in the frames behind it is reported when somebody asks for them.
         while let Ok(Some((frame, length))) = table.read_frame(&bytes[at..], place.frame + at as u64) {
             self.frames.put(frame);
             at += length;
@@ -419,6 +421,7 @@ impl ChunkWriter for LevelsWriter {
         if let Some(chunk) = chunks.iter().find(|chunk| chunk.data.len() > limit_bytes) {
             return Err(StorageError::ChunkTooLong { length_bytes: chunk.data.len(), limit_bytes });
         }
+        self.store.frames.forget(chunks.iter().map(|chunk| &chunk.fingerprint));
         let partition = &self.store.partitions[self.partition];
         let appended = partition.append(chunks, self.is_sequential);
         if partition.waiting() > 0
@@ -495,6 +498,7 @@ impl ChunkStore for LevelsStore {
     }
 
     fn removed(&self, chunks: &[(Address, Fingerprint)]) {
+        self.frames.forget(chunks.iter().map(|(_, name)| name));
         for (address, name) in chunks {
             if let Ok(partition) = self.partition_of(*address) {
                 partition.removed(name);

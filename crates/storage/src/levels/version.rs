@@ -88,6 +88,12 @@ impl Version {
         damaged.or_else(|| self.lost.first().map(LostTable::error)).map_or(Ok(None), Err)
     }
 
+    /// Returns whether there may be a chunk of this name, or a tombstone, from memory alone.
+    pub(crate) fn may_have(&self, name: &Fingerprint) -> bool {
+        let is_sealed = self.sealed.iter().any(|memtable| memtable.find(name).is_some());
+        is_sealed || !self.lost.is_empty() || self.levels.iter().flatten().any(|table| table.may_have(name))
+    }
+
     /// Adds the youngest table.
     pub(crate) fn add(&mut self, table: Arc<Table>) {
         if self.levels.is_empty() {

@@ -432,7 +432,8 @@ fn m2_7_who_reads_a_stream_asks_for_few_keys_also_behind_a_full_compaction() {
     let options = LevelsOptions { frame_cache_bytes: 256 << 10, ..levels_options() };
     let ground = SimulatedGround::new(1);
     LevelsStore::create(&ground, LEVELS, 1, &options).unwrap();
-    let open = || LevelsStore::open(Arc::new(ground.clone()), LEVELS, 1, 1, options.clone(), Default::default(), Access::ReadWrite).unwrap();
+    let open =
+        || LevelsStore::open(Arc::new(ground.clone()), LEVELS, 1, 1, options.clone(), Default::default(), Access::ReadWrite).unwrap();
     let store = open();
     store.recovered(Position(0), Position(0)).unwrap();
     let mut writer = store.clone().new_writer();

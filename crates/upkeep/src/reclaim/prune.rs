@@ -119,13 +119,15 @@ fn prune_once(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor
         found = Found::new(engine, options)?;
         engine.for_each_dead(&mut |container, slots| found.add(container, &slots))?;
     }
-    if engine.levels().is_some() && !options.dry_run {
+    if let Some(levels) = engine.levels().filter(|_| !options.dry_run) {
         monitor.step("compaction", 0);
         match engine.compact_all(&go_on) {
             Ok(freed_bytes) => report.freed_bytes = freed_bytes,
             Err(error) if error.is_full() => is_short = true,
             Err(error) => return Err(error.into()),
         }
+        let damaged = levels.damaged_tables().into_iter();
+        report.problems.extend(damaged.map(|path| format!("table {path} has damage and is not compacted; run `onefold check`")));
     }
     report.raw_bytes = engine.unique_bytes();
     report.unused_bytes = found.unused_bytes;

@@ -6,6 +6,7 @@
 //!    the new log starts: a repetition applies nothing twice. Objects are set by value, so batches after a hole are
 //!    right without those in it. In the same step unreadable chunks of unsealed containers become dead.
 //! 2. Containers that the log defines are sealed. A container that can be read is left alone, so this can be repeated.
+//!    Levels take the chunks that the log has, and do not need it from then on: a repetition finds nothing more.
 //!    The findings are written down before: afterwards nobody could distinguish lost parts from parts applied long ago.
 //! 3. The chunk index is marked for a rebuild: changes of counts cannot be applied without the lost ones before them.
 //! 4. The marker is written, the old segments are moved away, the new log begins, and the marker is removed.
@@ -333,9 +334,12 @@ impl Work<'_> {
             Ok(())
         })?;
         if unknown > 0 {
-            tracing::warn!(unknown, "records of levels cannot be understood; they are left out");
+            self.say(format!("{unknown} intact records of levels cannot be understood; they are left out"));
         }
-        levels.leave_log(start)?;
+        let taken = levels.leave_log(start)?;
+        if taken > 0 {
+            self.say(format!("{taken} tables of levels are kept that lost parts of the log may have named"));
+        }
         Ok(())
     }
 

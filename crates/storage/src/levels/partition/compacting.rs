@@ -53,8 +53,10 @@ impl<'a> Merged<'a> {
         task.move_on(&mut self.cursors);
         let kept: BTreeSet<u64> = self.tables.iter().map(|table| table.id).collect();
         for table in task.inputs().filter(|table| !kept.contains(&table.id)) {
-            partition.damaged.lock().remove(&table.id);
-            partition.forget_table(table);
+            match partition.damaged.lock().remove(&table.id) {
+                true => partition.keep_for_people(table),
+                false => partition.forget_table(table),
+            }
         }
         Ok(())
     }
@@ -98,7 +100,7 @@ impl Partition {
         let Some(task) = self.choose(&version, &cursors) else { return Ok(None) };
         let tables = match task.moved(&version, &self.options) {
             Some(table) => vec![table],
-            None => match self.write_merged(&task, &version, false, go_on)? {
+            None => match self.write_merged(&task, &version, &BTreeSet::new(), go_on)? {
                 Some(tables) => tables,
                 None => return Ok(None),
             },
@@ -111,7 +113,7 @@ impl Partition {
         &self,
         task: &Task,
         version: &Version,
-        drops_damage: bool,
+        known_damage: &BTreeSet<u64>,
         go_on: &dyn Fn() -> bool,
     ) -> Result<Option<Vec<Arc<Table>>>> {
         let new_id = || self.state.lock().take_number();
@@ -124,12 +126,21 @@ impl Partition {
             new_id: &new_id,
             path_of: &path_of,
             damaged: &|table| self.note_damaged(table),
-            drops_damage,
+            known_damage,
         };
         let Some(mut tables) = merge(&output, task, version, go_on)? else { return Ok(None) };
         self.sync(tables.iter())?;
         tables.sort_unstable_by_key(|table| table.first);
         Ok(Some(tables.into_iter().map(Arc::new).collect()))
+    }
+
+    /// Moves the file of a damaged table out of the way.
+    fn keep_for_people(&self, table: &Table) {
+        let directory = self.given_up();
+        let kept = self.ground.create_directory(&directory);
+        if let Err(error) = kept.and_then(|()| self.ground.rename(&table.path, &table_path(&directory, table.id))) {
+            tracing::warn!(%error, "the file of a damaged table stays until the next opening");
+        }
     }
 
     fn forget_table(&self, table: &Table) {

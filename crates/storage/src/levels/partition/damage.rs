@@ -27,7 +27,7 @@ impl Partition {
         self.check_poison()?;
         let epoch = self.state.lock().epoch;
         check_fence(&*self.ground, &self.directory, &self.options, epoch)?;
-        let given_up = format!("{}/given-up", self.directory);
+        let given_up = self.given_up();
         self.ground.create_directory(&given_up)?;
         // First the files: the next opening would remove those that no manifest names.
         for table in &lost {
@@ -52,6 +52,11 @@ impl Partition {
         tables.map(|table| self.ground.describe(&table.path)).collect()
     }
 
+    /// Returns where the files of tables go that a repair has replaced or given up.
+    pub(super) fn given_up(&self) -> String {
+        format!("{}/given-up", self.directory)
+    }
+
     /// Notes that a table has a damaged page or frame.
     pub(crate) fn note_damaged(&self, table: u64) {
         self.damaged.lock().insert(table);
@@ -67,7 +72,7 @@ impl Partition {
             let damaged = self.damaged.lock().clone();
             let Some(task) = Task::of_damaged(&version, &self.unlogged(), &damaged) else { return Ok(count) };
             count += task.inputs().filter(|table| damaged.contains(&table.id)).count() as u64;
-            let tables = self.write_merged(&task, &version, true, &|| true)?.unwrap_or_default();
+            let tables = self.write_merged(&task, &version, &damaged, &|| true)?.unwrap_or_default();
             Merged::new(self, cursors, task, tables).install()?;
         }
     }

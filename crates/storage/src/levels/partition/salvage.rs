@@ -2,7 +2,7 @@
 
 use super::{Partition, id_of, table_path};
 use crate::levels::manifest::Manifest;
-use crate::levels::table::{Place, Table};
+use crate::levels::table::Table;
 use crate::{Result, StorageError};
 use onefold_oplog::Position;
 use std::collections::BTreeSet;
@@ -22,7 +22,8 @@ impl Partition {
         {
             let mut state = self.state.lock();
             let version = self.version();
-            let known: BTreeSet<u64> = version.levels.iter().flatten().map(|table| table.id).collect();
+            let lost = version.lost.iter().map(|lost| lost.number);
+            let known: BTreeSet<u64> = version.levels.iter().flatten().map(|table| table.id).chain(lost).collect();
             let numbers: Vec<u64> = self.ground.list(&self.directory)?.iter().filter_map(|entry| id_of(&entry.name)).collect();
             for number in numbers {
                 // No number of a file is used again.
@@ -33,13 +34,6 @@ impl Partition {
                 match Table::open(&*self.ground, &table_path(&self.directory, number), number, &self.options, &self.room) {
                     Ok(table) if table.is_merged => {}
                     Ok(table) => {
-                        // A removal that is known may be from before.
-                        let visit = &mut |name, place: Option<Place>| {
-                            if place.is_some() {
-                                state.open.revive(&name);
-                            }
-                        };
-                        table.range(0..=u64::MAX, &mut |_| Ok(()), visit)?;
                         self.change(|version| version.add(Arc::new(table)));
                         taken += 1;
                     }
@@ -52,6 +46,9 @@ impl Partition {
                     young.sort_unstable_by_key(|table| std::cmp::Reverse(table.id));
                 }
             });
+            // A lost record may have stored any of these again. What comes back needlessly is garbage.
+            let tombstones: Vec<_> = state.open.tombstones().collect();
+            tombstones.iter().for_each(|name| state.open.revive(name));
             state.number_own();
             if state.open.keys() > 0 {
                 self.seal(&mut state);
