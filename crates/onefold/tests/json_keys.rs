@@ -197,6 +197,10 @@ fn every_key_of_json_is_documented_and_every_documented_key_is_printed() {
     let copied = scene.run(["copy", "--to", "other", "--init", "--json"]).ends_with(3).json();
     add("copy", copied["problems"].as_array().unwrap().clone());
     add("copy", vec![copied]);
+    let levels = Scene::with_store(&["--profile", "leveled", "--container-size", "64KiB", "--partitions", "1"]);
+    fs::write(levels.path("file"), noise(4, 300_000)).unwrap();
+    levels.run(["backup", "--name", "x", levels.path("file").to_str().unwrap()]).succeeds();
+    add("stats", vec![levels.run(["stats", "--json"]).succeeds().json()]);
     seen.insert("problem".to_owned(), problem);
 
     let documented = documented();

@@ -93,8 +93,8 @@ fn run(options: &Stats, session: &Session<'_>) -> Result<Exit> {
             let work = levels.work();
             value["compaction"] = json!({
                 "flushed_bytes": work.flushed_bytes,
-                "read_bytes": work.merge_read_bytes,
-                "written_bytes": work.merge_written_bytes,
+                "merge_read_bytes": work.merge_read_bytes,
+                "merge_written_bytes": work.merge_written_bytes,
             });
         }
         output.json(&value)?;

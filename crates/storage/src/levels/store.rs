@@ -122,7 +122,8 @@ impl LevelsStore {
     }
 
     /// Does the long part of a compaction, if one is due: in the partition with the most young tables, if it can.
-    /// Reading and writing go on meanwhile. It asks `go_on` now and then. Each partition does one at a time; another thread may do one of another partition.
+    /// Reading and writing go on meanwhile. It asks `go_on` now and then. Each partition does one at a time; another
+    /// thread may do one of another partition.
     ///
     /// Returns `None` if nothing is due that no other thread does, or if `go_on` ended it.
     pub fn merge(&self, go_on: &dyn Fn() -> bool) -> Result<Option<Merged<'_>>> {
