@@ -288,7 +288,7 @@ impl LevelsStore {
             for (level, tables) in partition.version().levels.iter().enumerate() {
                 levels.resize(levels.len().max(level + 1), LevelFigures::default());
                 let figures = &mut levels[level];
-                figures.capacity_bytes += self.options.level_bytes(level);
+                figures.capacity_bytes = self.options.level_bytes(level).saturating_mul(self.partitions.len() as u64);
                 for table in tables {
                     figures.tables += 1;
                     figures.chunks += table.entries - table.tombstones;

@@ -465,3 +465,30 @@ fn m2_7_who_reads_a_stream_asks_for_few_keys_also_behind_a_full_compaction() {
     let (pages, frames) = reads(&store);
     assert!(pages < 300 / 3 && frames < 300 / 3, "{pages} {frames}");
 }
+
+#[test]
+fn m2_10_a_stream_goes_to_the_partition_with_the_fewest_streams_and_the_least_in_it() {
+    let ground = SimulatedGround::new(1);
+    LevelsStore::create(&ground, LEVELS, 3, &levels_options()).unwrap();
+    let mut known = KnownLevels::default();
+    let mut world = LevelsWorld::open(&ground, &known, 3).unwrap();
+    let mut next = 0..;
+    let mut append = |world: &mut LevelsWorld, writer: &mut dyn ChunkWriter, count: usize| {
+        let numbers: Vec<u64> = next.by_ref().take(count).collect();
+        known.next = numbers[count - 1] + 1;
+        world.append(writer, &numbers).unwrap();
+        world.pending[&numbers[0]].bits() >> 48
+    };
+    let writer = |world: &LevelsWorld| world.store.clone().new_writer();
+    let mut writers: Vec<_> = (0..3).map(|_| writer(&world)).collect();
+    let first: BTreeSet<u64> = (0..3).map(|at| append(&mut world, &mut *writers[at], 10 - 3 * at)).collect();
+    assert_eq!(first, [0, 1, 2].into(), "one stream each");
+    drop(writers);
+    let mut one = writer(&world);
+    assert_eq!(append(&mut world, &mut *one, 1), 2, "the emptiest");
+    let mut other = writer(&world);
+    assert_eq!(append(&mut world, &mut *other, 1), 1, "that one has a stream");
+    drop((one, other));
+    let bytes = world.store.partition_bytes();
+    assert!(bytes[0] > bytes[1] && bytes[1] > bytes[2], "{bytes:?}");
+}
