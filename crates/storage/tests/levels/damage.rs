@@ -346,3 +346,98 @@ fn m2_8_compaction_goes_on_beside_damaged_tables_and_drops_nothing() {
     }
     assert!(rewritten > 5, "{rewritten}");
 }
+
+/// Returns which memtable a record is of.
+fn memtable_of(record: &Record) -> u64 {
+    onefold_ground::wire::Reader::new(&record.payload).varint().unwrap()
+}
+
+#[test]
+fn m2_5_a_hole_in_the_log_costs_only_bytes_that_are_in_no_table() {
+    let (mut taken, mut lost, mut holes) = (0, 0, 0);
+    for seed in 0..6 {
+        let (whole, known) = history(seed);
+        let written = known.log.batches.iter().flat_map(|(_, records)| records).filter(|record| record.kind == TABLE_WRITTEN);
+        let last = written.map(memtable_of).max().unwrap_or(0);
+        for hole in 0..known.log.batches.len() {
+            let what = format!("seed {seed}, batch {hole} is lost");
+            let ground = whole.snapshot(CrashPolicy::KeepAll);
+            let open = |epoch| {
+                let ground = Arc::new(ground.clone());
+                LevelsStore::open(ground, LEVELS, 1, epoch, levels_options(), Default::default(), Access::ReadWrite).unwrap()
+            };
+            let start = Position(known.log.end().0 + (1 << 20));
+            // A repair that was cut short is done again.
+            for epoch in [2, 3] {
+                let store = open(epoch);
+                for (number, (position, records)) in known.log.batches.iter().enumerate() {
+                    if number != hole {
+                        assert_eq!(store.salvage(*position, records).unwrap(), 0, "{what}");
+                    }
+                }
+                taken += store.leave_log(start).unwrap();
+            }
+            let store = open(4);
+            store.recovered(start, start).unwrap();
+            let mut may_be_lost = Vec::new();
+            let of_memory = |record: &&Record| record.kind == CHUNKS_HELD && memtable_of(record) > last;
+            for record in known.log.batches[hole].1.iter().filter(of_memory) {
+                stored_chunks(record, 32, &mut may_be_lost, &mut Vec::new()).unwrap();
+            }
+            for (number, address) in &known.live {
+                let (name, _, data) = chunk(*number);
+                let mut slices = Vec::new();
+                match store.load(&[(*address, name)], &mut slices) {
+                    Ok(()) => assert!(slices[0][..] == data[..], "{what}: chunk {number}"),
+                    Err(error) => {
+                        assert!(may_be_lost.iter().any(|(held, _)| *held == name), "{what}: chunk {number}: {error}");
+                        lost += 1;
+                    }
+                }
+            }
+            holes += 1;
+            while store.compact(&|| true).unwrap() {}
+        }
+    }
+    assert!(holes > 20 && taken > 0, "{holes} holes, {taken} tables taken, {lost} chunks lost");
+}
+
+#[test]
+fn m2_7_a_removal_does_not_hide_a_chunk_that_a_lost_record_stored_again() {
+    let ground = SimulatedGround::new(1);
+    LevelsStore::create(&ground, LEVELS, 1, &levels_options()).unwrap();
+    let mut known = KnownLevels::default();
+    let mut world = LevelsWorld::open(&ground, &known, 1).unwrap();
+    let mut writer = world.store.clone().new_writer();
+    known.next = 50;
+    world.append(&mut *writer, &[1, 2]).unwrap();
+    world.flush(&mut known).unwrap();
+    world.remove(&mut known, &[1], false).unwrap();
+    world.append(&mut *writer, &[1, 3]).unwrap();
+    let hole = known.log.batches.len();
+    world.flush(&mut known).unwrap();
+    world.append(&mut *writer, &(4..40).collect::<Vec<_>>()).unwrap();
+    let prepared = world.store.prepare(Scope::FullFrames).unwrap();
+    world.commit(&mut known, prepared);
+    assert!(known.log.batches.iter().flat_map(|(_, records)| records).any(|record| record.kind == TABLE_WRITTEN));
+    drop((world, writer));
+    known.log.batches.remove(hole);
+    let open = |epoch| {
+        let ground = Arc::new(ground.clone());
+        LevelsStore::open(ground, LEVELS, 1, epoch, levels_options(), Default::default(), Access::ReadWrite).unwrap()
+    };
+    let (store, start) = (open(2), Position(1 << 20));
+    for (position, records) in &known.log.batches {
+        store.salvage(*position, records).unwrap();
+    }
+    store.leave_log(start).unwrap();
+    drop(store);
+    let store = open(3);
+    store.recovered(start, start).unwrap();
+    for number in [1, 2, 3] {
+        let (name, _, data) = chunk(number);
+        let mut slices = Vec::new();
+        store.load(&[(known.live[&number], name)], &mut slices).unwrap_or_else(|error| panic!("chunk {number}: {error}"));
+        assert!(slices[0][..] == data[..]);
+    }
+}
