@@ -381,8 +381,7 @@ impl Engine {
         let _committing = self.commits.alone();
         let prepared = self.storage.checkpoint_before(position)?;
         if self.levels.is_some() {
-            // The tables may have chunks that no batch had: what these refer to is counted with them.
-            self.storage.abandoned(prepared);
+            // What the chunks of its tables refer to is counted with them.
             return self.commit(Scope::FullFrames, Log::commit_beyond_limit);
         }
         if prepared.is_empty() {

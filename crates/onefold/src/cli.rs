@@ -266,8 +266,7 @@ pub struct Init {
     /// Size of a container file, or of a memtable with `--profile leveled` [default: 4MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub container_size: Option<u64>,
-    /// Partitions with levels of their own, with `--profile leveled`: 1 to 1024. Each may be on a disk of its own
-    /// [default: 4]
+    /// Partitions with levels of their own, with `--profile leveled`: 1 to 1024 [default: 4]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub partitions: Option<u16>,
     /// Bytes that are compressed, and read, as one piece [default: 512KiB for backups, 64KiB for volumes; at most half

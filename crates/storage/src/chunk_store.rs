@@ -99,7 +99,8 @@ pub trait ChunkStore: Debug + Send + Sync {
     /// Does a bounded piece of background work. Returns whether there was any.
     fn step(&self) -> Result<bool>;
 
-    /// Returns what the log must hold so that the log before `position` is not needed here.
+    /// Returns what the log must hold so that the log before `position` is not needed here. What it brings a later
+    /// [`prepare`](ChunkStore::prepare) of full frames has to be logged too.
     fn checkpoint_before(&self, position: Position) -> Result<Prepared>;
 
     /// Returns up to where the log may be trimmed, at most to `target`.

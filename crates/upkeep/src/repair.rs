@@ -33,7 +33,7 @@ pub use rebuild::rebuild_chunk_index;
 
 use crate::check::{Check, CheckOptions, CheckReport, Needed, Problem, ProblemKind};
 use crate::{Monitor, Result};
-use onefold_engine::{Address, Descriptor, Engine, EngineError, LostChunk, Mode, SalvageOptions, Settings};
+use onefold_engine::{Address, ChunkStoreKind, Descriptor, Engine, EngineError, LostChunk, Mode, SalvageOptions, Settings};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::Ground;
 use onefold_index::IndexError;
@@ -96,7 +96,11 @@ pub fn repair(
     command: &str,
     monitor: &dyn Monitor,
 ) -> Result<RepairReport> {
-    let settings = Settings { background: false, ..settings };
+    let mut settings = Settings { background: false, ..settings };
+    if Descriptor::read_any(&*ground).is_ok_and(|descriptor| descriptor.profile.chunk_store() == ChunkStoreKind::Levels) {
+        // Tables are written again without what cannot be read: what was read before does not count.
+        settings.frame_cache_bytes = 0;
+    }
     let report = RepairReport::default();
     let room = if options.dry_run { options.memory_bytes / 4 / REHEARSED_BYTES } else { usize::MAX };
     let mut repair = Repair { ground, settings, options, command, monitor, report, repaired: 0, room, is_cut: false };

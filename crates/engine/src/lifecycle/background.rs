@@ -324,7 +324,7 @@ impl Engine {
         for (component, view) in self.indexes() {
             self.step_while(component, view, Pressure::Full)?;
         }
-        match self.compaction_pressure() {
+        match self.levels.as_ref().map_or(Pressure::Idle, |levels| levels.backlog()) {
             Pressure::Idle => {}
             Pressure::Behind => self.background.compaction_signal.raise(),
             // If another thread compacts, it gets time for it.

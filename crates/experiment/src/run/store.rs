@@ -411,16 +411,7 @@ impl Repetition<'_> {
         let is_stopped = stops.clone();
         let thread = std::thread::spawn(move || {
             let go_on = || !is_stopped.load(Ordering::Relaxed);
-            let mut result = of_thread.maintain(true);
-            while matches!(result, Ok(())) {
-                match of_thread.compact(&go_on) {
-                    Ok(true) if go_on() => {}
-                    compacted => {
-                        result = compacted.map(drop);
-                        break;
-                    }
-                }
-            }
+            let result = of_thread.maintain(true).and_then(|()| of_thread.compact_all(&go_on).map(drop));
             drop(of_thread);
             let _ = done.send(result);
         });

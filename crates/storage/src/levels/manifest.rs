@@ -34,8 +34,8 @@ pub(crate) struct Manifest {
     pub(crate) needed: Position,
     /// Tables of level 0 with smaller numbers are in no order, after a repair: their tombstones do not count.
     pub(crate) unordered: u64,
-    /// The numbers of the tables of each level. Those of level 0 begin with the youngest; the others are in the order
-    /// of their keys.
+    /// The numbers of the tables of each level. Those of level 0 begin with the youngest; the others share no keys
+    /// and are in any order.
     pub(crate) levels: Vec<Vec<u64>>,
 }
 

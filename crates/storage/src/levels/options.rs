@@ -12,7 +12,7 @@ pub struct LevelsOptions {
     pub ratio: u32,
     /// Tables that a level has before it is compacted (`N`, M2.9), 2 to 1000.
     pub tables: u32,
-    /// Raw bytes from which no table grows further: what a compaction keeps in memory is a hundredth of it. The larger
+    /// Raw bytes from which no table grows further: a compaction keeps some 200 bytes of each key in memory. The larger
     /// tables are, the less do they tear streams apart.
     pub table_bytes: u64,
     /// Bytes of decompressed frames that are kept for reading.

@@ -492,16 +492,16 @@ impl Partition {
         }
     }
 
-    /// Makes a table of the open memtable if it needs the log before `position`, and lists tables that do.
-    pub(crate) fn let_go_of(&self, position: Position, prepared: &mut Prepared) -> Result<()> {
+    /// Seals the open memtable if it needs the log before `position`, and lists tables that do. The next prepare has the
+    /// table.
+    pub(crate) fn let_go_of(&self, position: Position) -> Result<()> {
         {
             let mut state = self.state.lock();
             if state.open.needs.is_some_and(|needs| needs < position) {
                 self.seal(&mut state);
             }
         }
-        self.list()?;
-        self.prepare(Scope::FullFrames, prepared)
+        self.list().map(drop)
     }
 
     /// Returns the bytes of full memtables that no prepare has made durable.

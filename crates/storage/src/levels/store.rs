@@ -265,15 +265,12 @@ impl LevelsStore {
     /// Returns how urgent a compaction is: due ([`Pressure::Behind`]), or so late that writers should wait
     /// ([`Pressure::Full`]).
     pub fn compaction_pressure(&self) -> Pressure {
-        let mut most = Pressure::Idle;
-        for partition in &self.partitions {
-            match partition.compaction_pressure() {
-                Pressure::Full => return Pressure::Full,
-                Pressure::Behind => most = Pressure::Behind,
-                Pressure::Idle => {}
-            }
-        }
-        most
+        self.partitions.iter().map(Partition::compaction_pressure).max().unwrap_or(Pressure::Idle)
+    }
+
+    /// Does the same by the young tables alone. It is cheap enough for each write.
+    pub fn backlog(&self) -> Pressure {
+        self.partitions.iter().map(Partition::backlog).max().unwrap_or(Pressure::Idle)
     }
 
     /// Returns what the store has done since it was opened.
@@ -558,10 +555,10 @@ impl ChunkStore for LevelsStore {
         Ok(false)
     }
 
+    /// Returns nothing: the tables may have chunks that no batch had, so they go into an ordinary commit.
     fn checkpoint_before(&self, position: Position) -> Result<Prepared> {
-        let mut prepared = Prepared::default();
-        self.partitions.iter().try_for_each(|partition| partition.let_go_of(position, &mut prepared))?;
-        Ok(prepared)
+        self.partitions.iter().try_for_each(|partition| partition.let_go_of(position))?;
+        Ok(Prepared::default())
     }
 
     fn trim_point(&self, target: Position) -> Position {

@@ -149,7 +149,8 @@ impl LevelsWorld {
     pub fn trim(&mut self, known: &mut KnownLevels, lets_go: bool) -> Result<()> {
         let target = known.log.end();
         if lets_go {
-            let prepared = self.store.checkpoint_before(target)?;
+            assert!(self.store.checkpoint_before(target)?.is_empty());
+            let prepared = self.store.prepare(Scope::FullFrames)?;
             self.commit(known, prepared);
         }
         let upto = self.store.trim_point(target);

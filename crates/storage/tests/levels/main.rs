@@ -381,7 +381,8 @@ fn m2_7_a_replay_passes_over_what_the_manifest_has() {
     fill(&mut world, &mut known, 40);
     let dead: Vec<u64> = known.live.keys().copied().collect();
     world.remove(&mut known, &dead, false).unwrap();
-    let prepared = world.store.checkpoint_before(known.log.end()).unwrap();
+    assert!(world.store.checkpoint_before(known.log.end()).unwrap().is_empty());
+    let prepared = world.store.prepare(Scope::FullFrames).unwrap();
     world.commit(&mut known, prepared);
     world.store.leave();
     while world.store.compact(&|| true).unwrap() {}
@@ -445,7 +446,7 @@ fn m2_7_who_reads_a_stream_asks_for_few_keys_also_behind_a_full_compaction() {
         wanted.extend(writer.append(&[new]).unwrap().into_iter().map(|address| (address, *fingerprint)));
     }
     let mut log = common::Log::default();
-    let mut prepared = store.checkpoint_before(Position(1)).unwrap();
+    let mut prepared = store.prepare(Scope::Everything).unwrap();
     let (start, end) = log.append(std::mem::take(&mut prepared.records));
     store.committed(prepared, start, end);
     let reads = |store: &LevelsStore| {

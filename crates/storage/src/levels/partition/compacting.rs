@@ -83,6 +83,18 @@ impl Partition {
         if young >= FULL * self.options.tables as usize { Pressure::Full } else { Pressure::Behind }
     }
 
+    /// Returns how many young tables wait, from memory alone: due from once the tables of an option on, late from
+    /// [`FULL`] times on.
+    pub(crate) fn backlog(&self) -> Pressure {
+        let young = self.version().levels.first().map_or(0, Vec::len);
+        match young / self.options.tables as usize {
+            0 => Pressure::Idle,
+            1..FULL => Pressure::Behind,
+            // Writers must not wait for what cannot be done.
+            _ => self.compaction_pressure(),
+        }
+    }
+
     fn choose(&self, version: &Version, cursors: &[Fingerprint]) -> Option<Task> {
         let damaged = self.damaged.lock().clone();
         Task::choose(version, &self.unlogged(), &damaged, &self.options, cursors)

@@ -18,8 +18,8 @@ fn epoch_of(number: u64) -> u64 {
 }
 
 impl Partition {
-    /// Takes a record in a replay.
-    /// With `has_holes`, the log may lack records before this one: chunks of several memtables then become one.
+    /// Takes a record in a replay. With `has_holes`, the log may lack records before it: chunks of several memtables
+    /// then become one.
     pub(crate) fn replay(&self, start: Position, kind: u8, decoded: Decoded, has_holes: bool) -> Result<()> {
         let mut state = self.state.lock();
         for named in &decoded.named {
