@@ -492,8 +492,8 @@ impl Partition {
         }
     }
 
-    /// Seals the open memtable if it needs the log before `position`, and lists tables that do. The next prepare has the
-    /// table.
+    /// Seals the open memtable if it needs the log before `position`, and lists tables that do. The next prepare has
+    /// its table.
     pub(crate) fn let_go_of(&self, position: Position) -> Result<()> {
         {
             let mut state = self.state.lock();

@@ -1,21 +1,20 @@
 //! A levelled store as a whole, and as a [`ChunkStore`].
 
-use crate::components::STORAGE_READ;
+mod loading;
+mod repair;
+mod verifying;
+
 use crate::containers::Moments;
-use crate::levels::cache::{Frame, FrameCache};
+use crate::levels::cache::FrameCache;
 use crate::levels::filter::Room;
 use crate::levels::flushers::Flushers;
 use crate::levels::key::{Unit, address_of, unit_bits};
-use crate::levels::manifest::Manifest;
-use crate::levels::memtable::Found;
 use crate::levels::options::LevelsOptions;
-use crate::levels::partition::{MAX_EPOCH, Merged, Partition, directory_of};
+use crate::levels::partition::{MAX_EPOCH, Merged, Partition};
 use crate::levels::records::{CHUNKS_DROPPED, CHUNKS_HELD, TABLE_WRITTEN, chunks_dropped, decode, decode_dropped};
-use crate::levels::table::{Place, Table};
-use crate::levels::version::{At, LostTable};
 use crate::levels::work::{Counters, LevelsWork};
 use crate::{
-    Address, Answering, ChunkRead, ChunkStore, ChunkWriter, CommittedSlots, CompressedFrame, ContainerId, ContainerReport, ContainerSet,
+    Address, Answering, ChunkStore, ChunkWriter, CommittedSlots, CompressedFrame, ContainerId, ContainerReport, ContainerSet,
     ContainerStore, FileFigures, FrameVisitor, NewChunk, Origin, Prepared, Result, Scope, ScrubThreads, Scrubbed, Slice, Slot,
     StorageError, Usage,
 };
@@ -26,9 +25,6 @@ use onefold_oplog::{Effects, PartitionClass, Position, Pressure, Record};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Bytes that are read together.
-const READ_BYTES: u64 = 1 << 20;
 
 /// An open levelled store.
 #[derive(Debug)]
@@ -149,41 +145,6 @@ impl LevelsStore {
         Ok(true)
     }
 
-    /// Makes the manifests of partitions again where both are damaged, from the tables that are there, for a repair.
-    /// Returns which partitions these are. Chunks that were removed may come back, as garbage. Call it with the lock of
-    /// the store held for writing; an opening for writing follows, with this epoch or a greater one.
-    pub fn restore_manifests(
-        ground: &dyn Ground,
-        directory: &str,
-        partitions: u16,
-        options: &LevelsOptions,
-        epoch: u64,
-    ) -> Result<Vec<String>> {
-        options.check()?;
-        let restore = |number| Partition::restore_manifest(ground, directory, number, options, epoch).transpose();
-        (0..partitions).filter_map(restore).collect()
-    }
-
-    /// Returns the greatest epoch and position that the manifests know, and the partitions of which no manifest can be
-    /// read, for people.
-    pub fn manifests(
-        ground: &dyn Ground,
-        directory: &str,
-        partitions: u16,
-        options: &LevelsOptions,
-    ) -> Result<(u64, Position, Vec<String>)> {
-        let (mut epoch, mut end, mut damaged) = (0, Position(0), Vec::new());
-        for number in 0..partitions {
-            let directory = directory_of(directory, number);
-            match Manifest::read(ground, &directory, options) {
-                Ok(manifest) => (epoch, end) = (epoch.max(manifest.epoch), end.max(manifest.log_end)),
-                Err(error) if error.is_damage() => damaged.push(ground.describe(&directory)),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok((epoch, end, damaged))
-    }
-
     /// Takes a record of the batch at `start`. With `has_holes`, the log may lack others before it.
     fn replay(&self, start: Position, record: &Record, has_holes: bool) -> Result<()> {
         if record.partition.class != PartitionClass::Container {
@@ -205,25 +166,6 @@ impl LevelsStore {
         }
     }
 
-    /// Takes what is left of a damaged log, batch by batch, in the place of [`ChunkStore::apply`]. Returns how many
-    /// records could not be understood.
-    pub fn salvage(&self, start: Position, records: &[Record]) -> Result<u64> {
-        let mut unknown = 0;
-        for record in records {
-            match self.replay(start, record, true) {
-                Err(StorageError::Record { .. }) => unknown += 1,
-                replayed => replayed?,
-            }
-        }
-        Ok(unknown)
-    }
-
-    /// Ends that: nothing here needs the log before `start` any more. Returns how many tables it took that no record
-    /// named.
-    pub fn leave_log(&self, start: Position) -> Result<u64> {
-        self.partitions.iter().map(|partition| partition.leave_log(start)).sum()
-    }
-
     /// Returns how much each partition has, bytes before compression.
     pub fn partition_bytes(&self) -> Vec<u64> {
         self.partitions.iter().map(Partition::raw_bytes).collect()
@@ -232,34 +174,6 @@ impl LevelsStore {
     /// Returns the bytes before compression for which this many levels have room, in all partitions (M2.9).
     pub fn capacity_bytes(&self, levels: usize) -> u64 {
         self.options.capacity_bytes(levels).saturating_mul(self.partitions.len() as u64)
-    }
-
-    /// Returns the tables that cannot be opened. As long as a partition has one, it is not compacted, and a chunk that
-    /// is not found elsewhere there counts as damaged.
-    pub fn lost_tables(&self) -> Vec<LostTable> {
-        self.partitions.iter().flat_map(Partition::lost_tables).collect()
-    }
-
-    /// Gives up the tables that cannot be opened, for a repair: their chunks are gone from then on. Their files go to
-    /// `given-up` in the directory of the partition. Returns how many there were. Call only if nobody opens the store
-    /// meanwhile.
-    pub fn give_up_lost_tables(&self) -> Result<u64> {
-        self.check_writable()?;
-        self.partitions.iter().map(Partition::give_up_lost_tables).sum()
-    }
-
-    /// Returns the tables in which a compaction, a check or a listing has met damage since the opening, for people.
-    pub fn damaged_tables(&self) -> Vec<String> {
-        self.partitions.iter().flat_map(Partition::damaged_tables).collect()
-    }
-
-    /// Writes tables again in which a compaction, a check or a listing has met damage, without the chunks that cannot
-    /// be read. Returns how many there were. The caller has noted these chunks as lost. Removed chunks may come back:
-    /// they are garbage. Call only if nobody opens the store meanwhile, and after
-    /// [`LevelsStore::give_up_lost_tables`].
-    pub fn compact_damaged(&self) -> Result<u64> {
-        self.check_writable()?;
-        self.partitions.iter().map(Partition::compact_damaged).sum()
     }
 
     /// Returns how urgent a compaction is: due ([`Pressure::Behind`]), or so late that writers should wait
@@ -317,69 +231,6 @@ impl LevelsStore {
         let partition = self.partition_of(origin.address(0))?;
         let unit = Unit::of(origin, self.unit_bits[usize::from(partition.number)]);
         Ok((partition, unit.ok_or_else(|| self.not_there(origin.address(0), "it has no unit"))?))
-    }
-
-    fn load_into(&self, wanted: &[(Address, Fingerprint)], reads_on: bool, out: &mut Vec<Slice>) -> Result<()> {
-        match self.load_all(wanted, reads_on) {
-            Ok(slices) => out.extend(slices),
-            Err(error) => {
-                // What a failed sync lost is no damage.
-                self.partitions.iter().try_for_each(Partition::check_poison)?;
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Loads chunks. With `reads_on`, it reads more than one frame of what is read from its beginning to its end.
-    fn load_all(&self, wanted: &[(Address, Fingerprint)], reads_on: bool) -> Result<Vec<Slice>> {
-        let (mut page_reads, mut frame_reads) = (0, 0);
-        let mut slices = Vec::with_capacity(wanted.len());
-        let mut last: Option<Frame> = None;
-        for (address, name) in wanted {
-            let partition = self.partition_of(*address)?;
-            let known = || last.as_ref().and_then(|frame| frame.find(name)).or_else(|| self.frames.get(name));
-            let slice = match partition.find_in_memory(name) {
-                Some(Found::Chunk(bytes)) => bytes,
-                Some(Found::Removed) => return Err(self.not_there(*address, "no table has it")),
-                None => match known() {
-                    Some(slice) => slice,
-                    None => match partition.version().find(name, &mut page_reads)? {
-                        Some(At::Memory(bytes)) => bytes,
-                        Some(At::Table { table, place }) => {
-                            frame_reads += 1;
-                            let frame = self.read_frames(&table, &place, reads_on)?;
-                            let slice = table.slice(&frame.bytes, &place)?;
-                            last = Some(frame);
-                            slice
-                        }
-                        None => return Err(self.not_there(*address, "no table has it")),
-                    },
-                },
-            };
-            slices.push(slice);
-        }
-        Counters::add(&self.counters.gets, wanted.len() as u64);
-        Counters::add(&self.counters.page_reads, page_reads);
-        Counters::add(&self.counters.frame_reads, frame_reads);
-        Ok(slices)
-    }
-
-    /// Reads a frame, and, of what is read from its beginning to its end, those behind it too. All of them are kept.
-    fn read_frames(&self, table: &Table, place: &Place, reads_on: bool) -> Result<Frame> {
-        let least = u64::from(place.frame_bytes);
-        let length = if reads_on && place.is_sequential { least.max(READ_BYTES).min(table.length_bytes - place.frame) } else { least };
-        let mut bytes = vec![0; length as usize];
-        self.profile.time(&STORAGE_READ, length, || table.frames(place.frame, &mut bytes))?;
-        let whole = || table.damaged("a frame is longer than its keys say");
-        let (first, mut at) = table.read_frame(&bytes, place.frame)?.ok_or_else(whole)?;
-        self.frames.put(first.clone());
-        // Damage in the frames behind it is reported when somebody asks for them.
-        while let Ok(Some((frame, length))) = table.read_frame(&bytes[at..], place.frame + at as u64) {
-            self.frames.put(frame);
-            at += length;
-        }
-        Ok(first)
     }
 
     /// Returns the slots of a unit.
@@ -674,59 +525,5 @@ impl ChunkStore for LevelsStore {
 
     fn as_containers(self: Arc<Self>) -> Option<Arc<ContainerStore>> {
         None
-    }
-}
-
-impl LevelsStore {
-    /// Reads all chunks of a table that count, in the order of their frames.
-    fn verify_table(
-        &self,
-        partition: &Partition,
-        table: &Arc<Table>,
-        report: &mut ContainerReport,
-        visit: &mut FrameVisitor<'_>,
-    ) -> Result<()> {
-        let mut by_frame: BTreeMap<u64, Vec<(Fingerprint, Place)>> = BTreeMap::new();
-        // Pages that cannot be read were reported with their units.
-        table.range(0..=u64::MAX, &mut |_| Ok(()), &mut |name, place| {
-            if let Some(place) = place {
-                by_frame.entry(place.frame).or_default().push((name, place));
-            }
-        })?;
-        for (_, mut chunks) in by_frame {
-            chunks.sort_unstable_by_key(|(_, place)| place.offset_bytes);
-            let counts = |name: &Fingerprint| match partition.find(name, &mut 0) {
-                Ok(Some(At::Table { table: found, .. })) => Ok(found.id == table.id),
-                Ok(_) => Ok(false),
-                // A younger table may have it. It cannot be told.
-                Err(error) if error.is_damage() => Ok(true),
-                Err(error) => Err(error),
-            };
-            report.frames += 1;
-            report.stored_bytes += u64::from(chunks[0].1.frame_bytes);
-            let frame = match table.frame(&chunks[0].1) {
-                Ok(frame) => frame,
-                Err(error) if error.is_damage() => {
-                    partition.note_damaged(table.id);
-                    for (name, _) in chunks {
-                        if counts(&name)? {
-                            let address = address_of(partition.number, &name);
-                            report.damage.push(StorageError::ChunkDamaged { address, fingerprint: name, why: error.to_string() });
-                        }
-                    }
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            for (name, place) in chunks {
-                if !counts(&name)? {
-                    continue;
-                }
-                let bytes = table.slice(&frame, &place)?;
-                let address = address_of(partition.number, &name);
-                visit(&[ChunkRead { address, fingerprint: name, kind: place.kind, bytes: &bytes }]);
-            }
-        }
-        Ok(())
     }
 }
