@@ -45,8 +45,8 @@ impl LevelsStore {
         Ok((epoch, end, damaged))
     }
 
-    /// Takes what is left of a damaged log, batch by batch, in the place of [`apply`](crate::ChunkStore::apply). Returns
-    /// how many records could not be understood.
+    /// Takes what is left of a damaged log, batch by batch, in the place of [`apply`](crate::ChunkStore::apply).
+    /// Returns how many records could not be understood.
     pub fn salvage(&self, start: Position, records: &[Record]) -> Result<u64> {
         let mut unknown = 0;
         for record in records {
