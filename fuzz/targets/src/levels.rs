@@ -46,7 +46,8 @@ fn made() -> (SimulatedGround, Vec<Address>) {
         let addresses = store.clone().new_writer().append(&chunks)?;
         let prepared = store.prepare(Scope::Everything)?;
         store.committed(prepared, Position(0), Position(512));
-        let prepared = store.checkpoint_before(Position(512))?;
+        let _ = store.checkpoint_before(Position(512))?;
+        let prepared = store.prepare(Scope::FullFrames)?;
         store.committed(prepared, Position(512), Position(1024));
         store.leave();
         Ok(addresses)
