@@ -202,9 +202,10 @@ impl Engine {
         let mut done = done.and(self.catch_up(all || self.is_reserve_in_use()));
         if all && !self.settings.background {
             self.save_hooks(&|| true);
-            done = done.and_then(|()| {
-                while self.compact(&|| true)? {}
-                Ok(())
+            done = done.and_then(|()| match self.compact_due() {
+                // It waits for space, and nobody has to wait for it.
+                Err(error) if error.is_full() => Ok(()),
+                compacted => compacted,
             });
         }
         // Finished merges and a shorter log have freed space.

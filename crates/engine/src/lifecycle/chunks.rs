@@ -19,6 +19,9 @@ use std::sync::Arc;
 /// `log2` of the slots of a new linked index. It doubles as the store grows.
 const SLOTS_BITS: u32 = 8;
 
+/// A table of levels takes at most one part in so many of the disk, unless a memtable is larger.
+const TABLE_OF_DISK: u64 = 128;
+
 /// The chunk store of a store, and the index of all its chunks, if it has one.
 pub(crate) struct Chunks {
     pub(crate) storage: ChunkView,
@@ -124,8 +127,11 @@ impl Parts<'_> {
     }
 
     fn open_levels(&self) -> Result<Chunks> {
-        let options = levels_options(self.descriptor, self.settings)
+        let mut options = levels_options(self.descriptor, self.settings)
             .ok_or_else(|| EngineError::Inconsistent { why: format!("a store of profile `{}` has no levels", self.descriptor.profile) })?;
+        // A compaction needs space for some ten tables.
+        let share = self.ground.space()?.total_bytes / TABLE_OF_DISK;
+        options.table_bytes = options.table_bytes.min(share.max(u64::from(options.memtable_bytes)));
         let partitions = self.descriptor.container_partitions;
         // Each table is open.
         onefold_ground::raise_open_file_limit();

@@ -5,6 +5,7 @@
 
 use crate::{Engine, Result};
 use onefold_oplog::Pressure;
+use onefold_storage::LevelsStore;
 use std::time::{Duration, Instant};
 
 /// How often a rest looks whether it may end.
@@ -18,7 +19,10 @@ impl Engine {
         let Some(levels) = &self.levels else { return Ok(false) };
         let merged = match levels.merge(go_on) {
             Ok(Some(merged)) => merged,
+            Ok(None) if self.is_reserve_in_use() => return self.shrink(levels, go_on),
             Ok(None) => return Ok(false),
+            // What is removed has to go first, and that needs less space.
+            Err(error) if error.is_full() && self.shrink(levels, go_on)? => return Ok(true),
             // The next one takes other tables. A repair mends what it can.
             Err(error) if error.is_damage() => {
                 tracing::warn!(%error, "tables that are damaged are not compacted; run `onefold check`");
@@ -31,9 +35,29 @@ impl Engine {
         Ok(true)
     }
 
-    /// Writes down which chunks are removed, and does all compactions that are due. Returns how many bytes that freed.
-    pub fn compact_all(&self, go_on: &dyn Fn() -> bool) -> Result<u64> {
-        let before = self.storage.usage(None)?.disk_bytes;
+    /// Does all compactions that are due.
+    pub(crate) fn compact_due(&self) -> Result<()> {
+        while self.compact(&|| true)? {}
+        Ok(())
+    }
+
+    /// Frees space without a merge, table by table, for a disk that is full.
+    fn shrink(&self, levels: &LevelsStore, go_on: &dyn Fn() -> bool) -> Result<bool> {
+        let shrunk = match levels.shrink(go_on) {
+            Err(error) if error.is_damage() => {
+                tracing::warn!(%error, "tables that are damaged are not compacted; run `onefold check`");
+                false
+            }
+            shrunk => shrunk?,
+        };
+        if shrunk {
+            self.keep_reserve();
+        }
+        Ok(shrunk)
+    }
+
+    /// Writes down which chunks are removed, and does all compactions that are due.
+    pub fn compact_all(&self, go_on: &dyn Fn() -> bool) -> Result<()> {
         {
             let _held = self.hold_views()?;
             self.checkpoint_before(self.log.end())?;
@@ -47,7 +71,7 @@ impl Engine {
                 std::thread::sleep(LOOK_EVERY);
             }
         }
-        Ok(before.saturating_sub(self.storage.usage(None)?.disk_bytes))
+        Ok(())
     }
 
     /// Gives up tables that cannot be opened, and writes tables that are known to be damaged again, without the chunks

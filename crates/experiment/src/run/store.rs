@@ -411,7 +411,7 @@ impl Repetition<'_> {
         let is_stopped = stops.clone();
         let thread = std::thread::spawn(move || {
             let go_on = || !is_stopped.load(Ordering::Relaxed);
-            let result = of_thread.maintain(true).and_then(|()| of_thread.compact_all(&go_on).map(drop));
+            let result = of_thread.maintain(true).and_then(|()| of_thread.compact_all(&go_on));
             drop(of_thread);
             let _ = done.send(result);
         });

@@ -14,6 +14,10 @@
 //! Only keys are merged. Chunks are copied in the order in which each of the merged tables has them, the oldest table
 //! first, so that what arrived together stays together as far as the ranges of keys allow.
 
+mod shrinking;
+
+pub(crate) use shrinking::{WORTH, shadowed};
+
 use crate::levels::filter::Room;
 use crate::levels::options::LevelsOptions;
 use crate::levels::table::{Entry, PAGE_BYTES, PLACE_BYTES, Place, Table, TableWriter};
@@ -32,6 +36,8 @@ const KEYS_OF_TOMBSTONE: u64 = 20;
 const OVERLAP_TABLES: u64 = 10;
 /// With so many times the tables from which level 0 is compacted, the others wait for the next merge.
 const MOST_YOUNG: usize = 4;
+/// A new table has at most one part in so many of its partition, unless a memtable is larger.
+const TABLES: u64 = 16;
 /// Keys from which no table grows further: a compaction keeps some 200 bytes of each in memory.
 const MAX_KEYS: usize = 1 << 20;
 /// Bytes of frames that are read together.
@@ -137,7 +143,8 @@ impl Task {
         let [table] = &self.upper[..] else { return None };
         let beyond = version.levels.get(self.level + 2).map_or(&[][..], |tables| tables);
         let beyond = beyond.iter().filter(|beyond| beyond.overlaps(&table.first, &table.last)).map(|table| table.raw_bytes).sum::<u64>();
-        let is_fit = self.lower.is_empty() && self.level > 0 && table.tombstones == 0 && beyond <= overlap_limit(options);
+        let is_fit =
+            self.lower.is_empty() && self.level > 0 && table.tombstones == 0 && beyond <= overlap_limit(table_bytes(options, version));
         is_fit.then(|| table.clone())
     }
 
@@ -173,8 +180,15 @@ fn raw_bytes(tables: &[Arc<Table>]) -> u64 {
 }
 
 /// Returns the raw bytes of the level after the next with which one table may overlap: it is merged with them later.
-fn overlap_limit(options: &LevelsOptions) -> u64 {
-    OVERLAP_TABLES.saturating_mul(options.table_bytes)
+fn overlap_limit(table_bytes: u64) -> u64 {
+    OVERLAP_TABLES.saturating_mul(table_bytes)
+}
+
+/// Returns the raw bytes from which a new table does not grow further: the option, or a part of what is there. So the
+/// reserve has space to [shrink](shrinking) any table, also in a small store.
+fn table_bytes(options: &LevelsOptions, version: &Version) -> u64 {
+    let share = version.levels.iter().map(|tables| raw_bytes(tables)).sum::<u64>() / TABLES;
+    options.table_bytes.min(share.max(u64::from(options.memtable_bytes)))
 }
 
 /// Counts the tables of the level after the next that a new table overlaps.
@@ -220,7 +234,17 @@ struct Keys<'a> {
     entries: std::vec::IntoIter<Entry>,
 }
 
-impl Keys<'_> {
+impl<'a> Keys<'a> {
+    fn new(output: &'a Output<'a>, tables: &'a [Arc<Table>], number: usize, unordered: u64) -> Keys<'a> {
+        Keys { tables, number, at: 0, page: 0, unordered, output, entries: Vec::new().into_iter() }
+    }
+
+    /// Begins at the page of a key instead of the first one. There may be smaller keys in it.
+    fn starting_at(mut self, name: &Fingerprint) -> Keys<'a> {
+        self.page = self.tables.first().map_or(0, |table| table.page_of(name));
+        self
+    }
+
     /// Returns the next key, and the number of its table.
     fn next(&mut self) -> Result<Option<(usize, Entry)>> {
         loop {
@@ -312,16 +336,16 @@ pub(crate) fn merge(output: &Output<'_>, task: &Task, version: &Version, go_on: 
 fn merge_into(output: &Output<'_>, task: &Task, version: &Version, go_on: &dyn Fn() -> bool, made: &mut Vec<Table>) -> Result<bool> {
     // Young to old, as `inputs` has them.
     let tables: Vec<&Table> = task.inputs().map(|table| &**table).collect();
-    let keys = |tables, number, unordered| Keys { tables, number, at: 0, page: 0, unordered, output, entries: Vec::new().into_iter() };
+    let keys = |tables, number, unordered| Keys::new(output, tables, number, unordered);
     let unordered = if task.level == 0 { version.unordered } else { 0 };
     let mut sources: Vec<Keys<'_>> = (0..task.upper.len()).map(|number| keys(&task.upper[number..=number], number, unordered)).collect();
     sources.push(keys(&task.lower[..], task.upper.len(), 0));
     let mut heads = sources.iter_mut().map(Keys::next).collect::<Result<Vec<_>>>()?;
     let below: Vec<&Arc<Table>> = version.levels.iter().skip(task.level + 2).flatten().collect();
-    let table_bytes = output.options.table_bytes;
+    let table_bytes = table_bytes(output.options, version);
     let key_bytes = (output.options.digest_bytes() + PLACE_BYTES) as u64;
     let beyond = version.levels.get(task.level + 2).map_or(&[][..], |tables| tables);
-    let mut overlap = Overlap { left: beyond, limit_bytes: overlap_limit(output.options), bytes: 0 };
+    let mut overlap = Overlap { left: beyond, limit_bytes: overlap_limit(table_bytes), bytes: 0 };
     let (mut kept, mut kept_bytes): (Vec<(usize, Entry)>, u64) = (Vec::new(), 0);
     loop {
         // Of equal keys the first, as sources are young to old.
@@ -372,10 +396,41 @@ fn write_part(
     }
     let id = (output.new_id)();
     let path = (output.path_of)(id);
-    let mut writer = TableWriter::new(output.ground, &path, id, kept.len() as u64, output.options)?.of_merge();
-    let mut fill = || -> Result<bool> {
+    let writer = TableWriter::new(output.ground, &path, id, kept.len() as u64, output.options)?.of_merge();
+    // New data finds the disk full before reclamation does: what is kept for that is not for merges.
+    let table = fill(output, tables, &kept, writer, |writer| writer.allocate(frame_bytes(&kept)), go_on)?;
+    let is_whole = table.is_some();
+    made.extend(table);
+    Ok(is_whole)
+}
+
+/// Returns the bytes of the frames of these keys, which are in the order of their frames.
+fn frame_bytes(kept: &[(usize, Entry)]) -> u64 {
+    let mut last = None;
+    let mut bytes = 0;
+    for (number, place) in kept.iter().filter_map(|(number, (_, place))| Some((number, (*place)?))) {
+        if last.replace((number, place.frame)) != Some((number, place.frame)) {
+            bytes += u64::from(place.frame_bytes);
+        }
+    }
+    bytes
+}
+
+/// Writes these keys of `tables` into a new table, after it has got its space. `None`: `go_on` ended it. Nothing of it
+/// stays then, nor after an error.
+fn fill<'o>(
+    output: &Output<'_>,
+    tables: &[&Table],
+    kept: &[(usize, Entry)],
+    mut writer: TableWriter<'o>,
+    get_space: impl FnOnce(&mut TableWriter<'o>) -> Result<()>,
+    go_on: &dyn Fn() -> bool,
+) -> Result<Option<Table>> {
+    let path = writer.path().to_owned();
+    let fill = || -> Result<bool> {
+        get_space(&mut writer)?;
         let mut reader = FrameReader::new(output.counters);
-        let mut left = &kept[..];
+        let mut left = kept;
         while let Some((number, (name, place))) = left.first() {
             if !go_on() {
                 return Ok(false);
@@ -402,11 +457,10 @@ fn write_part(
         fill().and_then(|is_whole| is_whole.then(|| writer.finish(output.room)).transpose()).inspect_err(|_| output.give_up(&path))?;
     let Some(table) = filled else {
         output.give_up(&path);
-        return Ok(false);
+        return Ok(None);
     };
     Counters::add(&output.counters.merge_written_bytes, table.length_bytes);
-    made.push(table);
-    Ok(true)
+    Ok(Some(table))
 }
 
 /// Appends chunks of a frame. What is whole, and not much too small, is not compressed again.

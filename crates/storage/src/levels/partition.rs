@@ -41,6 +41,7 @@ mod damage;
 mod listing;
 mod replay;
 mod salvage;
+mod shrinking;
 
 pub use compacting::Merged;
 
@@ -91,6 +92,15 @@ struct Unlogged {
     is_synced: bool,
 }
 
+/// What compactions remember, in memory.
+#[derive(Debug, Default)]
+struct Progress {
+    /// For each level, the last key that was compacted.
+    cursors: Vec<Fingerprint>,
+    /// Tables that were not worth shrinking, and from how many tombstones on they may be.
+    barren: HashMap<u64, u64>,
+}
+
 #[derive(Debug)]
 struct State {
     open: Memtable,
@@ -102,6 +112,8 @@ struct State {
     sealed: HashMap<u64, (usize, Option<Position>)>,
     /// Chunks that are being removed, and where the log ended before.
     removing: HashMap<Fingerprint, Position>,
+    /// Tombstones of tables that were logged since the opening.
+    tombstones: u64,
     /// Every memtable up to this number is in a logged table, or empty.
     flushed: u64,
     next: u64,
@@ -143,8 +155,8 @@ pub(crate) struct Partition {
     flushing: Mutex<Option<u64>>,
     /// Held while the manifest is replaced.
     listing: Mutex<()>,
-    /// Held during a compaction: for each level, the last key that was compacted.
-    compacting: Mutex<Vec<Fingerprint>>,
+    /// Held while tables are compacted or shrunk.
+    compacting: Mutex<Progress>,
     /// Tables in which damage was met. Compactions leave them out.
     damaged: Mutex<BTreeSet<u64>>,
     /// Room for filters, of the whole store.
@@ -208,6 +220,7 @@ impl Partition {
             unlisted: Vec::new(),
             sealed: HashMap::new(),
             removing: HashMap::new(),
+            tombstones: 0,
             flushed: manifest.flushed,
             next: manifest.next,
             epoch: manifest.epoch,
@@ -294,6 +307,11 @@ impl Partition {
     /// Returns how many of them others may write.
     fn may_wait(&self) -> usize {
         if self.options.flushers == 0 { 0 } else { MAY_WAIT }
+    }
+
+    /// Returns the most bytes that wait in memory: full memtables, one that is being written, and the open one.
+    pub(crate) fn most_waiting_bytes(&self) -> u64 {
+        (self.may_wait() as u64 + 2) * u64::from(self.options.memtable_bytes)
     }
 
     fn seal_if_full(&self, state: &mut State) -> bool {
@@ -452,7 +470,10 @@ impl Partition {
                     }
                 }
                 Change::Table { partition, id } if partition == self.number => {
-                    state.unlogged.retain(|one| one.table.id != id);
+                    if let Some(at) = state.unlogged.iter().position(|one| one.table.id == id) {
+                        let tombstones = state.unlogged.remove(at).table.tombstones;
+                        state.tombstones += tombstones;
+                    }
                     state.unlisted.push((id, start));
                     state.flushed = state.flushed.max(id);
                 }

@@ -138,6 +138,22 @@ impl LevelsStore {
         failed.map_or(Ok(None), Err)
     }
 
+    /// Writes a table again without what younger ones shadow, if there is one for which that is worth while. It needs
+    /// space for that table alone, and may take it from the [reserve](onefold_ground::ReservedGround): for a disk that
+    /// is so full that no merge can be done. Returns whether it did.
+    pub fn shrink(&self, go_on: &dyn Fn() -> bool) -> Result<bool> {
+        self.check_writable()?;
+        let mut failed = None;
+        for partition in &self.partitions {
+            match partition.shrink(go_on) {
+                Ok(true) => return Ok(true),
+                Ok(false) => {}
+                Err(error) => drop(failed.get_or_insert(error)),
+            }
+        }
+        failed.map_or(Ok(false), Err)
+    }
+
     /// Does a whole compaction, if one is due. Returns whether it did. Call only if nobody opens the store meanwhile.
     pub fn compact(&self, go_on: &dyn Fn() -> bool) -> Result<bool> {
         let Some(merged) = self.merge(go_on)? else { return Ok(false) };
@@ -164,6 +180,17 @@ impl LevelsStore {
             }
             _ => Err(refused("the chunks of this store are in levels of tables")),
         }
+    }
+
+    /// Returns the most bytes of chunks that wait in memory for a table of their own.
+    pub fn most_waiting_bytes(&self) -> u64 {
+        self.partitions.iter().map(Partition::most_waiting_bytes).sum()
+    }
+
+    /// Returns the bytes of the largest table. To [shrink](LevelsStore::shrink) any, a full disk needs so much space.
+    pub fn largest_table_bytes(&self) -> u64 {
+        let largest = |partition: &Partition| partition.version().levels.iter().flatten().map(|table| table.length_bytes).max();
+        self.partitions.iter().filter_map(largest).max().unwrap_or(0)
     }
 
     /// Returns how much each partition has, bytes before compression.

@@ -17,7 +17,7 @@ use crate::levels::filter::{Filter, Room, Taken};
 use crate::levels::options::LevelsOptions;
 use crate::{ChunkKind, Codec, Compressor, Result, Slice, StorageError};
 use onefold_fingerprint::Fingerprint;
-use onefold_ground::{Access, File, Ground, GroundError, checksum};
+use onefold_ground::{Access, File, Ground, GroundError, checksum, parent};
 use parts::{HEADER_BYTES, Header, PAGE_OVERHEAD, decode_page, encode_page, place_checksum, placed_checksum};
 use std::sync::Arc;
 
@@ -123,6 +123,8 @@ pub(crate) struct TableWriter<'a> {
     out: Vec<u8>,
     out_at: u64,
     raw_bytes: u64,
+    /// How long the file is at least, with what was allocated.
+    allocated_bytes: u64,
 }
 
 #[derive(Default)]
@@ -150,13 +152,37 @@ impl<'a> TableWriter<'a> {
             out_at: layout.data_at,
             layout,
             raw_bytes: 0,
+            allocated_bytes: 0,
             options,
         })
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Gets the space for the metadata and for frames of so many bytes.
+    pub(crate) fn allocate(&mut self, frame_bytes: u64) -> Result<()> {
+        let bytes = self.layout.data_at + frame_bytes;
+        self.allocated_bytes = bytes;
+        self.file.allocate(0, bytes).map_err(StorageError::cannot_write)
+    }
+
+    /// Does the same for what frees more space than it takes: it may use the reserve.
+    pub(crate) fn allocate_from_reserve(&mut self, frame_bytes: u64) -> Result<()> {
+        let bytes = self.layout.data_at + frame_bytes;
+        self.allocated_bytes = bytes;
+        self.file.allocate_from_reserve(0, bytes).map_err(StorageError::cannot_write)
     }
 
     /// Notes that a compaction makes the table.
     pub(crate) fn of_merge(self) -> TableWriter<'a> {
         TableWriter { is_merged: true, ..self }
+    }
+
+    /// Notes that the table goes in the place of this one.
+    pub(crate) fn in_place_of(self, table: &Table) -> TableWriter<'a> {
+        TableWriter { is_merged: table.is_merged, ..self }
     }
 
     /// Appends a chunk. Chunks come in the order in which they arrived.
@@ -292,6 +318,9 @@ impl<'a> TableWriter<'a> {
         head[..HEADER_BYTES].copy_from_slice(&header.encode());
         self.file.write_at(layout.keys_at, &keys).map_err(StorageError::cannot_write)?;
         self.file.write_at(0, &head).map_err(StorageError::cannot_write)?;
+        if self.allocated_bytes > self.out_at {
+            self.file.set_len(self.out_at).map_err(StorageError::cannot_write)?;
+        }
         Ok(Table {
             id: self.id,
             is_merged: self.is_merged,
@@ -409,13 +438,26 @@ impl Table {
         self.entries > 0 && self.first <= *last && *first <= self.last
     }
 
+    /// Gives its file another name, durably.
+    pub(crate) fn rename(&mut self, ground: &dyn Ground, path: &str) -> Result<()> {
+        ground.rename(&self.path, path).map_err(StorageError::cannot_write)?;
+        (self.path, self.name) = (path.to_owned(), ground.describe(path));
+        Ok(ground.sync_directory(parent(path))?)
+    }
+
+    /// Returns the first page that may have a key.
+    pub(crate) fn page_of(&self, name: &Fingerprint) -> usize {
+        let prefix = name.prefix();
+        self.fences.partition_point(|fence| *fence < prefix).saturating_sub(1)
+    }
+
     /// Looks for a key. Reads a page, seldom two; `reads` counts them.
     pub(crate) fn find(&self, name: &Fingerprint, reads: &mut u64) -> Result<Option<Option<Place>>> {
         if !self.may_have(name) {
             return Ok(None);
         }
         let prefix = name.prefix();
-        let first = self.fences.partition_point(|fence| *fence < prefix).saturating_sub(1);
+        let first = self.page_of(name);
         for page in (first..self.fences.len()).take_while(|page| *page == first || self.fences[*page] <= prefix) {
             *reads += 1;
             let entries = self.page(page)?;
@@ -460,6 +502,11 @@ impl Table {
             }
         }
         Ok(())
+    }
+
+    /// Returns the bytes of all frames.
+    pub(crate) fn frame_bytes(&self) -> u64 {
+        self.length_bytes.saturating_sub(self.data_at)
     }
 
     pub(crate) fn pages(&self) -> usize {

@@ -94,6 +94,19 @@ impl Version {
         is_sealed || !self.lost.is_empty() || self.levels.iter().flatten().any(|table| table.may_have(name))
     }
 
+    /// Puts a table in the place of the one with the same number.
+    pub(crate) fn put_in_place(&mut self, table: Arc<Table>) {
+        for (level, tables) in self.levels.iter_mut().enumerate() {
+            let Some(old) = tables.iter_mut().find(|old| old.id == table.id) else { continue };
+            *old = table;
+            if level > 0 {
+                // One without keys has no place among the others.
+                tables.sort_unstable_by_key(|table| table.first);
+            }
+            return;
+        }
+    }
+
     /// Adds the youngest table.
     pub(crate) fn add(&mut self, table: Arc<Table>) {
         if self.levels.is_empty() {

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod damage;
+mod shrinking;
 
 use common::Dice;
 use common::levels::*;
@@ -60,6 +61,7 @@ fn work(world: &mut LevelsWorld, known: &mut KnownLevels, dice: &mut Dice, steps
                 let gives_up = dice.below(4) == 0;
                 world.remove(known, &dead, gives_up)?;
             }
+            14 if dice.below(2) == 0 => drop(world.store.shrink(&|| true)?),
             14 => drop(world.store.compact(&|| true)?),
             // Writing goes on beside a compaction, which is installed or given up.
             15 => {

@@ -94,6 +94,7 @@ fn prune_once(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor
     let go_on = || go_on() && !monitor.is_cancelled();
     let mut report = PruneReport::default();
     let mut is_short = false;
+    let table_bytes_before = table_bytes(engine);
     let mut found;
     if options.dry_run {
         monitor.step("unused chunks", 0);
@@ -122,10 +123,11 @@ fn prune_once(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor
     if let Some(levels) = engine.levels().filter(|_| !options.dry_run) {
         monitor.step("compaction", 0);
         match engine.compact_all(&go_on) {
-            Ok(freed_bytes) => report.freed_bytes = freed_bytes,
             Err(error) if error.is_full() => is_short = true,
-            Err(error) => return Err(error.into()),
+            compacted => compacted?,
         }
+        // Some of it came back while chunks were removed.
+        report.freed_bytes = table_bytes_before.saturating_sub(table_bytes(engine));
         let damaged = levels.damaged_tables().into_iter();
         report.problems.extend(damaged.map(|path| format!("table {path} has damage and is not compacted; run `onefold check`")));
     }
@@ -160,6 +162,11 @@ fn prune_once(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor
         maintained => maintained?,
     }
     Ok((report, is_short))
+}
+
+/// Returns the bytes of the tables of a store with levels.
+fn table_bytes(engine: &Engine) -> u64 {
+    engine.levels().map_or(0, |levels| levels.levels().iter().map(|level| level.stored_bytes).sum())
 }
 
 impl PruneReport {

@@ -1,7 +1,9 @@
 //! A disk that is full to the last block is emptied with nothing but deleting, discarding and pruning, whatever kind of
 //! write found it full (`docs/decisions/0033-a-reserve-for-freeing-room.md`).
 
-use onefold_crash_harness::{BLOCK_BYTES, Case, EXACT, Model, Random, SLOTS, World, check_clean, must, policy, step, steps};
+use onefold_crash_harness::{
+    BLOCK_BYTES, Case, EXACT, LEVELED, Model, Profile, Random, SLOTS, World, check_clean, must, policy, step, steps,
+};
 use onefold_engine::{Mode, Settings};
 use onefold_ground::{Ground, SimulatedGround};
 use onefold_upkeep::{NoMonitor, PruneOptions};
@@ -60,8 +62,17 @@ fn empty(world: &mut World, model: &mut Model) -> bool {
 
 #[test]
 fn a_disk_full_to_the_last_block_is_emptied_whatever_found_it_full() {
+    is_emptied(&EXACT);
+}
+
+#[test]
+fn m2_8_a_disk_full_to_the_last_block_is_emptied_without_room_for_a_compaction() {
+    is_emptied(&LEVELED);
+}
+
+fn is_emptied(profile: &'static Profile) {
     let (mut refused, mut used) = (0, 0);
-    let seeds = EXACT.each_case(20, |case| {
+    let seeds = profile.each_case(20, |case| {
         let seed = case.seed;
         let mut random = Random(seed ^ 0xf011);
         let mut model = Model::new("m");

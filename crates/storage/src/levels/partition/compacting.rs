@@ -4,12 +4,13 @@
 //! yet. The second one is short: the manifest is replaced, then the version, then the old tables go. The engine holds
 //! its lock of the views for it, so that no opening reads the manifest before and looks for a table behind it.
 
-use super::{Partition, table_path};
-use crate::Result;
+use super::{Partition, Progress, table_path};
 use crate::levels::compaction::{Output, Task, merge};
 use crate::levels::table::Table;
 use crate::levels::version::Version;
+use crate::{Result, StorageError};
 use onefold_fingerprint::Fingerprint;
+use onefold_ground::GroundError;
 use onefold_oplog::Pressure;
 use parking_lot::MutexGuard;
 use std::collections::BTreeSet;
@@ -24,7 +25,7 @@ const FULL: usize = 16;
 pub struct Merged<'a> {
     partition: &'a Partition,
     /// No other compaction of this partition runs meanwhile.
-    cursors: MutexGuard<'a, Vec<Fingerprint>>,
+    progress: MutexGuard<'a, Progress>,
     task: Task,
     tables: Vec<Arc<Table>>,
     /// Whether a manifest on disk may have the tables.
@@ -32,8 +33,8 @@ pub struct Merged<'a> {
 }
 
 impl<'a> Merged<'a> {
-    pub(super) fn new(partition: &'a Partition, cursors: MutexGuard<'a, Vec<Fingerprint>>, task: Task, tables: Vec<Arc<Table>>) -> Self {
-        Merged { partition, cursors, task, tables, is_listed: false }
+    pub(super) fn new(partition: &'a Partition, progress: MutexGuard<'a, Progress>, task: Task, tables: Vec<Arc<Table>>) -> Self {
+        Merged { partition, progress, task, tables, is_listed: false }
     }
 
     /// Puts the new tables in the place of the old ones, durably, and removes the old files. Call it while no opening
@@ -50,7 +51,7 @@ impl<'a> Merged<'a> {
             let _state = partition.state.lock();
             partition.change(|version| task.replace(version, &self.tables));
         }
-        task.move_on(&mut self.cursors);
+        task.move_on(&mut self.progress.cursors);
         let kept: BTreeSet<u64> = self.tables.iter().map(|table| table.id).collect();
         for table in task.inputs().filter(|table| !kept.contains(&table.id)) {
             match partition.damaged.lock().remove(&table.id) {
@@ -105,19 +106,35 @@ impl Partition {
     }
 
     /// Does the long part of a compaction. `None`: nothing is due, another thread does one here, or `go_on` ended it.
+    ///
+    /// Errors: among others, the disk has no space for new tables beside the old ones.
     pub(crate) fn merge(&self, go_on: &dyn Fn() -> bool) -> Result<Option<Merged<'_>>> {
         self.check_poison()?;
-        let Some(cursors) = self.compacting.try_lock() else { return Ok(None) };
+        let Some(progress) = self.compacting.try_lock() else { return Ok(None) };
         let version = self.version();
-        let Some(task) = self.choose(&version, &cursors) else { return Ok(None) };
+        let Some(task) = self.choose(&version, &progress.cursors) else { return Ok(None) };
         let tables = match task.moved(&version, &self.options) {
             Some(table) => vec![table],
-            None => match self.write_merged(&task, &version, &BTreeSet::new(), go_on)? {
-                Some(tables) => tables,
-                None => return Ok(None),
-            },
+            None => {
+                self.check_space(&task)?;
+                match self.write_merged(&task, &version, &BTreeSet::new(), go_on)? {
+                    Some(tables) => tables,
+                    None => return Ok(None),
+                }
+            }
         };
-        Ok(Some(Merged::new(self, cursors, task, tables)))
+        Ok(Some(Merged::new(self, progress, task, tables)))
+    }
+
+    /// Refuses a merge that the disk has no space for, before the work.
+    fn check_space(&self, task: &Task) -> Result<()> {
+        let needed = task.inputs().map(|table| table.length_bytes).sum::<u64>();
+        if self.ground.space()?.free_bytes >= needed {
+            return Ok(());
+        }
+        let path = self.ground.describe(&self.directory);
+        let source = std::io::ErrorKind::StorageFull.into();
+        Err(StorageError::cannot_write(GroundError::Io { operation: "compact tables in", path, source }))
     }
 
     /// Merges tables. The new ones are synced. `None`: `go_on` ended it.
@@ -128,22 +145,24 @@ impl Partition {
         known_damage: &BTreeSet<u64>,
         go_on: &dyn Fn() -> bool,
     ) -> Result<Option<Vec<Arc<Table>>>> {
-        let new_id = || self.state.lock().take_number();
-        let path_of = |id| table_path(&self.directory, id);
-        let output = Output {
+        let Some(mut tables) = self.with_output(known_damage, |output| merge(output, task, version, go_on))? else { return Ok(None) };
+        self.sync(tables.iter())?;
+        tables.sort_unstable_by_key(|table| table.first);
+        Ok(Some(tables.into_iter().map(Arc::new).collect()))
+    }
+
+    /// Passes `write` where new tables go.
+    pub(super) fn with_output<T>(&self, known_damage: &BTreeSet<u64>, write: impl FnOnce(&Output<'_>) -> T) -> T {
+        write(&Output {
             ground: &*self.ground,
             options: &self.options,
             room: &self.room,
             counters: &self.counters,
-            new_id: &new_id,
-            path_of: &path_of,
+            new_id: &|| self.state.lock().take_number(),
+            path_of: &|id| table_path(&self.directory, id),
             damaged: &|table| self.note_damaged(table),
             known_damage,
-        };
-        let Some(mut tables) = merge(&output, task, version, go_on)? else { return Ok(None) };
-        self.sync(tables.iter())?;
-        tables.sort_unstable_by_key(|table| table.first);
-        Ok(Some(tables.into_iter().map(Arc::new).collect()))
+        })
     }
 
     /// Moves the file of a damaged table out of the way.

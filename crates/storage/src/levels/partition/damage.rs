@@ -67,13 +67,13 @@ impl Partition {
         self.check_poison()?;
         let mut count = 0;
         loop {
-            let cursors = self.compacting.lock();
+            let progress = self.compacting.lock();
             let version = self.version();
             let damaged = self.damaged.lock().clone();
             let Some(task) = Task::of_damaged(&version, &self.unlogged(), &damaged) else { return Ok(count) };
             count += task.inputs().filter(|table| damaged.contains(&table.id)).count() as u64;
             let tables = self.write_merged(&task, &version, &damaged, &|| true)?.unwrap_or_default();
-            Merged::new(self, cursors, task, tables).install()?;
+            Merged::new(self, progress, task, tables).install()?;
         }
     }
 

@@ -1,5 +1,6 @@
 //! Brings a partition to the end of the log.
 
+use super::shrinking::NEW;
 use super::{COUNTER_BITS, Partition, State, UNNAMED, id_of, table_path};
 use crate::levels::manifest;
 use crate::levels::memtable::Memtable;
@@ -125,7 +126,7 @@ impl Partition {
         let lost = version.lost.iter().map(|lost| lost.number);
         let known: BTreeSet<u64> = version.levels.iter().flatten().map(|table| table.id).chain(lost).collect();
         for entry in self.ground.list(&self.directory)? {
-            if id_of(&entry.name).is_some_and(|id| !known.contains(&id)) {
+            if id_of(&entry.name).is_some_and(|id| !known.contains(&id)) || entry.name.ends_with(NEW) {
                 self.ground.remove(&format!("{}/{}", self.directory, entry.name))?;
             }
         }
