@@ -11,6 +11,7 @@ pub(crate) mod descriptor;
 pub(crate) mod layout;
 pub(crate) mod mode;
 pub(crate) mod open;
+pub(crate) mod partitions;
 pub(crate) mod profile;
 pub(crate) mod reserve;
 pub(crate) mod settings;

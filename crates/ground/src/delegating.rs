@@ -5,7 +5,7 @@
 
 use crate::{Access, DirectoryEntry, Exposure, File, Ground, Holder, Identity, LockError, LockGuard, Result, Space};
 use std::fmt::Debug;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 macro_rules! delegating {
@@ -42,6 +42,9 @@ delegating! {
     fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>>;
     fn open_device(&self, path: &str, access: Access) -> Result<Option<Arc<dyn File>>>;
     fn link_device(&self, path: &str, device: &Path) -> Result<()>;
+    fn link_directory(&self, path: &str, directory: &Path) -> Result<()>;
+    fn unlink_directory(&self, path: &str) -> Result<()>;
+    fn linked_directory(&self, path: &str) -> Result<Option<PathBuf>>;
     fn device_holds(&self, path: &str, offset: u64, data: &[u8]) -> Result<bool>;
     fn remove(&self, path: &str) -> Result<()>;
     fn rename(&self, from: &str, to: &str) -> Result<()>;
@@ -50,6 +53,7 @@ delegating! {
     fn sync_directory(&self, directory: &str) -> Result<()>;
     fn exists(&self, path: &str) -> Result<bool>;
     fn space(&self) -> Result<Space>;
+    fn space_in(&self, directory: &str) -> Result<Space>;
     fn lock(&self, path: &str, exclusive: bool, holder: &Holder) -> std::result::Result<LockGuard, LockError>;
     fn identity(&self, path: &str) -> Result<Option<Identity>>;
     fn describe(&self, path: &str) -> String;

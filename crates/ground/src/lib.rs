@@ -47,7 +47,7 @@ pub use reserve::{Reserve, ReservedGround};
 pub use simulation::{CrashPolicy, CrashSite, SimulatedGround};
 
 use std::fmt::Debug;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// How a file is opened.
@@ -103,6 +103,13 @@ pub trait Ground: Send + Sync + Debug {
     fn open_device(&self, path: &str, access: Access) -> Result<Option<Arc<dyn File>>>;
     /// Makes a new name that leads to a block device. Errors: `device` is none.
     fn link_device(&self, path: &str, device: &Path) -> Result<()>;
+    /// Makes a new name that leads to a directory elsewhere, and that directory if only its own name is missing there.
+    /// The name is durable on return. Errors: the name exists.
+    fn link_directory(&self, path: &str, directory: &Path) -> Result<()>;
+    /// Removes such a name, and the directory that it leads to if that is empty.
+    fn unlink_directory(&self, path: &str) -> Result<()>;
+    /// Returns where such a name leads. `None`: it is no such name, or the ground does not know.
+    fn linked_directory(&self, path: &str) -> Result<Option<PathBuf>>;
     /// Returns whether the device is known to hold `data` at this place of a file, by a read that bypassed the page
     /// cache. Returns false if the ground cannot do that. Call only after a [`File::sync`]: then the data that it
     /// confirms is durable.
@@ -121,6 +128,8 @@ pub trait Ground: Send + Sync + Debug {
     fn exists(&self, path: &str) -> Result<bool>;
     /// Returns the space on the device.
     fn space(&self) -> Result<Space>;
+    /// Returns the space on the device of a directory, which a [link](Ground::link_directory) may have led to.
+    fn space_in(&self, directory: &str) -> Result<Space>;
     /// Takes the store's lock without waiting: exclusive for writers, shared for readers. The guard holds it until it
     /// is dropped or the process ends. The lock file records `holder`, for people and processes that find the lock
     /// taken.

@@ -130,6 +130,44 @@ impl Ground for LocalGround {
         std::os::unix::fs::symlink(&device, &path).map_err(|source| refused("create", &path, source))
     }
 
+    fn link_directory(&self, path: &str, directory: &Path) -> Result<()> {
+        let fail = |source| refused("use", directory, source);
+        let directory = std::path::absolute(directory).map_err(fail)?;
+        match create_directory(&directory, self.permissions.directory) {
+            Ok(()) => {
+                if let Some((user, group)) = self.owner {
+                    // A file system without owners is no error.
+                    let _ = rustix::fs::chownat(rustix::fs::CWD, &directory, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW);
+                }
+                sync_directory(directory.parent().unwrap_or(&directory))?;
+            }
+            Err(source) if source.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => {}
+            Err(source) => return Err(fail(source)),
+        }
+        let path = self.path(path);
+        std::os::unix::fs::symlink(&directory, &path).map_err(|source| refused("create", &path, source))?;
+        sync_directory(path.parent().unwrap_or(&path))
+    }
+
+    fn unlink_directory(&self, path: &str) -> Result<()> {
+        let path = self.path(path);
+        let fail = |source| refused("remove", &path, source);
+        let directory = fs::read_link(&path).map_err(fail)?;
+        fs::remove_file(&path).map_err(fail)?;
+        // It stays if there is anything in it, and if it is not there nobody misses it.
+        let _ = fs::remove_dir(directory);
+        Ok(())
+    }
+
+    fn linked_directory(&self, path: &str) -> Result<Option<PathBuf>> {
+        let path = self.path(path);
+        match fs::read_link(&path) {
+            Ok(directory) => Ok(Some(directory)),
+            Err(source) if source.kind() == io::ErrorKind::InvalidInput => Ok(None),
+            Err(source) => Err(refused("read", &path, source)),
+        }
+    }
+
     fn device_holds(&self, path: &str, offset: u64, data: &[u8]) -> Result<bool> {
         let cached = self.open(path, Access::Read)?;
         Ok(DirectFile::open(&self.path(path), cached).is_some_and(|direct| direct.holds(offset, data)))
@@ -192,7 +230,12 @@ impl Ground for LocalGround {
     }
 
     fn space(&self) -> Result<Space> {
-        let found = rustix::fs::statvfs(&self.root).map_err(|source| refused("read the free space of", &self.root, source))?;
+        self.space_in("")
+    }
+
+    fn space_in(&self, directory: &str) -> Result<Space> {
+        let path = self.path(directory);
+        let found = rustix::fs::statvfs(&path).map_err(|source| refused("read the free space of", &path, source))?;
         Ok(Space { free_bytes: found.f_bavail.saturating_mul(found.f_frsize), total_bytes: found.f_blocks.saturating_mul(found.f_frsize) })
     }
 

@@ -7,6 +7,7 @@ mod copy;
 mod files;
 mod fs;
 mod mount;
+mod partition;
 mod place;
 mod retention;
 mod scrub;
@@ -25,6 +26,7 @@ pub use copy::Copy;
 pub use files::{ArchiveFormat, DamagedBytes, DamagedFile, Diff, Dump, FileType, Find, Ls, OverwriteWhen, Restore};
 pub use fs::{Fs, FsClone, FsCreate, FsDelete, FsList, FsRename, FsResize, FsRollback, FsSnapshot, Quota};
 pub use mount::{Mount, MountFs, UnmountFs};
+pub use partition::{Partition, PartitionList, PartitionMove};
 pub use place::{Connection, Place, PlaceToOneself, with_store};
 pub use retention::{AppendOnly, AppendOnlyOff, AppendOnlyOn, AppendOnlyStatus, Dedup, Forget, Keep, Protect, Prune, Until};
 pub use scrub::{Rate, Scrub, Span, Wait};
@@ -128,6 +130,9 @@ pub enum Command {
     Check(Check),
     /// Reads all stored data from disk at a set rate, and reports the date of the last full pass
     Scrub(Scrub),
+    /// Lists the partitions of a store of profile `leveled`, and moves them to other disks
+    #[command(subcommand)]
+    Partition(Partition),
     /// Prevents all deletion until the secret is given
     #[command(subcommand)]
     AppendOnly(AppendOnly),

@@ -201,6 +201,8 @@ fn every_key_of_json_is_documented_and_every_documented_key_is_printed() {
     fs::write(levels.path("file"), noise(4, 300_000)).unwrap();
     levels.run(["backup", "--name", "x", levels.path("file").to_str().unwrap()]).succeeds();
     add("stats", vec![levels.run(["stats", "--json"]).succeeds().json()]);
+    add("partition list", vec![levels.run(["partition", "list", "--json"]).succeeds().json()]);
+    add("partition move", vec![levels.run(["partition", "move", "0", "--home", "--json"]).succeeds().json()]);
     seen.insert("problem".to_owned(), problem);
 
     let documented = documented();

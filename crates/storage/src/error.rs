@@ -212,6 +212,16 @@ pub enum StorageError {
         /// The epoch of this process.
         epoch: u64,
     },
+    /// A directory on another disk that has tables of a partition cannot be used.
+    #[error("partition {partition} keeps tables in {directory}: {why}")]
+    Home {
+        /// The partition.
+        partition: u16,
+        /// The directory.
+        directory: String,
+        /// What is wrong, and what to do.
+        why: String,
+    },
     /// The partition is not one of those that this opening owns.
     #[error("this process has not opened container partition {partition}")]
     NotOpened {

@@ -34,6 +34,9 @@ pub use containers::{
     UnknownCompression, Unreadable, Writer, decompress_frame,
 };
 pub use error::{Result, StorageError};
-pub use levels::{CHUNKS_DROPPED, CHUNKS_HELD, LevelFigures, LevelsOptions, LevelsStore, LevelsWork, LostTable, Merged, TABLE_WRITTEN};
+pub use levels::{
+    CHUNKS_DROPPED, CHUNKS_HELD, Copied, LevelFigures, LevelsOptions, LevelsStore, LevelsWork, LostTable, Merged, PartitionFigures,
+    TABLE_WRITTEN,
+};
 pub use prepared::{Prepared, Scope};
 pub use records::stored_chunks;

@@ -9,7 +9,7 @@ use crate::lock::Held;
 use crate::{Access, DirectoryEntry, Exposure, File, Ground, Holder, Identity, LockError, LockGuard, Result, Space, parent};
 use parking_lot::{Mutex, MutexGuard};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 impl SimulatedGround {
@@ -56,6 +56,30 @@ impl Ground for SimulatedGround {
 
     fn link_device(&self, path: &str, _device: &Path) -> Result<()> {
         Err(failure("create", path, io::ErrorKind::Unsupported.into()))
+    }
+
+    fn link_directory(&self, path: &str, _directory: &Path) -> Result<()> {
+        if self.query("create", path)?.names.exists(path) {
+            return Err(failure("create", path, io::ErrorKind::AlreadyExists.into()));
+        }
+        self.create_directory(path)
+    }
+
+    fn unlink_directory(&self, path: &str) -> Result<()> {
+        let mut state = self.begin(false, "remove", path)?;
+        if !state.names.is_directory(path) {
+            return Err(failure("remove", path, io::ErrorKind::NotFound.into()));
+        }
+        // There is no other place where its content would be.
+        if state.names.inside(path).next().is_some() {
+            return Err(failure("remove", path, io::ErrorKind::DirectoryNotEmpty.into()));
+        }
+        state.names.remove(path);
+        Ok(())
+    }
+
+    fn linked_directory(&self, path: &str) -> Result<Option<PathBuf>> {
+        self.query("read", path).map(|_| None)
     }
 
     fn device_holds(&self, path: &str, offset: u64, data: &[u8]) -> Result<bool> {
@@ -148,6 +172,11 @@ impl Ground for SimulatedGround {
         let state = self.query("read the free space of", "")?;
         let free_pages = state.capacity_pages.saturating_sub(state.used_pages);
         Ok(Space { free_bytes: free_pages.saturating_mul(PAGE_BYTES), total_bytes: state.capacity_pages.saturating_mul(PAGE_BYTES) })
+    }
+
+    /// All directories are on one disk.
+    fn space_in(&self, _directory: &str) -> Result<Space> {
+        self.space()
     }
 
     fn lock(&self, path: &str, exclusive: bool, holder: &Holder) -> std::result::Result<LockGuard, LockError> {

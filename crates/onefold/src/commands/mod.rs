@@ -20,6 +20,7 @@ mod fs;
 mod init;
 mod ls;
 mod mount;
+mod partition;
 mod place;
 mod protect;
 mod prune;
@@ -139,6 +140,13 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Stats(options) => on_store(Request::Stats(options), talk),
         Command::Check(options) => on_store(Request::Check(options), talk),
         Command::Scrub(options) => on_store(Request::Scrub(options), talk),
+        Command::Partition(command) => match command {
+            cli::Partition::List(options) => on_store(Request::PartitionList(options), talk),
+            cli::Partition::Move(mut options) => {
+                partition::with_absolute_directory(&mut options)?;
+                on_store(Request::PartitionMove(options), talk)
+            }
+        },
         Command::AppendOnly(command) => match command {
             cli::AppendOnly::On(mut options) => {
                 options.secret = Secret::read(options.secret_file.as_deref(), Asking::Twice)?;
@@ -259,6 +267,8 @@ requests! {
     Stats(cli::Stats): "stats",
     Check(cli::Check): "check",
     Scrub(cli::Scrub): "scrub",
+    PartitionList(cli::PartitionList): "partition list",
+    PartitionMove(cli::PartitionMove): "partition move",
     CopyVolumes(copy::CopyVolumes): "copy",
     AppendOnlyOn(cli::AppendOnlyOn): "append-only on",
     AppendOnlyOff(cli::AppendOnlyOff): "append-only off",

@@ -24,9 +24,9 @@ mod work;
 
 pub use options::LevelsOptions;
 pub(crate) use partition::Change;
-pub use partition::Merged;
+pub use partition::{Copied, Merged};
 pub(crate) use records::named_chunks;
 pub use records::{CHUNKS_DROPPED, CHUNKS_HELD, TABLE_WRITTEN};
-pub use store::{LevelFigures, LevelsStore};
+pub use store::{LevelFigures, LevelsStore, PartitionFigures};
 pub use version::LostTable;
 pub use work::LevelsWork;

@@ -38,12 +38,15 @@
 
 mod compacting;
 mod damage;
+mod homes;
 mod listing;
+mod moving;
 mod replay;
 mod salvage;
 mod shrinking;
 
 pub use compacting::Merged;
+pub use moving::Copied;
 
 use crate::levels::filter::Room;
 use crate::levels::key::address_of;
@@ -55,8 +58,9 @@ use crate::levels::table::{Place, Table, TableWriter};
 use crate::levels::version::{At, LostTable, Version};
 use crate::levels::work::Counters;
 use crate::{Address, ChunkKind, Compressor, NewChunk, Prepared, Result, Scope, Slice, StorageError};
+use homes::Homes;
 use onefold_fingerprint::Fingerprint;
-use onefold_ground::Ground;
+use onefold_ground::{Ground, parent};
 use onefold_oplog::Position;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap};
@@ -144,15 +148,17 @@ impl State {
 pub(crate) struct Partition {
     pub(crate) number: u16,
     ground: Arc<dyn Ground>,
+    /// Where the manifests are.
     directory: String,
+    homes: RwLock<Homes>,
     pub(crate) options: Arc<LevelsOptions>,
     /// Where a replay begins: the tables of the manifest have everything before.
     pub(crate) replayed_from: Position,
     state: Mutex<State>,
     version: RwLock<Arc<Version>>,
     /// Held while a memtable becomes a table: they become tables in order. The number of the one whose file this
-    /// opening has begun and not finished.
-    flushing: Mutex<Option<u64>>,
+    /// opening has begun and not finished, and the path.
+    flushing: Mutex<Option<(u64, String)>>,
     /// Held while the manifest is replaced.
     listing: Mutex<()>,
     /// Held while tables are compacted or shrunk.
@@ -170,6 +176,7 @@ pub(crate) fn directory_of(directory: &str, number: u16) -> String {
     format!("{directory}/{number:04x}")
 }
 
+/// Returns the path of a table in a directory.
 fn table_path(directory: &str, id: u64) -> String {
     format!("{directory}/{id:016x}.table")
 }
@@ -197,22 +204,25 @@ impl Partition {
     ) -> Result<Partition> {
         let directory = directory_of(directory, number);
         let mut attempts = 0;
-        let (manifest, version) = loop {
+        let (manifest, homes, version) = loop {
             let mut manifest = Manifest::read(&*ground, &directory, &options)?;
+            let homes = Homes::find(&*ground, &directory, number, &options)?;
             if let Some(epoch) = takes {
                 check_fence(&*ground, &directory, &options, epoch)?;
+                homes.check_owners(&*ground, manifest.epoch)?;
                 manifest.epoch = epoch;
                 // Also if it is the same: both have to be equal before a file is removed.
                 manifest.write(&*ground, &directory, &options)?;
+                homes.take(&*ground, epoch)?;
             }
-            let version = open_tables(&*ground, &directory, number, &manifest, &options, &room);
+            let version = open_tables(&*ground, &homes, number, &manifest, &options, &room);
             let is_whole = version.as_ref().is_ok_and(|version| version.lost.is_empty());
             if !is_whole && takes.is_none() && attempts < 10 && Manifest::read(&*ground, &directory, &options)? != manifest {
                 // A writer has compacted meanwhile.
                 attempts += 1;
                 continue;
             }
-            break (manifest, version?);
+            break (manifest, homes, version?);
         };
         let state = State {
             open: Memtable::new(UNNAMED),
@@ -232,6 +242,7 @@ impl Partition {
             number,
             ground,
             directory,
+            homes: RwLock::new(homes),
             options,
             replayed_from: manifest.needed,
             state: Mutex::new(state),
@@ -252,6 +263,11 @@ impl Partition {
         let version = self.version();
         let sealed: u64 = version.sealed.iter().map(|memtable| memtable.raw_bytes()).sum();
         open + sealed + version.levels.iter().flatten().map(|table| table.raw_bytes).sum::<u64>()
+    }
+
+    /// Returns where a new table goes.
+    fn new_table_path(&self, id: u64) -> String {
+        table_path(&self.homes.read().current(), id)
     }
 
     pub(crate) fn version(&self) -> Arc<Version> {
@@ -346,13 +362,17 @@ impl Partition {
     }
 
     /// Writes the table of a memtable.
-    fn write_table(&self, memtable: &Memtable, begun: &mut Option<u64>) -> Result<Table> {
-        let path = table_path(&self.directory, memtable.id);
-        if *begun == Some(memtable.id) && self.ground.exists(&path)? {
-            self.ground.remove(&path).map_err(StorageError::cannot_write)?;
+    fn write_table(&self, memtable: &Memtable, begun: &mut Option<(u64, String)>) -> Result<Table> {
+        let path = self.new_table_path(memtable.id);
+        // A part of it must stay in no home: an opening would look there too.
+        if let Some((id, path)) = begun
+            && *id == memtable.id
+            && self.ground.exists(path)?
+        {
+            self.ground.remove(path).map_err(StorageError::cannot_write)?;
         }
         let mut writer = TableWriter::new(&*self.ground, &path, memtable.id, memtable.keys(), &self.options)?;
-        *begun = Some(memtable.id);
+        *begun = Some((memtable.id, path));
         for Held { name, kind, is_sequential, bytes, .. } in memtable.chunks() {
             writer.push(*name, *kind, *is_sequential, bytes)?;
         }
@@ -435,13 +455,13 @@ impl Partition {
 
     fn sync<'a>(&self, tables: impl Iterator<Item = &'a Table>) -> Result<()> {
         let mut synced = Ok(());
-        let mut is_any = false;
+        let mut directories = BTreeSet::new();
         for table in tables {
-            is_any = true;
+            directories.insert(parent(&table.path));
             synced = synced.and_then(|()| table.sync());
         }
-        if is_any {
-            synced = synced.and_then(|()| Ok(self.ground.sync_directory(&self.directory)?));
+        for directory in directories {
+            synced = synced.and_then(|()| Ok(self.ground.sync_directory(directory)?));
         }
         if let Err(error) = synced {
             // What a failed sync lost may look written. Nobody writes here from now on.
@@ -591,18 +611,19 @@ fn check_fence(ground: &dyn Ground, directory: &str, options: &LevelsOptions, ep
 /// Opens the tables of a manifest. One that cannot be opened is lost, and does not keep the others from being read.
 fn open_tables(
     ground: &dyn Ground,
-    directory: &str,
+    homes: &Homes,
     partition: u16,
     manifest: &Manifest,
     options: &LevelsOptions,
     room: &Room,
 ) -> Result<Version> {
     let mut version = Version { unordered: manifest.unordered, ..Version::default() };
+    let paths = homes.tables(ground)?;
     // Young levels first: their filters are asked most.
     for (level, numbers) in manifest.levels.iter().enumerate() {
         let mut tables = Vec::with_capacity(numbers.len());
         for number in numbers {
-            match Table::open(ground, &table_path(directory, *number), *number, options, room) {
+            match open_one(ground, &homes.current(), paths.get(number), *number, options, room) {
                 Ok(table) => tables.push(Arc::new(table)),
                 Err(StorageError::SortedTable { path, why }) => {
                     version.lost.push(LostTable { partition, number: *number, level, path, why });
@@ -617,6 +638,20 @@ fn open_tables(
         version.levels.push(tables);
     }
     Ok(version)
+}
+
+/// Opens a table, from the first of these paths that has it whole. If there is none, it should be in the home.
+fn open_one(ground: &dyn Ground, home: &str, paths: Option<&Vec<String>>, id: u64, options: &LevelsOptions, room: &Room) -> Result<Table> {
+    let mut paths = paths.into_iter().flatten();
+    let first = paths.next().cloned().unwrap_or_else(|| table_path(home, id));
+    let mut opened = Table::open(ground, &first, id, options, room);
+    for path in paths {
+        match opened {
+            Err(StorageError::SortedTable { .. }) => opened = Table::open(ground, path, id, options, room).or(opened),
+            opened => return opened,
+        }
+    }
+    opened
 }
 
 /// Returns `of * part / whole`.

@@ -10,7 +10,7 @@ use crate::levels::filter::Room;
 use crate::levels::flushers::Flushers;
 use crate::levels::key::{Unit, address_of, unit_bits};
 use crate::levels::options::LevelsOptions;
-use crate::levels::partition::{MAX_EPOCH, Merged, Partition};
+use crate::levels::partition::{Copied, MAX_EPOCH, Merged, Partition};
 use crate::levels::records::{CHUNKS_DROPPED, CHUNKS_HELD, TABLE_WRITTEN, chunks_dropped, decode, decode_dropped};
 use crate::levels::work::{Counters, LevelsWork};
 use crate::{
@@ -23,6 +23,7 @@ use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, ReadBuffer};
 use onefold_oplog::{Effects, PartitionClass, Position, Pressure, Record};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -62,6 +63,29 @@ pub struct LevelFigures {
     pub stored_bytes: u64,
     /// Bytes before compression from which the level is compacted.
     pub capacity_bytes: u64,
+}
+
+/// How a partition stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PartitionFigures {
+    /// Its number.
+    pub number: u16,
+    /// The directory that its new tables go to, for people.
+    pub directory: String,
+    /// Tables.
+    pub tables: u64,
+    /// Bytes of the chunks before compression, those in memory too.
+    pub raw_bytes: u64,
+    /// Bytes of the files.
+    pub stored_bytes: u64,
+    /// Streams that write to it.
+    pub streams: u64,
+    /// Bytes that are free on the disk of the directory.
+    pub free_bytes: u64,
+    /// Tables that are in another directory: a move has not ended.
+    pub tables_elsewhere: u64,
+    /// Bytes of their files.
+    pub bytes_elsewhere: u64,
 }
 
 impl LevelsStore {
@@ -193,6 +217,52 @@ impl LevelsStore {
         self.partitions.iter().filter_map(largest).max().unwrap_or(0)
     }
 
+    /// Returns how each partition stands, and where it is (M2.10).
+    pub fn partitions(&self) -> Result<Vec<PartitionFigures>> {
+        let figures = |partition: &Partition| {
+            let version = partition.version();
+            let tables = || version.levels.iter().flatten();
+            let elsewhere = partition.elsewhere();
+            Ok(PartitionFigures {
+                number: partition.number,
+                directory: partition.place(),
+                tables: tables().count() as u64,
+                raw_bytes: partition.raw_bytes(),
+                stored_bytes: tables().map(|table| table.length_bytes).sum(),
+                streams: partition.streams.load(Ordering::Relaxed) as u64,
+                free_bytes: partition.space()?.free_bytes,
+                tables_elsewhere: elsewhere.len() as u64,
+                bytes_elsewhere: elsewhere.iter().map(|table| table.length_bytes).sum(),
+            })
+        };
+        self.partitions.iter().map(figures).collect()
+    }
+
+    fn partition(&self, number: u16) -> Result<&Partition> {
+        self.partitions.get(usize::from(number)).ok_or(StorageError::NotOpened { partition: number })
+    }
+
+    /// Begins to move a partition: new tables go to a directory of its own in `to`, which exists. `None`: to the
+    /// store's own directory. Call it while nobody opens the store.
+    pub fn begin_move(&self, number: u16, to: Option<&Path>) -> Result<()> {
+        self.check_writable()?;
+        self.partition(number)?.go_to(to)
+    }
+
+    /// Copies the next table that has to move, beside everything else. `None`: there is none that the log names, or
+    /// `go_on` ended it.
+    pub fn copy_next(&self, number: u16, go_on: &dyn Fn() -> bool) -> Result<Option<Copied<'_>>> {
+        self.check_writable()?;
+        self.partition(number)?.copy_next(go_on)
+    }
+
+    /// Ends a move, and leaves directories without tables. Returns false if a table is still elsewhere. Call it while
+    /// nobody opens the store.
+    pub fn end_move(&self, number: u16) -> Result<bool> {
+        self.check_writable()?;
+        self.partition(number)?.leave_homes()
+    }
+
     /// Returns how much each partition has, bytes before compression.
     pub fn partition_bytes(&self) -> Vec<u64> {
         self.partitions.iter().map(Partition::raw_bytes).collect()
@@ -315,8 +385,10 @@ impl ChunkWriter for LevelsWriter {
 
 impl ChunkStore for LevelsStore {
     /// A stream goes to the partition with the fewest streams, and among these to the one with the least in it (M2.10).
+    /// One whose disk is nearly full comes last.
     fn new_writer(self: Arc<Self>) -> Box<dyn ChunkWriter> {
-        let load = |partition: &Partition| (partition.streams.load(Ordering::Relaxed), partition.raw_bytes());
+        let is_full = |partition: &Partition| partition.space().is_ok_and(|space| space.free_bytes < partition.most_waiting_bytes());
+        let load = |partition: &Partition| (is_full(partition), partition.streams.load(Ordering::Relaxed), partition.raw_bytes());
         let partition = (0..self.partitions.len()).min_by_key(|number| load(&self.partitions[*number])).unwrap_or(0);
         self.partitions[partition].streams.fetch_add(1, Ordering::Relaxed);
         Box::new(LevelsWriter { store: self, partition, is_sequential: false })

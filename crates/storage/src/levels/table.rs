@@ -57,7 +57,7 @@ impl StoredFrame<'_> {
 }
 
 /// An open table.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Table {
     pub(crate) id: u64,
     /// Whether a compaction made it.
@@ -75,7 +75,7 @@ pub(crate) struct Table {
     keys_at: u64,
     data_at: u64,
     /// `None`: there was no room, or it is damaged.
-    filter: Option<(Filter, Taken)>,
+    filter: Option<Arc<(Filter, Taken)>>,
     pub(crate) first: Fingerprint,
     pub(crate) last: Fingerprint,
 }
@@ -335,7 +335,7 @@ impl<'a> TableWriter<'a> {
             fences,
             keys_at: layout.keys_at,
             data_at: layout.data_at,
-            filter: room.take(layout.filter_bytes).map(|taken| (filter, taken)),
+            filter: room.take(layout.filter_bytes).map(|taken| Arc::new((filter, taken))),
             first,
             last,
         })
@@ -388,7 +388,7 @@ impl Table {
                 file.read_at(layout.filter_at, &mut bits).map_err(lasting)?;
                 let (bits, sum) = bits.split_at(layout.filter_bytes);
                 // Without a filter each search reads a page: slower, and right.
-                (placed_checksum(bits, id, layout.filter_at).to_le_bytes() == sum).then(|| (Filter::from_bytes(bits), taken))
+                (placed_checksum(bits, id, layout.filter_at).to_le_bytes() == sum).then(|| Arc::new((Filter::from_bytes(bits), taken)))
             }
             None => None,
         };
@@ -430,12 +430,17 @@ impl Table {
 
     /// Returns whether a key may be in it, from memory alone.
     pub(crate) fn may_have(&self, name: &Fingerprint) -> bool {
-        self.entries > 0 && (self.first..=self.last).contains(name) && self.filter.as_ref().is_none_or(|(filter, _)| filter.may_have(name))
+        self.entries > 0 && (self.first..=self.last).contains(name) && self.filter.as_ref().is_none_or(|filter| filter.0.may_have(name))
     }
 
     /// Returns whether its range has a key in common with another.
     pub(crate) fn overlaps(&self, first: &Fingerprint, last: &Fingerprint) -> bool {
         self.entries > 0 && self.first <= *last && *first <= self.last
+    }
+
+    /// Returns the table from a copy of its file.
+    pub(crate) fn copied_to(&self, ground: &dyn Ground, path: &str) -> Result<Table> {
+        Ok(Table { file: ground.open(path, Access::Read)?, path: path.to_owned(), name: ground.describe(path), ..self.clone() })
     }
 
     /// Gives its file another name, durably.

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod damage;
+mod moving;
 mod shrinking;
 
 use common::Dice;
@@ -13,6 +14,7 @@ use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
 use onefold_oplog::{Position, Pressure, Record};
 use onefold_storage::*;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 /// Everything that a store can do, in any order, until the first error.
@@ -20,7 +22,7 @@ fn work(world: &mut LevelsWorld, known: &mut KnownLevels, dice: &mut Dice, steps
     let mut writers: Vec<Box<dyn ChunkWriter>> = (0..2).map(|_| world.store.clone().new_writer()).collect();
     writers[1].be_sequential();
     for _ in 0..steps {
-        match dice.below(20) {
+        match dice.below(21) {
             0..=6 => {
                 let numbers: Vec<u64> = (known.next..known.next + 1 + dice.below(9)).collect();
                 known.next += numbers.len() as u64;
@@ -80,7 +82,11 @@ fn work(world: &mut LevelsWorld, known: &mut KnownLevels, dice: &mut Dice, steps
             16 => drop(world.store.step()?),
             17 => world.trim(known, dice.below(2) == 0)?,
             18 => world.store.leave(),
-            _ => drop(world.store.compact(&|| false)?),
+            19 => drop(world.store.compact(&|| false)?),
+            _ => {
+                let to = (dice.below(2) == 0).then_some(Path::new("disk"));
+                moving::move_all(&world.store, to, &mut || dice.below(4) == 0)?;
+            }
         }
     }
     world.flush(known)

@@ -95,7 +95,7 @@ fn m2_8_only_durable_chunks_take_the_place_of_others() {
         world.trim(&mut known, true).unwrap();
         while world.store.compact(&|| true).unwrap() {}
     }
-    // All of them are stored again, as behind an index that has lost them, and in tables. But the log knows nothing of it.
+    // All are stored again, as behind an index that has lost them, and in tables. But the log knows nothing of it.
     let mut writer = world.store.clone().new_writer();
     for number in known.live.keys() {
         let (fingerprint, kind, data) = chunk(*number);

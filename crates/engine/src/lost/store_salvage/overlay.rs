@@ -169,6 +169,14 @@ impl onefold_ground::DelegatingGround for Overlay {
         Err(failed("create", &self.inner.describe(path), ErrorKind::Unsupported))
     }
 
+    fn link_directory(&self, path: &str, _directory: &Path) -> Result<()> {
+        Err(failed("create", &self.inner.describe(path), ErrorKind::Unsupported))
+    }
+
+    fn unlink_directory(&self, path: &str) -> Result<()> {
+        Err(failed("remove", &self.inner.describe(path), ErrorKind::Unsupported))
+    }
+
     fn device_holds(&self, path: &str, offset: u64, data: &[u8]) -> Result<bool> {
         Ok(self.is_untouched(path) && self.inner.device_holds(path, offset, data)?)
     }

@@ -4,6 +4,7 @@
 //! yet. The second one is short: the manifest is replaced, then the version, then the old tables go. The engine holds
 //! its lock of the views for it, so that no opening reads the manifest before and looks for a table behind it.
 
+use super::damage::given_up;
 use super::{Partition, Progress, table_path};
 use crate::levels::compaction::{Output, Task, merge};
 use crate::levels::table::Table;
@@ -129,10 +130,11 @@ impl Partition {
     /// Refuses a merge that the disk has no space for, before the work.
     fn check_space(&self, task: &Task) -> Result<()> {
         let needed = task.inputs().map(|table| table.length_bytes).sum::<u64>();
-        if self.ground.space()?.free_bytes >= needed {
+        let home = self.homes.read().current();
+        if self.ground.space_in(&home)?.free_bytes >= needed {
             return Ok(());
         }
-        let path = self.ground.describe(&self.directory);
+        let path = self.ground.describe(&home);
         let source = std::io::ErrorKind::StorageFull.into();
         Err(StorageError::cannot_write(GroundError::Io { operation: "compact tables in", path, source }))
     }
@@ -159,7 +161,7 @@ impl Partition {
             room: &self.room,
             counters: &self.counters,
             new_id: &|| self.state.lock().take_number(),
-            path_of: &|id| table_path(&self.directory, id),
+            path_of: &|id| self.new_table_path(id),
             damaged: &|table| self.note_damaged(table),
             known_damage,
         })
@@ -167,14 +169,14 @@ impl Partition {
 
     /// Moves the file of a damaged table out of the way.
     fn keep_for_people(&self, table: &Table) {
-        let directory = self.given_up();
+        let directory = given_up(&table.path);
         let kept = self.ground.create_directory(&directory);
         if let Err(error) = kept.and_then(|()| self.ground.rename(&table.path, &table_path(&directory, table.id))) {
             tracing::warn!(%error, "the file of a damaged table stays until the next opening");
         }
     }
 
-    fn forget_table(&self, table: &Table) {
+    pub(super) fn forget_table(&self, table: &Table) {
         if let Err(error) = self.ground.remove(&table.path) {
             tracing::debug!(%error, "a table that was compacted stays until the next opening");
         }

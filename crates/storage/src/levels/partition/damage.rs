@@ -4,13 +4,19 @@
 //! other chunks are found. Compactions leave it out, for they drop nothing that somebody might still read.
 
 use super::compacting::Merged;
-use super::{COUNTER_BITS, Partition, check_fence, directory_of, id_of, table_path};
+use super::homes::Homes;
+use super::{COUNTER_BITS, Partition, check_fence, directory_of, table_path};
 use crate::Result;
 use crate::levels::compaction::Task;
 use crate::levels::manifest::Manifest;
 use crate::levels::options::LevelsOptions;
 use crate::levels::version::LostTable;
 use onefold_ground::{Ground, parent};
+
+/// Returns where the file of a table goes that a repair has replaced or given up.
+pub(super) fn given_up(path: &str) -> String {
+    format!("{}/given-up", parent(path))
+}
 
 impl Partition {
     pub(crate) fn lost_tables(&self) -> Vec<LostTable> {
@@ -27,17 +33,17 @@ impl Partition {
         self.check_poison()?;
         let epoch = self.state.lock().epoch;
         check_fence(&*self.ground, &self.directory, &self.options, epoch)?;
-        let given_up = self.given_up();
-        self.ground.create_directory(&given_up)?;
+        let paths = self.homes.read().tables(&*self.ground)?;
         // First the files: the next opening would remove those that no manifest names.
         for table in &lost {
-            let from = table_path(&self.directory, table.number);
-            if self.ground.exists(&from)? {
-                self.ground.rename(&from, &table_path(&given_up, table.number))?;
+            for from in paths.get(&table.number).into_iter().flatten() {
+                let given_up = given_up(from);
+                self.ground.create_directory(&given_up)?;
+                self.ground.rename(from, &table_path(&given_up, table.number))?;
+                self.ground.sync_directory(&given_up)?;
+                self.ground.sync_directory(parent(from))?;
             }
         }
-        self.ground.sync_directory(&given_up)?;
-        self.ground.sync_directory(parent(&given_up))?;
         self.write_manifest(|version| version.lost.clear())?;
         let _state = self.state.lock();
         self.change(|version| version.lost.clear());
@@ -50,11 +56,6 @@ impl Partition {
         let version = self.version();
         let tables = version.levels.iter().flatten().filter(|table| damaged.contains(&table.id));
         tables.map(|table| self.ground.describe(&table.path)).collect()
-    }
-
-    /// Returns where the files of tables go that a repair has replaced or given up.
-    pub(super) fn given_up(&self) -> String {
-        format!("{}/given-up", self.directory)
     }
 
     /// Notes that a table has a damaged page or frame.
@@ -98,7 +99,8 @@ impl Partition {
             Err(error) => return Err(error),
         }
         ground.create_directory(&directory)?;
-        let mut tables: Vec<u64> = ground.list(&directory)?.iter().filter_map(|entry| id_of(&entry.name)).filter(|id| *id > 0).collect();
+        let homes = Homes::find(ground, &directory, number, options)?;
+        let mut tables: Vec<u64> = homes.tables(ground)?.into_keys().filter(|id| *id > 0).collect();
         tables.sort_unstable_by_key(|id| std::cmp::Reverse(*id));
         let after = tables.first().map_or(1, |id| id.saturating_add(1));
         let next = after.max(epoch << COUNTER_BITS);

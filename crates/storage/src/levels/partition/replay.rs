@@ -1,7 +1,7 @@
 //! Brings a partition to the end of the log.
 
 use super::shrinking::NEW;
-use super::{COUNTER_BITS, Partition, State, UNNAMED, id_of, table_path};
+use super::{COUNTER_BITS, Partition, State, UNNAMED, id_of, open_one, table_path};
 use crate::levels::manifest;
 use crate::levels::memtable::Memtable;
 use crate::levels::records::{CHUNKS_HELD, Decoded, Named, TABLE_WRITTEN};
@@ -53,14 +53,13 @@ impl Partition {
                 state.open.need(start);
             }
             TABLE_WRITTEN => {
-                let path = table_path(&self.directory, decoded.memtable);
                 let (partition, number) = (self.number, decoded.memtable);
                 if number < self.version().unordered {
                     // The repair took what tables there were. This one is among them, or was compacted before.
                     self.take_table(&mut state, number, start);
                     return Ok(());
                 }
-                match Table::open(&*self.ground, &path, number, &self.options, &self.room) {
+                match self.open_named(number) {
                     Ok(table) => self.change(|version| version.add(Arc::new(table))),
                     Err(StorageError::SortedTable { path, why }) => {
                         self.change(|version| version.lost.push(LostTable { partition, number, level: 0, path, why }));
@@ -123,13 +122,32 @@ impl Partition {
             state.number_own();
         }
         let version = self.version();
-        let lost = version.lost.iter().map(|lost| lost.number);
-        let known: BTreeSet<u64> = version.levels.iter().flatten().map(|table| table.id).chain(lost).collect();
-        for entry in self.ground.list(&self.directory)? {
-            if id_of(&entry.name).is_some_and(|id| !known.contains(&id)) || entry.name.ends_with(NEW) {
-                self.ground.remove(&format!("{}/{}", self.directory, entry.name))?;
+        let lost: BTreeSet<u64> = version.lost.iter().map(|lost| lost.number).collect();
+        let known: BTreeSet<&str> = version.levels.iter().flatten().map(|table| &*table.path).collect();
+        let mut homes = self.homes.write();
+        for home in homes.all() {
+            for entry in self.ground.list(&home)? {
+                let path = format!("{home}/{}", entry.name);
+                let is_unknown = |id: u64| !known.contains(&*path) && !lost.contains(&id);
+                if id_of(&entry.name).is_some_and(is_unknown) || entry.name.ends_with(NEW) {
+                    self.ground.remove(&path)?;
+                }
             }
         }
-        Ok(())
+        // A move may have ended just before it could.
+        homes.leave_empty(&*self.ground)
+    }
+
+    /// Opens a table that the log names.
+    fn open_named(&self, id: u64) -> Result<Table> {
+        let homes = self.homes.read();
+        let mut paths = Vec::new();
+        for home in homes.all() {
+            let path = table_path(&home, id);
+            if self.ground.exists(&path)? {
+                paths.push(path);
+            }
+        }
+        open_one(&*self.ground, &homes.current(), Some(&paths), id, &self.options, &self.room)
     }
 }

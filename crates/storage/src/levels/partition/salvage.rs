@@ -1,8 +1,7 @@
 //! What becomes of a partition whose log is damaged: what is left of the log was replayed, and a new log begins behind.
 
-use super::{Partition, id_of, table_path};
+use super::{Partition, open_one};
 use crate::levels::manifest::Manifest;
-use crate::levels::table::Table;
 use crate::{Result, StorageError};
 use onefold_oplog::Position;
 use std::collections::BTreeSet;
@@ -24,14 +23,14 @@ impl Partition {
             let version = self.version();
             let lost = version.lost.iter().map(|lost| lost.number);
             let known: BTreeSet<u64> = version.levels.iter().flatten().map(|table| table.id).chain(lost).collect();
-            let numbers: Vec<u64> = self.ground.list(&self.directory)?.iter().filter_map(|entry| id_of(&entry.name)).collect();
-            for number in numbers {
+            let home = self.homes.read().current();
+            for (number, paths) in self.homes.read().tables(&*self.ground)? {
                 // No number of a file is used again.
                 state.next = state.next.max(number.saturating_add(1));
                 if number <= listed.flushed || known.contains(&number) {
                     continue;
                 }
-                match Table::open(&*self.ground, &table_path(&self.directory, number), number, &self.options, &self.room) {
+                match open_one(&*self.ground, &home, Some(&paths), number, &self.options, &self.room) {
                     Ok(table) if table.is_merged => {}
                     Ok(table) => {
                         self.change(|version| version.add(Arc::new(table)));

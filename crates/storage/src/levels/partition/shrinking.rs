@@ -1,9 +1,9 @@
-//! Gives space back on a full disk: see [`shadowed`](crate::levels::compaction::shadowed).
+//! Frees space on a full disk: see [`shadowed`](crate::levels::compaction::shadowed).
 //!
 //! The new file of a table takes the name of the old one, with one rename. Both have everything that counts, so neither
 //! the manifest nor the log has to know, and a crash leaves either. Who has the old file open goes on reading it.
 
-use super::{Partition, check_fence, table_path};
+use super::{Partition, check_fence};
 use crate::levels::compaction::{WORTH, shadowed};
 use crate::levels::table::Table;
 use crate::{Result, StorageError};
@@ -35,7 +35,7 @@ impl Partition {
             if unusable.contains(&table.id) || progress.barren.get(&table.id).is_some_and(|until| tombstones < *until) {
                 continue;
             }
-            let new_path = format!("{}/{:016x}.{:016x}{NEW}", self.directory, table.id, self.state.lock().take_number());
+            let new_path = self.path_beside(&table.path);
             let shrunk = self.with_output(&BTreeSet::new(), |output| {
                 let Some(shadowed) = shadowed(output, &version, level, table, &unusable, go_on)? else { return Ok(None) };
                 if shadowed.is_worth(self.options.digest_bytes()) {
@@ -48,7 +48,7 @@ impl Partition {
             });
             match shrunk {
                 Ok(Some(new)) => {
-                    self.put_in_place(new).inspect_err(|_| {
+                    self.put_in_place(new, &table.path).inspect_err(|_| {
                         // If it was renamed, it is not there.
                         let _ = self.ground.remove(&new_path);
                     })?;
@@ -64,11 +64,16 @@ impl Partition {
         full.map_or(Ok(false), |error: StorageError| Err(error))
     }
 
-    /// Gives a table the name of the one with the same number, and uses it from then on.
-    fn put_in_place(&self, mut new: Table) -> Result<()> {
+    /// Returns a path for a file that is to become a table with this path.
+    pub(super) fn path_beside(&self, path: &str) -> String {
+        format!("{}.{:016x}{NEW}", path.trim_end_matches(".table"), self.state.lock().take_number())
+    }
+
+    /// Gives a table its path, durably, and uses it in the place of the one with the same number from then on.
+    pub(super) fn put_in_place(&self, mut new: Table, path: &str) -> Result<()> {
         let epoch = self.state.lock().epoch;
         check_fence(&*self.ground, &self.directory, &self.options, epoch)?;
-        new.rename(&*self.ground, &table_path(&self.directory, new.id))?;
+        new.rename(&*self.ground, path)?;
         let _state = self.state.lock();
         self.change(|version| version.put_in_place(Arc::new(new)));
         Ok(())
