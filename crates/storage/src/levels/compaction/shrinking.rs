@@ -1,7 +1,7 @@
 //! Shrinking a table: it is written again, under its own number, without the entries that younger tables shadow.
 //!
-//! A merge needs space for all that it merges. This needs space for one table, and frees more than it takes: so it works
-//! on a full disk.
+//! A merge needs space for all that it merges. This needs space for one table, and frees more than it takes. It is for
+//! a full disk.
 
 use super::{Keys, Output, fill};
 use crate::Result;
