@@ -79,6 +79,7 @@ pub const LEVELED: Profile = Profile {
         Sight::Trim,
         Sight::Table,
         Sight::Compaction,
+        Sight::HalfMoved,
         Sight::LayerUnderWay,
         Sight::NewerNames,
         Sight::RemovedFile,

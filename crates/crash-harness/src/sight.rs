@@ -19,6 +19,8 @@ pub enum Sight {
     Table,
     /// Tables were merged into a deeper level.
     Compaction,
+    /// Tables of a partition are in two directories: a move has not ended.
+    HalfMoved,
     /// The log has a segment after the first.
     Segment,
     /// The start of the log was freed.

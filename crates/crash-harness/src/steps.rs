@@ -16,6 +16,7 @@ use onefold_ground::Ground;
 use onefold_upkeep::{DedupOptions, NoMonitor, PruneOptions, dedup};
 use onefold_volume::{Volume, VolumeError};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Largest volume, blocks.
@@ -120,6 +121,12 @@ fn prune(world: &mut World, _: &mut Model, random: &mut Random, _: usize) -> Res
         looks.set(looks.get().saturating_sub(1));
         looks.get() > 0
     };
+    if world.engine.levels().is_some() && random.one_in(3) {
+        world.doing = "move a partition";
+        let to = random.one_in(2).then(|| Path::new("disk"));
+        world.engine.move_partition(0, to, &go_on, &mut |_| {})?;
+        world.doing = "prune";
+    }
     let is_alone = Arc::strong_count(&world.volumes) == 1;
     if !world.engine.descriptor().profile.is_exact() && random.one_in(2) {
         world.doing = "dedup";

@@ -155,6 +155,8 @@ pub fn full_and_enlarged(profile: &'static Profile, usual_seeds: u64) {
             ground.set_capacity(u64::MAX);
             world.volumes.flush().unwrap_or_else(|error| panic!("{case}: there is room, but: {error}"));
             model.all_flushed();
+            // The second copies of objects may wait for room.
+            world.engine.maintain(true).unwrap_or_else(|error| panic!("{case}: there is room, but: {error}"));
             must(check_clean(&world), case, "with room again");
         }
         let ground = world.ground.clone();

@@ -65,6 +65,8 @@ impl Witness {
         let levels = world.engine.levels().map(|levels| levels.levels()).unwrap_or_default();
         self.meet(Sight::Table, levels.first().map_or(0, |level| level.tables));
         self.meet(Sight::Compaction, levels.iter().skip(1).map(|level| level.tables).sum());
+        let partitions = world.engine.levels().and_then(|levels| levels.partitions().ok()).unwrap_or_default();
+        self.meet(Sight::HalfMoved, partitions.iter().map(|partition| partition.tables_elsewhere).sum());
         let _ = world.engine.for_each_dead(&mut |_, _| self.meet(Sight::Dead, 1));
         self.meet(Sight::Redirect, world.engine.range(0, b"o", b"p", 1).map_or(0, |found| found.len() as u64));
         self.meet(Sight::Forward, world.engine.storage().forwards().map_or(0, |forwards| forwards.len() as u64));

@@ -291,7 +291,8 @@ impl Engine {
     /// damaged before the next copy.
     fn trim_to(&self, target: Position) -> Result<()> {
         let upto = self.storage.trim_point(target);
-        if self.log.has_segments_before(upto) {
+        // One that failed is behind the log, whatever is trimmed now.
+        if self.log.has_segments_before(upto) || self.background.copy_fails.load(Ordering::Relaxed) {
             let copied = self.objects.copy_objects();
             let failed_before = self.background.copy_fails.swap(copied.is_err(), Ordering::Relaxed);
             if let Err(error) = copied {
