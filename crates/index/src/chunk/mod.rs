@@ -43,6 +43,8 @@ mod cost_tests;
 #[cfg(test)]
 mod crash_tests;
 #[cfg(test)]
+mod growth_tests;
+#[cfg(test)]
 mod lookup_tests;
 #[cfg(test)]
 mod tests;
