@@ -12,7 +12,7 @@
 //! 5. so do chunks that the index has in containers that are missing or whose catalog cannot be read;
 //! 6. a check. Chunks that are missing go into quarantine;
 //! 7. tables of levels that cannot be opened are given up, and those with damage are written again;
-//! 8. if the check found wrong counts or places, the chunk index is rebuilt. Chunks with another copy come out of
+//! 8. if the check found wrong counts or places, or tables were given up, the chunk index is rebuilt. Chunks with another copy come out of
 //!    quarantine;
 //! 9. a second check, whose findings are reported: what is lost, and what needs it.
 //!
@@ -130,7 +130,8 @@ impl Repair<'_> {
             return self.close(engine);
         }
         // Before a new index takes what they have for stored.
-        self.tables(&engine)?;
+        let came_back = self.tables(&engine)?;
+        let wrong = wrong.or_else(|| came_back.then(|| "chunks that were removed may be back".to_owned()));
         let may_be_elsewhere = wrong.is_some() || self.report.quarantined_chunks > 0;
         if let Some(why) = wrong {
             if self.options.dry_run {
@@ -164,9 +165,10 @@ impl Repair<'_> {
         self.close(engine)
     }
 
-    /// Runs step 7: tables of levels, when their losses are noted.
-    fn tables(&mut self, engine: &Arc<Engine>) -> Result<()> {
-        let Some(levels) = engine.levels() else { return Ok(()) };
+    /// Runs step 7: tables of levels, when their losses are noted. Returns whether there were any: their tombstones are
+    /// lost too.
+    fn tables(&mut self, engine: &Arc<Engine>) -> Result<bool> {
+        let Some(levels) = engine.levels() else { return Ok(false) };
         let lost: Vec<String> = levels.lost_tables().into_iter().map(|lost| format!("{}: {}", lost.path, lost.why)).collect();
         let damaged = levels.damaged_tables();
         let is_any = !lost.is_empty() || !damaged.is_empty();
@@ -178,7 +180,7 @@ impl Repair<'_> {
         for path in damaged {
             self.did(format!("table {path} {done} written again, without the chunks that cannot be read"));
         }
-        Ok(())
+        Ok(is_any)
     }
 
     fn close(&self, engine: Arc<Engine>) -> Result<()> {

@@ -3,6 +3,8 @@
 //! The long part, reading and writing tables, runs beside everything else. Only the change of the manifest keeps
 //! readers of other processes out: they read it, the tables that it names and the log as of one moment.
 
+use crate::lifecycle::layout::INDEX;
+use crate::lost::rebuild::mark_index;
 use crate::{Engine, Result};
 use onefold_oplog::Pressure;
 use onefold_storage::LevelsStore;
@@ -75,10 +77,12 @@ impl Engine {
     }
 
     /// Gives up tables that cannot be opened, and writes tables that are known to be damaged again, without the chunks
-    /// that cannot be read. For a repair, which has noted all of these chunks as lost.
+    /// that cannot be read. For a repair, which has noted all of these chunks as lost. Removed chunks may be back then,
+    /// without entries in the chunk index: it has to be rebuilt, and the store opens in no other way.
     pub fn repair_tables(&self) -> Result<()> {
         self.writable()?;
         let Some(levels) = &self.levels else { return Ok(()) };
+        mark_index(&self.ground, INDEX)?;
         let _held = self.hold_views()?;
         levels.give_up_lost_tables()?;
         levels.compact_damaged()?;

@@ -12,7 +12,8 @@ mod scene;
 use common::{Damage, crash_at_any_sync, files, list, meet_errors_and_full_disks, must_be_sound, repaired, run};
 use onefold_engine::{Mode, StoreProfile};
 use onefold_ground::{Ground, SimulatedGround};
-use onefold_upkeep::{CheckOptions, NoMonitor, ProblemKind, check, rebuild_chunk_index};
+use onefold_storage::ChunkStore;
+use onefold_upkeep::{CheckOptions, NoMonitor, ProblemKind, PruneOptions, check, prune, rebuild_chunk_index};
 use scene::{Scene, open, settings};
 use std::sync::Arc;
 
@@ -84,7 +85,56 @@ fn m2_8_a_damaged_manifest_is_written_again_and_nothing_is_lost() {
             }
             run(&ground, false).unwrap_or_else(|error| panic!("{path} {damage:?}: {error}"));
             assert!(must_be_sound(&ground, &scene, &format!("{path} {damage:?}")).report.is_clean());
+            nothing_is_without_entry(&ground, &format!("{path} {damage:?}"));
         }
+    }
+}
+
+#[test]
+fn m2_8_removed_chunks_that_a_repair_brings_back_are_freed_by_the_next_prune() {
+    let scene = Scene::new();
+    let ground = scene.copy();
+    let engine = open(&ground, Mode::ReadWrite).unwrap();
+    let volumes = onefold_volume::Volumes::open(engine.clone(), onefold_volume::VolumesOptions::default()).unwrap();
+    volumes.create("gone", 64 << 10, 64 << 10, None).unwrap();
+    let volume = volumes.get("gone").unwrap();
+    let bytes: Vec<u8> = (0..64u64 << 10).map(|at| (onefold_ground::checksum(&at.to_le_bytes()) >> 5) as u8).collect();
+    volume.write(0, &bytes).unwrap();
+    volume.flush().unwrap();
+    engine.compact_all(&|| true).unwrap();
+    drop(volume);
+    volumes.delete("gone").unwrap();
+    while !volumes.resume_deletions(&|| true).unwrap() {}
+    prune(&engine, PruneOptions::default(), &NoMonitor, &|| true).unwrap();
+    assert!(engine.levels().unwrap().levels().iter().map(|level| level.tombstones).sum::<u64>() > 0, "they are not compacted yet");
+    let unique_bytes = engine.unique_bytes();
+    drop(volumes);
+    engine.close().unwrap();
+    drop(engine);
+    for path in files(&scene, |path| path.contains("/manifest")) {
+        Damage::Cut(0).apply(&ground, &path);
+    }
+    run(&ground, false).unwrap();
+    nothing_is_without_entry(&ground, "repaired");
+    let engine = open(&ground, Mode::ReadWrite).unwrap();
+    assert!(engine.unique_bytes() > unique_bytes);
+    prune(&engine, PruneOptions::default(), &NoMonitor, &|| true).unwrap();
+    assert_eq!(engine.unique_bytes(), unique_bytes);
+    engine.close().unwrap();
+    drop(engine);
+    must_be_sound(&ground, &scene, "pruned");
+}
+
+/// The index has all chunks of the tables: removed ones that came back too, so that the next prune frees them.
+fn nothing_is_without_entry(ground: &SimulatedGround, what: &str) {
+    let engine = open(ground, Mode::ReadOnly).unwrap();
+    let levels = engine.levels().unwrap();
+    for unit in levels.units().unwrap().iter() {
+        let names: Vec<_> = levels.chunks_of(unit).unwrap().into_iter().map(|(_, slot)| slot.fingerprint).collect();
+        let mut entries = Vec::new();
+        engine.index().unwrap().lookup(&names, &mut entries).unwrap();
+        let without = entries.iter().filter(|entry| entry.is_none()).count();
+        assert_eq!(without, 0, "{what}: of {} chunks", names.len());
     }
 }
 

@@ -341,7 +341,10 @@ impl Work<'_> {
         for directory in &damaged {
             self.say(format!("the manifest of {directory} is made again from its tables; chunks that were removed may come back"));
         }
+        // Chunks that come back need entries, or nothing would remove them again.
+        self.done.needs_index |= !damaged.is_empty();
         if !self.dry_run && !damaged.is_empty() {
+            self.mark_index()?;
             LevelsStore::restore_manifests(&**self.ground, LEVELS, partitions, &options, self.epoch)?;
         }
         Ok(())
