@@ -12,8 +12,8 @@
 //! 5. so do chunks that the index has in containers that are missing or whose catalog cannot be read;
 //! 6. a check. Chunks that are missing go into quarantine;
 //! 7. tables of levels that cannot be opened are given up, and those with damage are written again;
-//! 8. if the check found wrong counts or places, or tables were given up, the chunk index is rebuilt. Chunks with another copy come out of
-//!    quarantine;
+//! 8. if the check found wrong counts or places, or tables were given up, the chunk index is rebuilt. Chunks with
+//!    another copy come out of quarantine;
 //! 9. a second check, whose findings are reported: what is lost, and what needs it.
 //!
 //! A dry run takes the same steps on a store that is open for reading, and keeps its changes in memory

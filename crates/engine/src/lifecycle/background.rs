@@ -16,23 +16,24 @@ use std::time::{Duration, Instant};
 /// Wakes a thread.
 #[derive(Debug, Default)]
 pub(crate) struct Signal {
-    raised: Mutex<bool>,
+    /// How often it was raised.
+    raised: Mutex<u64>,
     changed: Condvar,
 }
 
 impl Signal {
     fn raise(&self) {
-        *self.raised.lock() = true;
+        *self.raised.lock() += 1;
         self.changed.notify_all();
     }
 
-    /// Waits until raised or for `limit`.
-    fn wait(&self, limit: Duration) {
+    /// Waits until it is raised more often than this thread has `seen`, or for `limit`.
+    fn wait(&self, limit: Duration, seen: &mut u64) {
         let mut raised = self.raised.lock();
-        if !*raised {
+        if *raised == *seen {
             self.changed.wait_for(&mut raised, limit);
         }
-        *raised = false;
+        *seen = *raised;
     }
 }
 
@@ -43,7 +44,7 @@ pub(crate) struct Background {
     signal: Arc<Signal>,
     /// Wakes the thread that makes parity.
     parity_signal: Arc<Signal>,
-    /// Wakes the thread that compacts levels.
+    /// Wakes the threads that compact levels.
     compaction_signal: Arc<Signal>,
     /// Held for each piece of work with which views catch up with the log, and while it is trimmed.
     maintaining: Mutex<()>,
@@ -106,8 +107,11 @@ pub(crate) fn start(engine: &Arc<Engine>, was_left_open: bool) -> Result<()> {
         threads.push(spawn("onefold-parity", engine, engine.background.parity_signal.clone(), interval, pause, Engine::parity_round)?);
     }
     if engine.levels.is_some() {
-        let signal = engine.background.compaction_signal.clone();
-        threads.push(spawn("onefold-compact", engine, signal, interval, COMPACTION_AFTER_ERROR, Engine::compaction_round)?);
+        // Each compacts another partition.
+        for _ in 0..engine.settings.workers.min(usize::from(engine.descriptor.container_partitions)) {
+            let signal = engine.background.compaction_signal.clone();
+            threads.push(spawn("onefold-compact", engine, signal, interval, COMPACTION_AFTER_ERROR, Engine::compaction_round)?);
+        }
     }
     if was_left_open && engine.arena.is_some() {
         threads.push(spawn_once("onefold-holes", engine, Engine::free_again)?);
@@ -153,9 +157,9 @@ fn spawn(
     std::thread::Builder::new()
         .name(name.into())
         .spawn(move || {
-            let mut failing = false;
+            let (mut failing, mut seen) = (false, 0);
             loop {
-                signal.wait(if failing { pause_after_error } else { interval });
+                signal.wait(if failing { pause_after_error } else { interval }, &mut seen);
                 let Some(engine) = weak.upgrade() else { return };
                 if engine.background.is_closed() {
                     return;
@@ -329,13 +333,15 @@ impl Engine {
         match self.levels.as_ref().map_or(Pressure::Idle, |levels| levels.backlog()) {
             Pressure::Idle => {}
             Pressure::Behind => self.background.compaction_signal.raise(),
-            // If another thread compacts, it gets time for it.
-            Pressure::Full => match self.compact(&|| !self.background.is_closed()) {
-                Ok(true) => {}
-                Ok(false) => std::thread::sleep(WRITER_RESTS),
+            // A compaction may take long: no writer does one, if others can.
+            Pressure::Full if self.settings.background => {
+                self.background.compaction_signal.raise();
+                std::thread::sleep(WRITER_RESTS);
+            }
+            Pressure::Full => match self.compact(&|| true) {
                 // Deleting, which is a write too, may be what gives it space.
-                Err(error) if error.is_full() => std::thread::sleep(WRITER_RESTS),
-                Err(error) => return Err(error),
+                Err(error) if error.is_full() => {}
+                compacted => drop(compacted?),
             },
         }
         if self.log.is_over_limit() {
