@@ -55,11 +55,10 @@ impl LocalGround {
     }
 
     /// Gives a new file or directory at `path` to the owner of the store. If a link led out of the store, it gives
-    /// nothing away. A file system without owners is no error.
+    /// nothing away, unless to a directory that has the same owner. A file system without owners is no error.
     fn give(&self, path: &Path) {
         let Some((user, group)) = self.owner else { return };
-        let is_owners =
-            |directory: &Path| fs::symlink_metadata(directory).is_ok_and(|found| found.is_dir() && found.uid() == user.as_raw());
+        let is_owners = |directory: &Path| fs::metadata(directory).is_ok_and(|found| found.is_dir() && found.uid() == user.as_raw());
         let above = path.ancestors().skip(1).take_while(|directory| directory.starts_with(&self.root));
         if above.into_iter().all(is_owners) {
             let _ = rustix::fs::chownat(rustix::fs::CWD, path, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW);
@@ -133,17 +132,26 @@ impl Ground for LocalGround {
     fn link_directory(&self, path: &str, directory: &Path) -> Result<()> {
         let fail = |source| refused("use", directory, source);
         let directory = std::path::absolute(directory).map_err(fail)?;
+        let store = fs::metadata(&self.root).map_err(fail)?;
         match create_directory(&directory, self.permissions.directory) {
             Ok(()) => {
-                if let Some((user, group)) = self.owner {
-                    // A file system without owners is no error.
-                    let _ = rustix::fs::chownat(rustix::fs::CWD, &directory, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW);
-                }
-                sync_directory(directory.parent().unwrap_or(&directory))?;
+                // Only root can change the owner. A file system without owners is no error.
+                let (user, group) = (self.owner.map(|(user, _)| user), Gid::from_raw(store.gid()));
+                let _ = rustix::fs::chownat(rustix::fs::CWD, &directory, user, Some(group), AtFlags::SYMLINK_NOFOLLOW);
+                // Changing the group may take the bit away that hands it on.
+                permissions::set_mode_of(&directory, self.permissions.directory).map_err(fail)?;
             }
-            Err(source) if source.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => {}
+            Err(source) if source.kind() == io::ErrorKind::AlreadyExists => {
+                let found = fs::symlink_metadata(&directory).map_err(fail)?;
+                if !found.is_dir() || found.uid() != store.uid() && found.uid() != rustix::process::geteuid().as_raw() {
+                    return Err(fail(io::Error::new(source.kind(), "it is there, and is no directory of the store's owner")));
+                }
+                permissions::set_mode_of(&directory, self.permissions.directory).map_err(fail)?;
+            }
             Err(source) => return Err(fail(source)),
         }
+        // Who made it may have died before its name was durable.
+        sync_directory(directory.parent().unwrap_or(&directory))?;
         let path = self.path(path);
         std::os::unix::fs::symlink(&directory, &path).map_err(|source| refused("create", &path, source))?;
         sync_directory(path.parent().unwrap_or(&path))
@@ -154,6 +162,8 @@ impl Ground for LocalGround {
         let fail = |source| refused("remove", &path, source);
         let directory = fs::read_link(&path).map_err(fail)?;
         fs::remove_file(&path).map_err(fail)?;
+        // No link must lead to nothing.
+        sync_directory(path.parent().unwrap_or(&path))?;
         // It stays if there is anything in it, and if it is not there nobody misses it.
         let _ = fs::remove_dir(directory);
         Ok(())

@@ -216,6 +216,12 @@ impl ReservedGround {
         ReservedGround { ground, reserve }
     }
 
+    /// Returns whether a file is on the device of the reserve. One behind a linked directory is not.
+    fn is_here(&self, path: &str) -> bool {
+        let linked = self.ground.linked_directory(crate::parent(path));
+        linked.is_ok_and(|linked| linked.is_none())
+    }
+
     fn file(&self, file: Arc<dyn File>) -> Arc<dyn File> {
         Arc::new(ReservedFile { file, ground: self.ground.clone(), reserve: self.reserve.clone() })
     }
@@ -227,6 +233,9 @@ impl crate::DelegatingGround for ReservedGround {
     }
 
     fn create(&self, path: &str) -> Result<Arc<dyn File>> {
+        if !self.is_here(path) {
+            return self.ground.create(path);
+        }
         Ok(self.file(self.reserve.run(|| self.ground.create(path))?))
     }
 
@@ -241,15 +250,15 @@ impl crate::DelegatingGround for ReservedGround {
 
     fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>> {
         let file = self.ground.open(path, access)?;
-        Ok(if access == Access::ReadWrite { self.file(file) } else { file })
+        Ok(if access == Access::ReadWrite && self.is_here(path) { self.file(file) } else { file })
     }
 
     fn remove(&self, path: &str) -> Result<()> {
-        self.reserve.run(|| self.ground.remove(path))
+        if self.is_here(path) { self.reserve.run(|| self.ground.remove(path)) } else { self.ground.remove(path) }
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.reserve.run(|| self.ground.rename(from, to))
+        if self.is_here(from) { self.reserve.run(|| self.ground.rename(from, to)) } else { self.ground.rename(from, to) }
     }
 }
 

@@ -48,6 +48,8 @@ pub(crate) struct Background {
     compaction_signal: Arc<Signal>,
     /// Held for each piece of work with which views catch up with the log, and while it is trimmed.
     maintaining: Mutex<()>,
+    /// Held while tables of levels are shrunk.
+    pub(crate) shrinking: Mutex<()>,
     is_closed: AtomicBool,
     /// The last try to write the second copies of objects failed.
     copy_fails: AtomicBool,
@@ -84,8 +86,9 @@ const CLOSE_LOG_BYTES: u64 = 16 << 20;
 
 /// Parity that could not be made (a full disk) is retried after this time.
 const PARITY_AFTER_ERROR: Duration = Duration::from_secs(60);
-/// How long a call of a writer rests while compaction has fallen far behind.
+/// How long a call of a writer rests while compaction has fallen far behind, for each table too many.
 const WRITER_RESTS: Duration = Duration::from_millis(5);
+const WRITER_RESTS_AT_MOST: Duration = Duration::from_secs(1);
 /// A compaction that failed (a full disk, damage) is retried after this time.
 const COMPACTION_AFTER_ERROR: Duration = Duration::from_secs(60);
 
@@ -158,20 +161,26 @@ fn spawn(
         .name(name.into())
         .spawn(move || {
             let (mut failing, mut seen) = (false, 0);
+            let mut not_before = Instant::now();
             loop {
-                signal.wait(if failing { pause_after_error } else { interval }, &mut seen);
+                let pause = not_before.saturating_duration_since(Instant::now());
+                signal.wait(if failing { pause } else { interval }, &mut seen);
                 let Some(engine) = weak.upgrade() else { return };
                 if engine.background.is_closed() {
                     return;
                 }
+                if failing && Instant::now() < not_before {
+                    continue;
+                }
                 match round(&engine) {
                     Ok(()) => failing = false,
-                    // Logged once, not every round. A caller that flushes or writes gets the error too.
-                    Err(error) if !failing => {
-                        failing = true;
-                        tracing::warn!(%error, "background work failed; will retry");
+                    Err(error) => {
+                        not_before = Instant::now() + pause_after_error;
+                        // Logged once, not every round. A caller that flushes or writes gets the error too.
+                        if !std::mem::replace(&mut failing, true) {
+                            tracing::warn!(%error, "background work failed; will retry");
+                        }
                     }
-                    Err(_) => {}
                 }
             }
         })
@@ -336,7 +345,8 @@ impl Engine {
             // A compaction may take long: no writer does one, if others can.
             Pressure::Full if self.settings.background => {
                 self.background.compaction_signal.raise();
-                std::thread::sleep(WRITER_RESTS);
+                let excess = self.levels.as_ref().map_or(0, |levels| levels.excess()) as u32;
+                std::thread::sleep((WRITER_RESTS * (1 + excess)).min(WRITER_RESTS_AT_MOST));
             }
             Pressure::Full => match self.compact(&|| true) {
                 // Deleting, which is a write too, may be what gives it space.

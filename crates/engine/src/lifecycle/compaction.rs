@@ -45,6 +45,8 @@ impl Engine {
 
     /// Frees space without a merge, table by table, for a disk that is full.
     fn shrink(&self, levels: &LevelsStore, go_on: &dyn Fn() -> bool) -> Result<bool> {
+        // The reserve has space for one.
+        let Some(_one) = self.background.shrinking.try_lock() else { return Ok(false) };
         let shrunk = match levels.shrink(go_on) {
             Err(error) if error.is_damage() => {
                 tracing::warn!(%error, "tables that are damaged are not compacted; run `onefold check`");

@@ -34,6 +34,7 @@ impl Engine {
         loop {
             while let Some(copied) = levels.copy_next(number, go_on)? {
                 let _held = self.hold_views()?;
+                self.check_lock()?;
                 moved(copied.install()?);
             }
             if !go_on() {

@@ -75,10 +75,9 @@ impl Engine {
     /// Adjusts the reserve to the size that the stored data needs, if there is space.
     pub(crate) fn keep_reserve(&self) {
         let Some(reserve) = &self.reserve else { return };
-        // Levels write tables of what waits in memory without asking for their space first, and free space by writing
-        // a table again.
-        let tables = self.levels.as_ref().map_or(0, |levels| levels.most_waiting_bytes() + levels.largest_table_bytes());
-        let wanted = self.settings.reserve_bytes.min((self.stored_bytes() / SHARE).max(LEAST_BYTES)) + tables;
+        // Levels free space by writing a table again.
+        let table = self.levels.as_ref().map_or(0, |levels| levels.largest_table_bytes());
+        let wanted = self.settings.reserve_bytes.min((self.stored_bytes() / SHARE).max(LEAST_BYTES)) + table;
         let was_in_use = reserve.is_in_use();
         match reserve.keep(wanted) {
             Ok(true) if was_in_use => tracing::info!("the disk has space again: the reserve is complete, and new data is stored"),

@@ -62,7 +62,8 @@ impl Ground for SimulatedGround {
         if self.query("create", path)?.names.exists(path) {
             return Err(failure("create", path, io::ErrorKind::AlreadyExists.into()));
         }
-        self.create_directory(path)
+        self.begin(false, "create", path)?.names.create(path, Entry::Directory);
+        self.sync_directory(parent(path))
     }
 
     fn unlink_directory(&self, path: &str) -> Result<()> {

@@ -36,8 +36,6 @@ const KEYS_OF_TOMBSTONE: u64 = 20;
 const OVERLAP_TABLES: u64 = 10;
 /// With so many times the tables from which level 0 is compacted, the others wait for the next merge.
 const MOST_YOUNG: usize = 4;
-/// A new table has at most one part in so many of its partition, unless a memtable is larger.
-const TABLES: u64 = 16;
 /// Keys from which no table grows further: a compaction keeps some 200 bytes of each in memory.
 const MAX_KEYS: usize = 1 << 20;
 /// Bytes of frames that are read together.
@@ -143,8 +141,7 @@ impl Task {
         let [table] = &self.upper[..] else { return None };
         let beyond = version.levels.get(self.level + 2).map_or(&[][..], |tables| tables);
         let beyond = beyond.iter().filter(|beyond| beyond.overlaps(&table.first, &table.last)).map(|table| table.raw_bytes).sum::<u64>();
-        let is_fit =
-            self.lower.is_empty() && self.level > 0 && table.tombstones == 0 && beyond <= overlap_limit(table_bytes(options, version));
+        let is_fit = self.lower.is_empty() && self.level > 0 && table.tombstones == 0 && beyond <= overlap_limit(options);
         is_fit.then(|| table.clone())
     }
 
@@ -180,15 +177,8 @@ fn raw_bytes(tables: &[Arc<Table>]) -> u64 {
 }
 
 /// Returns the raw bytes of the level after the next with which one table may overlap: it is merged with them later.
-fn overlap_limit(table_bytes: u64) -> u64 {
-    OVERLAP_TABLES.saturating_mul(table_bytes)
-}
-
-/// Returns the raw bytes from which a new table does not grow further: the option, or a part of what is there. So the
-/// reserve has space to [shrink](shrinking) any table, also in a small store.
-fn table_bytes(options: &LevelsOptions, version: &Version) -> u64 {
-    let share = version.levels.iter().map(|tables| raw_bytes(tables)).sum::<u64>() / TABLES;
-    options.table_bytes.min(share.max(u64::from(options.memtable_bytes)))
+fn overlap_limit(options: &LevelsOptions) -> u64 {
+    OVERLAP_TABLES.saturating_mul(options.table_bytes)
 }
 
 /// Counts the tables of the level after the next that a new table overlaps.
@@ -342,10 +332,10 @@ fn merge_into(output: &Output<'_>, task: &Task, version: &Version, go_on: &dyn F
     sources.push(keys(&task.lower[..], task.upper.len(), 0));
     let mut heads = sources.iter_mut().map(Keys::next).collect::<Result<Vec<_>>>()?;
     let below: Vec<&Arc<Table>> = version.levels.iter().skip(task.level + 2).flatten().collect();
-    let table_bytes = table_bytes(output.options, version);
+    let table_bytes = output.options.table_bytes;
     let key_bytes = (output.options.digest_bytes() + PLACE_BYTES) as u64;
     let beyond = version.levels.get(task.level + 2).map_or(&[][..], |tables| tables);
-    let mut overlap = Overlap { left: beyond, limit_bytes: overlap_limit(table_bytes), bytes: 0 };
+    let mut overlap = Overlap { left: beyond, limit_bytes: overlap_limit(output.options), bytes: 0 };
     let (mut kept, mut kept_bytes): (Vec<(usize, Entry)>, u64) = (Vec::new(), 0);
     loop {
         // Of equal keys the first, as sources are young to old.

@@ -10,7 +10,7 @@ use onefold_oplog::Position;
 use std::collections::HashMap;
 
 /// About what a key takes in memory, and in the pages of a table.
-const KEY_BYTES: u64 = 64;
+pub(crate) const KEY_BYTES: u64 = 64;
 
 /// A chunk in memory.
 #[derive(Clone, Debug)]

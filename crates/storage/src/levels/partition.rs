@@ -44,25 +44,27 @@ mod moving;
 mod replay;
 mod salvage;
 mod shrinking;
+mod space;
 
 pub use compacting::Merged;
+pub(crate) use homes::Homes;
 pub use moving::Copied;
 
 use crate::levels::filter::Room;
 use crate::levels::key::address_of;
 use crate::levels::manifest::Manifest;
-use crate::levels::memtable::{Found, Held, Memtable};
+use crate::levels::memtable::{Found, Held, KEY_BYTES, Memtable};
 use crate::levels::options::LevelsOptions;
 use crate::levels::records::{Named, chunks_held, table_written};
 use crate::levels::table::{Place, Table, TableWriter};
 use crate::levels::version::{At, LostTable, Version};
 use crate::levels::work::Counters;
 use crate::{Address, ChunkKind, Compressor, NewChunk, Prepared, Result, Scope, Slice, StorageError};
-use homes::Homes;
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Ground, parent};
 use onefold_oplog::Position;
 use parking_lot::{Mutex, RwLock};
+use space::Space;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -118,6 +120,8 @@ struct State {
     removing: HashMap<Fingerprint, Position>,
     /// Tombstones of tables that were logged since the opening.
     tombstones: u64,
+    /// How heavy the open memtable may get with the space that it has.
+    space: u64,
     /// Every memtable up to this number is in a logged table, or empty.
     flushed: u64,
     next: u64,
@@ -156,9 +160,10 @@ pub(crate) struct Partition {
     pub(crate) replayed_from: Position,
     state: Mutex<State>,
     version: RwLock<Arc<Version>>,
-    /// Held while a memtable becomes a table: they become tables in order. The number of the one whose file this
-    /// opening has begun and not finished, and the path.
-    flushing: Mutex<Option<(u64, String)>>,
+    /// Held while a memtable becomes a table: they become tables in order.
+    flushing: Mutex<()>,
+    /// Files for the tables of memtables, by their numbers.
+    spaces: Mutex<HashMap<u64, Space>>,
     /// Held while the manifest is replaced.
     listing: Mutex<()>,
     /// Held while tables are compacted or shrunk.
@@ -213,7 +218,7 @@ impl Partition {
                 manifest.epoch = epoch;
                 // Also if it is the same: both have to be equal before a file is removed.
                 manifest.write(&*ground, &directory, &options)?;
-                homes.take(&*ground, epoch)?;
+                homes.take(&*ground, epoch, None)?;
             }
             let version = open_tables(&*ground, &homes, number, &manifest, &options, &room);
             let is_whole = version.as_ref().is_ok_and(|version| version.lost.is_empty());
@@ -231,6 +236,7 @@ impl Partition {
             sealed: HashMap::new(),
             removing: HashMap::new(),
             tombstones: 0,
+            space: 0,
             flushed: manifest.flushed,
             next: manifest.next,
             epoch: manifest.epoch,
@@ -248,6 +254,7 @@ impl Partition {
             state: Mutex::new(state),
             version: RwLock::new(Arc::new(version)),
             flushing: Mutex::default(),
+            spaces: Mutex::default(),
             listing: Mutex::new(()),
             compacting: Mutex::default(),
             damaged: Mutex::default(),
@@ -281,6 +288,12 @@ impl Partition {
         *self.version.write() = Arc::new(version);
     }
 
+    /// Refuses to go on if a later owner has opened the partition.
+    fn check_fence(&self) -> Result<()> {
+        let epoch = self.state.lock().epoch;
+        check_fence(&*self.ground, &self.directory, &self.options, epoch)
+    }
+
     pub(crate) fn check_poison(&self) -> Result<()> {
         match &self.state.lock().poisoned {
             Some(why) => Err(StorageError::Poisoned { why: why.clone() }),
@@ -298,10 +311,14 @@ impl Partition {
         let mut addresses = Vec::with_capacity(chunks.len());
         for chunk in chunks {
             let bytes = Slice::from_vec(chunk.data.to_vec());
-            let is_full = {
+            let is_full = loop {
                 let mut state = self.state.lock();
-                state.open.put(chunk.fingerprint, chunk.kind, is_sequential, bytes);
-                self.seal_if_full(&mut state)
+                if state.open.weight_bytes() + bytes.len() as u64 + KEY_BYTES <= state.space {
+                    state.open.put(chunk.fingerprint, chunk.kind, is_sequential, bytes);
+                    break self.seal_if_full(&mut state);
+                }
+                drop(state);
+                self.get_space(chunk.data.len() as u64)?;
             };
             addresses.push(address_of(self.number, &chunk.fingerprint));
             if is_full
@@ -342,15 +359,16 @@ impl Partition {
         let id = state.take_number();
         let full = std::mem::replace(&mut state.open, Memtable::new(id));
         state.sealed.insert(full.id, (full.logged, full.needs));
+        state.space = 0;
         self.change(|version| version.sealed.insert(0, Arc::new(full)));
     }
 
     /// Makes tables of all sealed memtables, the oldest first.
     pub(crate) fn write_sealed(&self) -> Result<()> {
-        let mut begun = self.flushing.lock();
+        let _one = self.flushing.lock();
         loop {
             let Some(memtable) = self.version.read().sealed.last().cloned() else { return Ok(()) };
-            let table = Arc::new(self.write_table(&memtable, &mut begun)?);
+            let table = Arc::new(self.write_table(&memtable)?);
             let mut state = self.state.lock();
             let (logged, needs) = state.sealed.remove(&memtable.id).unwrap_or_default();
             state.unlogged.push(Unlogged { table: table.clone(), named: memtable.named(), logged, needs, is_synced: false });
@@ -362,22 +380,21 @@ impl Partition {
     }
 
     /// Writes the table of a memtable.
-    fn write_table(&self, memtable: &Memtable, begun: &mut Option<(u64, String)>) -> Result<Table> {
-        let path = self.new_table_path(memtable.id);
-        // A part of it must stay in no home: an opening would look there too.
-        if let Some((id, path)) = begun
-            && *id == memtable.id
-            && self.ground.exists(path)?
-        {
-            self.ground.remove(path).map_err(StorageError::cannot_write)?;
-        }
-        let mut writer = TableWriter::new(&*self.ground, &path, memtable.id, memtable.keys(), &self.options)?;
-        *begun = Some((memtable.id, path));
-        for Held { name, kind, is_sequential, bytes, .. } in memtable.chunks() {
-            writer.push(*name, *kind, *is_sequential, bytes)?;
-        }
-        memtable.tombstones().for_each(|name| writer.push_tombstone(name));
-        let table = writer.finish(&self.room)?;
+    fn write_table(&self, memtable: &Memtable) -> Result<Table> {
+        let Space { file, new_path, path, bytes } = self.take_space(memtable)?;
+        let write = || -> Result<Table> {
+            let ground = &*self.ground;
+            let mut writer = TableWriter::into_file(ground, file, &new_path, memtable.id, memtable.keys(), &self.options).allocated(bytes);
+            for Held { name, kind, is_sequential, bytes, .. } in memtable.chunks() {
+                writer.push(*name, *kind, *is_sequential, bytes)?;
+            }
+            memtable.tombstones().for_each(|name| writer.push_tombstone(name));
+            let mut table = writer.finish(&self.room)?;
+            // No part of a table ever has its name.
+            table.rename(ground, &path)?;
+            Ok(table)
+        };
+        let table = write().inspect_err(|_| self.give_up(&new_path))?;
         Counters::add(&self.counters.flushed_bytes, table.length_bytes);
         Ok(table)
     }
@@ -421,6 +438,10 @@ impl Partition {
             break (state.open.id, upto, tables);
         };
         self.sync(tables.iter().filter(|(_, is_synced)| !is_synced).map(|(table, _)| &**table))?;
+        if !tables.is_empty() {
+            let State { epoch, log_end, .. } = *self.state.lock();
+            self.homes.read().note_log_end(&*self.ground, epoch, log_end)?;
+        }
         let digest_bytes = self.options.digest_bytes();
         {
             let mut state = self.state.lock();
@@ -474,6 +495,10 @@ impl Partition {
     }
 
     pub(crate) fn committed(&self, changes: &[Change], start: Position, end: Position) {
+        if changes.iter().any(|change| matches!(change, Change::Table { partition, .. } if *partition == self.number)) {
+            let epoch = self.state.lock().epoch;
+            self.homes.read().note_committed(&*self.ground, epoch, end);
+        }
         let mut state = self.state.lock();
         state.log_end = end;
         for change in changes {

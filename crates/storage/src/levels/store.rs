@@ -206,11 +206,6 @@ impl LevelsStore {
         }
     }
 
-    /// Returns the most bytes of chunks that wait in memory for a table of their own.
-    pub fn most_waiting_bytes(&self) -> u64 {
-        self.partitions.iter().map(Partition::most_waiting_bytes).sum()
-    }
-
     /// Returns the bytes of the largest table. To [shrink](LevelsStore::shrink) any, a full disk needs so much space.
     pub fn largest_table_bytes(&self) -> u64 {
         let largest = |partition: &Partition| partition.version().levels.iter().flatten().map(|table| table.length_bytes).max();
@@ -282,6 +277,11 @@ impl LevelsStore {
     /// Does the same by the young tables alone. It is cheap enough for each write.
     pub fn backlog(&self) -> Pressure {
         self.partitions.iter().map(Partition::backlog).max().unwrap_or(Pressure::Idle)
+    }
+
+    /// Returns how many young tables a partition has at most beyond those from which writers wait.
+    pub fn excess(&self) -> usize {
+        self.partitions.iter().map(Partition::excess).max().unwrap_or(0)
     }
 
     /// Returns what the store has done since it was opened.
@@ -478,7 +478,7 @@ impl ChunkStore for LevelsStore {
 
     fn recovered(&self, _log_start: Position, log_end: Position) -> Result<()> {
         // In all of them, before one removes a file.
-        self.partitions.iter().try_for_each(|partition| partition.check_log_end(log_end))?;
+        self.partitions.iter().try_for_each(|partition| partition.check_log_end(log_end, self.access))?;
         self.partitions.iter().try_for_each(|partition| partition.recovered(log_end, self.access))?;
         self.is_writable.store(self.access == Access::ReadWrite, Ordering::Relaxed);
         Ok(())
@@ -517,6 +517,7 @@ impl ChunkStore for LevelsStore {
 
     fn leave(&self) {
         for partition in &self.partitions {
+            drop(partition.give_space_back());
             if let Err(error) = partition.list() {
                 tracing::warn!(%error, "the manifest of a partition could not be written; the next opening reads the log instead");
             }

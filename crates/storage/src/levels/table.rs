@@ -17,7 +17,7 @@ use crate::levels::filter::{Filter, Room, Taken};
 use crate::levels::options::LevelsOptions;
 use crate::{ChunkKind, Codec, Compressor, Result, Slice, StorageError};
 use onefold_fingerprint::Fingerprint;
-use onefold_ground::{Access, File, Ground, GroundError, checksum, parent};
+use onefold_ground::{Access, File, Ground, GroundError, checksum};
 use parts::{HEADER_BYTES, Header, PAGE_OVERHEAD, decode_page, encode_page, place_checksum, placed_checksum};
 use std::sync::Arc;
 
@@ -137,9 +137,22 @@ struct OpenFrame {
 impl<'a> TableWriter<'a> {
     /// Begins a table of `expected` keys. Errors: there is a file of this name. It is not ours.
     pub(crate) fn new(ground: &dyn Ground, path: &str, id: u64, expected: u64, options: &'a LevelsOptions) -> Result<TableWriter<'a>> {
+        let file = ground.create(path).map_err(StorageError::cannot_write)?;
+        Ok(TableWriter::into_file(ground, file, path, id, expected, options))
+    }
+
+    /// Begins a table in a file that is there.
+    pub(crate) fn into_file(
+        ground: &dyn Ground,
+        file: Arc<dyn File>,
+        path: &str,
+        id: u64,
+        expected: u64,
+        options: &'a LevelsOptions,
+    ) -> TableWriter<'a> {
         let layout = Layout::of(expected, options.digest_bytes());
-        Ok(TableWriter {
-            file: ground.create(path).map_err(StorageError::cannot_write)?,
+        TableWriter {
+            file,
             path: path.to_owned(),
             name: ground.describe(path),
             id,
@@ -154,7 +167,12 @@ impl<'a> TableWriter<'a> {
             raw_bytes: 0,
             allocated_bytes: 0,
             options,
-        })
+        }
+    }
+
+    /// Notes that the file has space for so many bytes.
+    pub(crate) fn allocated(self, bytes: u64) -> TableWriter<'a> {
+        TableWriter { allocated_bytes: bytes, ..self }
     }
 
     pub(crate) fn path(&self) -> &str {
@@ -443,11 +461,11 @@ impl Table {
         Ok(Table { file: ground.open(path, Access::Read)?, path: path.to_owned(), name: ground.describe(path), ..self.clone() })
     }
 
-    /// Gives its file another name, durably.
+    /// Gives its file another name.
     pub(crate) fn rename(&mut self, ground: &dyn Ground, path: &str) -> Result<()> {
         ground.rename(&self.path, path).map_err(StorageError::cannot_write)?;
         (self.path, self.name) = (path.to_owned(), ground.describe(path));
-        Ok(ground.sync_directory(parent(path))?)
+        Ok(())
     }
 
     /// Returns the first page that may have a key.
@@ -516,6 +534,27 @@ impl Table {
 
     pub(crate) fn pages(&self) -> usize {
         self.fences.len()
+    }
+
+    /// Verifies the checksums of all pages and frames. Returns false if `go_on` ended it.
+    pub(crate) fn verify(&self, go_on: &dyn Fn() -> bool) -> Result<bool> {
+        let mut frames = std::collections::BTreeMap::new();
+        for page in 0..self.pages() {
+            if !go_on() {
+                return Ok(false);
+            }
+            frames.extend(self.page(page)?.into_iter().filter_map(|(_, place)| place).map(|place| (place.frame, place.frame_bytes)));
+        }
+        let mut bytes = Vec::new();
+        for (at, length) in frames {
+            if !go_on() {
+                return Ok(false);
+            }
+            bytes.resize(length as usize, 0);
+            self.frames(at, &mut bytes)?;
+            self.stored_frame(&bytes, at)?;
+        }
+        Ok(true)
     }
 
     /// Reads a frame and decompresses it.

@@ -54,7 +54,7 @@ fn m2_10_a_partition_moves_with_all_its_tables_and_back() {
     assert!(table_files(&ground).is_empty());
     LevelsWorld::open_for(&ground, &known, 1, Access::Read).unwrap().check(&known);
     assert!(move_all(&world.store, None, &mut || false).unwrap());
-    assert_eq!(names(&ground, "levels/0000").iter().filter(|name| name.starts_with("home")).count(), 0);
+    assert_eq!(names(&ground, "levels/0000").iter().filter(|name| name.starts_with("home-")).count(), 0);
     world.check(&known);
     LevelsWorld::open(&ground, &known, 1).unwrap().check(&known);
 }
@@ -147,13 +147,53 @@ fn m2_10_a_home_of_another_state_of_the_store_is_refused() {
     // Who knows better says so.
     ground.remove("levels/0000/home-1/owner").unwrap();
     LevelsWorld::open(&ground, &known, 1).unwrap().check(&known);
-    // And a home of which nobody can say whose it is.
-    onefold_ground::replace_file(&ground, "levels/0000/home-1/home", b"something else").unwrap();
+    // The log is an older one than the home knows, though the manifests are not.
+    let mut world = LevelsWorld::open(&ground, &known, 1).unwrap();
+    let before = known.clone();
+    fill(&mut world, &mut known, 40);
+    drop(world);
+    known.epoch.set(known.epoch.get() + 1);
+    before.epoch.set(known.epoch.get());
+    let refused = LevelsWorld::open(&ground, &before, 1).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("another copy of the store"), "{refused}");
+    LevelsWorld::open(&ground, &known, 1).unwrap().check(&known);
+    // And a home of another store.
+    let marker = read(&ground, "levels/0000/home-1/home");
+    let mut other = marker.clone();
+    other[12] ^= 1;
+    let length = other.len() - 8;
+    let sum = onefold_ground::checksum(&other[..length]);
+    other[length..].copy_from_slice(&sum.to_le_bytes());
+    onefold_ground::replace_file(&ground, "levels/0000/home-1/home", &other).unwrap();
     let refused = LevelsWorld::open(&ground, &known, 1).map(drop).unwrap_err().to_string();
     assert!(refused.contains("another store"), "{refused}");
-    ground.remove("levels/0000/home-1/home").unwrap();
-    let refused = LevelsWorld::open(&ground, &known, 1).map(drop).unwrap_err().to_string();
-    assert!(refused.contains("no file"), "{refused}");
+    // Where it cannot be read whose it is, a repair says so again.
+    for broken in [Some(&b"something else"[..]), None] {
+        match broken {
+            Some(bytes) => onefold_ground::replace_file(&ground, "levels/0000/home-1/home", bytes).unwrap(),
+            None => ground.remove("levels/0000/home-1/home").unwrap(),
+        }
+        let refused = LevelsWorld::open(&ground, &known, 1).map(drop).unwrap_err().to_string();
+        assert!(refused.contains("check --repair"), "{refused}");
+        let restored = LevelsStore::restore_homes(&ground, LEVELS, 1, &levels_options(), false).unwrap();
+        assert_eq!((restored.len(), read(&ground, "levels/0000/home-1/home")), (1, marker.clone()));
+        LevelsWorld::open(&ground, &known, 1).unwrap().check(&known);
+    }
+}
+
+#[test]
+fn m2_10_a_table_with_damage_stays_where_it_is_and_the_others_move() {
+    let ground = SimulatedGround::new(8);
+    let mut known = KnownLevels::default();
+    let world = filled(&ground, &mut known);
+    let tables = table_files(&ground);
+    let path = format!("levels/0000/{}", tables[1]);
+    ground.corrupt(&path, ground.open(&path, Access::Read).unwrap().len().unwrap() - 20, 1).unwrap();
+    let stays = move_all(&world.store, Some(Path::new("disk")), &mut || false).unwrap_err().to_string();
+    assert!(stays.contains(&tables[1]) && stays.contains("check --repair"), "{stays}");
+    assert_eq!(table_files(&ground), [tables[1].clone()]);
+    drop(world);
+    LevelsWorld::open(&ground, &known, 1).unwrap();
 }
 
 fn read(ground: &SimulatedGround, path: &str) -> Vec<u8> {

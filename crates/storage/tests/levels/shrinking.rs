@@ -85,7 +85,7 @@ fn m2_8_a_crash_while_tables_shrink_leaves_the_old_ones_or_the_new_ones() {
 }
 
 #[test]
-fn m2_8_only_durable_chunks_take_the_place_of_others() {
+fn m2_8_a_younger_copy_takes_the_place_of_no_other() {
     let ground = SimulatedGround::new(5);
     LevelsStore::create(&ground, LEVELS, 1, &levels_options()).unwrap();
     let mut known = KnownLevels::default();
@@ -95,18 +95,52 @@ fn m2_8_only_durable_chunks_take_the_place_of_others() {
         world.trim(&mut known, true).unwrap();
         while world.store.compact(&|| true).unwrap() {}
     }
-    // All are stored again, as behind an index that has lost them, and in tables. But the log knows nothing of it.
+    // All are stored again, as behind an index that has lost them.
     let mut writer = world.store.clone().new_writer();
     for number in known.live.keys() {
         let (fingerprint, kind, data) = chunk(*number);
         writer.append(&[NewChunk { fingerprint, kind, data: &data }]).unwrap();
     }
     drop(writer);
+    let mut prepared = world.store.prepare(Scope::FullFrames).unwrap();
+    let (start, end) = known.log.append(std::mem::take(&mut prepared.records));
+    world.store.committed(prepared, start, end);
     let before = world.store.levels();
     assert!(before[0].tables > 1, "{before:?}");
     while world.store.shrink(&|| true).unwrap() {}
     assert_eq!(world.store.levels(), before);
     drop(world);
     let ground = ground.restart(CrashPolicy::DropAll);
+    LevelsWorld::open(&ground, &known, 1).unwrap().check(&known);
+}
+
+#[test]
+fn m2_5_new_chunks_find_the_disk_full_before_they_are_accepted() {
+    let ground = SimulatedGround::new(6);
+    LevelsStore::create(&ground, LEVELS, 1, &levels_options()).unwrap();
+    let mut known = KnownLevels::default();
+    let mut world = LevelsWorld::open(&ground, &known, 1).unwrap();
+    fill(&mut world, &mut known, 20);
+    let mut writer = world.store.clone().new_writer();
+    ground.set_capacity(ground.used_bytes() + (90 << 10));
+    let mut refused = 0;
+    for number in 100..300 {
+        refused += u64::from(world.append(&mut *writer, &[number]).is_err_and(|error| error.is_full()));
+    }
+    assert!(refused > 100, "{refused}");
+    let taken: Vec<u64> = world.pending.keys().copied().collect();
+    assert!(taken.len() > 10, "{taken:?}");
+    // Others take the rest. Everything that was accepted has its space.
+    ground.set_capacity(ground.used_bytes());
+    known.next = 300;
+    world.flush(&mut known).unwrap();
+    world.check(&known);
+    assert!(taken.iter().all(|number| known.live.contains_key(number)));
+    // What is not used comes back.
+    ground.set_capacity(u64::MAX);
+    world.store.leave();
+    let names: Vec<String> = ground.list("levels/0000").unwrap().into_iter().map(|entry| entry.name).collect();
+    assert!(names.iter().all(|name| !name.ends_with(".new")), "{names:?}");
+    drop(world);
     LevelsWorld::open(&ground, &known, 1).unwrap().check(&known);
 }

@@ -337,6 +337,9 @@ impl Work<'_> {
     fn repair_manifests(&mut self) -> Result<()> {
         let Some(options) = levels_options(&self.descriptor, self.settings) else { return Ok(()) };
         let partitions = self.descriptor.container_partitions;
+        for home in LevelsStore::restore_homes(&**self.ground, LEVELS, partitions, &options, self.dry_run)? {
+            self.say(format!("{home} gets a new file that says whose it is"));
+        }
         let (_, _, damaged) = LevelsStore::manifests(&**self.ground, LEVELS, partitions, &options)?;
         for directory in &damaged {
             self.say(format!("the manifest of {directory} is made again from its tables; chunks that were removed may come back"));

@@ -1,4 +1,4 @@
-//! Shrinking a table: it is written again, under its own number, without the entries that younger tables shadow.
+//! Shrinking a table: it is written again, under its own number, without chunks that were removed since.
 //!
 //! A merge needs space for all that it merges. This needs space for one table, and frees more than it takes. It is for
 //! a full disk.
@@ -23,11 +23,12 @@ pub(crate) struct Shadowed<'a> {
     bytes: u64,
 }
 
-/// Finds the entries of a table that no search reaches any more, as younger ones come first. `None`: `go_on` ended it.
+/// Finds the entries of a table that no search reaches any more, as a younger table has a tombstone of the name, and
+/// tombstones under which there is nothing. `None`: `go_on` ended it.
 ///
-/// Only tables that the log names can shadow an entry, and none that is `damaged`: what takes its place has to be
-/// durable and readable. Such an entry never counts again as long as its table exists. A compaction that took the
-/// younger one out would have to take this one too.
+/// Such an entry never counts again as long as its table exists. A compaction that took the tombstone out would have to
+/// take this one too. A younger copy of a chunk shadows nothing here: nobody has looked whether it can be read. Nor
+/// does a table that is `unusable`: it is damaged, or the log does not name it.
 pub(crate) fn shadowed<'a>(
     output: &Output<'_>,
     version: &Version,
@@ -61,7 +62,7 @@ pub(crate) fn shadowed<'a>(
             while head.as_ref().is_some_and(|(_, (key, _))| *key < name) {
                 *head = other.next()?;
             }
-            is_shadowed |= head.as_ref().is_some_and(|(_, (key, _))| *key == name);
+            is_shadowed |= head.as_ref().is_some_and(|(_, (key, place))| *key == name && place.is_none());
         }
         if is_shadowed {
             bytes += place.map_or(0, |place| u64::from(place.length_bytes));

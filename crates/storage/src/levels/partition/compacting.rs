@@ -97,6 +97,12 @@ impl Partition {
         }
     }
 
+    /// Returns how many young tables there are beyond those from which writers wait.
+    pub(crate) fn excess(&self) -> usize {
+        let young = self.version().levels.first().map_or(0, Vec::len);
+        young.saturating_sub(FULL * self.options.tables as usize)
+    }
+
     fn choose(&self, version: &Version, cursors: &[Fingerprint]) -> Option<Task> {
         let damaged = self.damaged.lock().clone();
         Task::choose(version, &self.unlogged(), &damaged, &self.options, cursors)

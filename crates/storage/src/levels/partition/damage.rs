@@ -5,7 +5,7 @@
 
 use super::compacting::Merged;
 use super::homes::Homes;
-use super::{COUNTER_BITS, Partition, check_fence, directory_of, table_path};
+use super::{COUNTER_BITS, Partition, directory_of, table_path};
 use crate::Result;
 use crate::levels::compaction::Task;
 use crate::levels::manifest::Manifest;
@@ -31,8 +31,7 @@ impl Partition {
         }
         let _one = self.listing.lock();
         self.check_poison()?;
-        let epoch = self.state.lock().epoch;
-        check_fence(&*self.ground, &self.directory, &self.options, epoch)?;
+        self.check_fence()?;
         let paths = self.homes.read().tables(&*self.ground)?;
         // First the files: the next opening would remove those that no manifest names.
         for table in &lost {

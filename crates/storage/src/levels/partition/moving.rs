@@ -4,7 +4,8 @@
 //! before it gets its name, and only then the old file goes. So a crash leaves a table in one home or in both, and a
 //! move goes on where it ended.
 
-use super::{Partition, Progress, check_fence, table_path};
+use super::{Partition, Progress, State, table_path};
+use crate::levels::filter::Room;
 use crate::levels::table::Table;
 use crate::{Result, StorageError};
 use onefold_ground::{Space, parent};
@@ -25,7 +26,7 @@ pub struct Copied<'a> {
     partition: &'a Partition,
     /// No table is compacted or shrunk meanwhile.
     _alone: MutexGuard<'a, Progress>,
-    old: Arc<Table>,
+    old: Option<Arc<Table>>,
     /// Where the copy is, until it gets its name.
     new_path: String,
     path: String,
@@ -35,8 +36,10 @@ impl Copied<'_> {
     /// Puts the copy in the place of the table, durably, and removes the old file. Call it while no opening looks for
     /// tables. It does not take long. Returns the bytes that have moved.
     pub fn install(self) -> Result<u64> {
-        let (partition, old) = (self.partition, &self.old);
+        let (partition, Some(old)) = (self.partition, &self.old) else { return Ok(0) };
         partition.put_in_place(old.copied_to(&*partition.ground, &self.new_path)?, &self.path)?;
+        // Another owner may have moved it back.
+        partition.check_fence()?;
         partition.forget_table(old);
         Ok(old.length_bytes)
     }
@@ -45,7 +48,9 @@ impl Copied<'_> {
 impl Drop for Copied<'_> {
     fn drop(&mut self) {
         // Once it has its name, it is not there.
-        let _ = self.partition.ground.remove(&self.new_path);
+        if self.old.is_some() {
+            let _ = self.partition.ground.remove(&self.new_path);
+        }
     }
 }
 
@@ -58,12 +63,13 @@ impl Partition {
             let why = format!("{}: {}; run `onefold check --repair`, then move the partition", lost.path, lost.why);
             return Err(StorageError::Home { partition: self.number, directory: self.place(), why });
         }
-        let epoch = self.state.lock().epoch;
-        check_fence(&*self.ground, &self.directory, &self.options, epoch)?;
-        // Nobody is writing a table.
+        let State { epoch, log_end, .. } = *self.state.lock();
+        self.check_fence()?;
+        // Nobody is writing a table, and none has its file in the former home.
         let _no_one = self.flushing.lock();
+        let _no_space = self.give_space_back();
         let mut homes = self.homes.read().clone();
-        homes.go_to(&*self.ground, to, &self.options, epoch)?;
+        homes.go_to(&*self.ground, to, &self.options, epoch, log_end)?;
         *self.homes.write() = homes;
         Ok(())
     }
@@ -98,14 +104,33 @@ impl Partition {
     pub(crate) fn copy_next(&self, go_on: &dyn Fn() -> bool) -> Result<Option<Copied<'_>>> {
         self.check_poison()?;
         let Some(alone) = self.alone(go_on) else { return Ok(None) };
-        let unlogged = self.unlogged();
-        let Some(old) = self.elsewhere().into_iter().find(|table| !unlogged.contains(&table.id)) else { return Ok(None) };
-        let path = table_path(&self.homes.read().current(), old.id);
-        let copied = Copied { partition: self, _alone: alone, new_path: self.path_beside(&path), path, old };
-        Ok(self.copy(&copied.old, &copied.new_path, go_on)?.then_some(copied))
+        let mut copied = Copied { partition: self, _alone: alone, old: None, new_path: String::new(), path: String::new() };
+        loop {
+            let mut passed_over = self.unlogged();
+            passed_over.extend(self.damaged.lock().iter());
+            let Some(old) = self.elsewhere().into_iter().find(|table| !passed_over.contains(&table.id)) else { return Ok(None) };
+            copied.path = table_path(&self.homes.read().current(), old.id);
+            copied.new_path = self.path_beside(&copied.path);
+            match self.copy(&old, &copied.new_path, go_on) {
+                Ok(is_whole) => {
+                    copied.old = Some(old);
+                    return Ok(is_whole.then_some(copied));
+                }
+                // It stays where it is. The others need not wait for it.
+                Err(error) if error.is_damage() => {
+                    self.give_up(&copied.new_path);
+                    self.note_damaged(old.id);
+                    tracing::warn!(%error, "a table with damage does not move");
+                }
+                Err(error) => {
+                    self.give_up(&copied.new_path);
+                    return Err(error);
+                }
+            }
+        }
     }
 
-    /// Copies a table to a new file, which is synced. Returns false if `go_on` ended it.
+    /// Copies a table to a new file, which is synced, and verifies the copy. Returns false if `go_on` ended it.
     fn copy(&self, table: &Table, path: &str, go_on: &dyn Fn() -> bool) -> Result<bool> {
         let full = StorageError::cannot_write;
         let file = self.ground.create(path).map_err(full)?;
@@ -121,7 +146,8 @@ impl Partition {
             file.start_writeback(at, bytes.len() as u64);
         }
         file.sync()?;
-        Ok(true)
+        // The old file goes: what was read wrong once would stay wrong.
+        Table::open(&*self.ground, path, table.id, &self.options, &Room::new(0))?.verify(go_on)
     }
 
     /// Ends a move: homes without tables are left. Returns false if there are still tables elsewhere. Call it while no
@@ -129,12 +155,26 @@ impl Partition {
     pub(crate) fn leave_homes(&self) -> Result<bool> {
         let Some(_alone) = self.compacting.try_lock() else { return Ok(false) };
         let _no_one = self.flushing.lock();
-        if !self.elsewhere().is_empty() {
+        let elsewhere = self.elsewhere();
+        let damaged = self.damaged.lock().clone();
+        if !elsewhere.is_empty() && elsewhere.iter().all(|table| damaged.contains(&table.id)) {
+            let tables = elsewhere.iter().map(|table| self.ground.describe(&table.path)).collect::<Vec<_>>().join(", ");
+            let why = format!("all that can be read has moved. Damage keeps {tables}; run `onefold check --repair`, then move again");
+            return Err(StorageError::Home { partition: self.number, directory: self.place(), why });
+        }
+        if !elsewhere.is_empty() {
             return Ok(false);
         }
         let mut homes = self.homes.read().clone();
         let left = homes.leave_empty(&*self.ground);
         *self.homes.write() = homes;
-        left.map(|()| true)
+        match left?.into_iter().next() {
+            None => Ok(true),
+            Some(directory) => {
+                let why =
+                    "a file of a table that has moved could not be removed there. Open the store again, then move the partition again";
+                Err(StorageError::Home { partition: self.number, directory, why: why.to_owned() })
+            }
+        }
     }
 }

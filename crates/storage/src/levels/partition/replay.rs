@@ -96,10 +96,11 @@ impl Partition {
     }
 
     /// Refuses a log that ends before the manifest was written: it has lost its end.
-    pub(crate) fn check_log_end(&self, log_end: Position) -> Result<()> {
+    pub(crate) fn check_log_end(&self, log_end: Position, access: Access) -> Result<()> {
         let listed_end = self.state.lock().listed_end;
         if listed_end <= log_end {
-            return Ok(());
+            // Whoever only reads removes nothing.
+            return if access == Access::ReadWrite { self.homes.read().check_log_end(&*self.ground, log_end) } else { Ok(()) };
         }
         let path = self.ground.describe(&manifest::path(&self.directory));
         Err(StorageError::LogTooShort { path, known: listed_end.0, log_end: log_end.0 })
@@ -125,7 +126,12 @@ impl Partition {
         let lost: BTreeSet<u64> = version.lost.iter().map(|lost| lost.number).collect();
         let known: BTreeSet<&str> = version.levels.iter().flatten().map(|table| &*table.path).collect();
         let mut homes = self.homes.write();
-        for home in homes.all() {
+        let all = homes.all();
+        if all.len() > 1 {
+            // A process that was killed while a table moved may have left a name that is not durable.
+            all.iter().try_for_each(|home| self.ground.sync_directory(home))?;
+        }
+        for home in all {
             for entry in self.ground.list(&home)? {
                 let path = format!("{home}/{}", entry.name);
                 let is_unknown = |id: u64| !known.contains(&*path) && !lost.contains(&id);
@@ -135,7 +141,7 @@ impl Partition {
             }
         }
         // A move may have ended just before it could.
-        homes.leave_empty(&*self.ground)
+        homes.leave_empty(&*self.ground).map(drop)
     }
 
     /// Opens a table that the log names.

@@ -3,10 +3,11 @@
 //! The new file of a table takes the name of the old one, with one rename. Both have everything that counts, so neither
 //! the manifest nor the log has to know, and a crash leaves either. Who has the old file open goes on reading it.
 
-use super::{Partition, check_fence};
+use super::Partition;
 use crate::levels::compaction::{WORTH, shadowed};
 use crate::levels::table::Table;
 use crate::{Result, StorageError};
+use onefold_ground::parent;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -28,7 +29,8 @@ impl Partition {
             (state.tombstones, state.unlogged.iter().map(|one| one.table.id).collect::<BTreeSet<u64>>())
         };
         unusable.extend(self.damaged.lock().iter());
-        progress.barren.retain(|id, _| version.levels.iter().flatten().any(|table| table.id == *id));
+        let known: BTreeSet<u64> = version.levels.iter().flatten().map(|table| table.id).collect();
+        progress.barren.retain(|id, _| known.contains(id));
         let mut full = None;
         let levels = version.levels.iter().enumerate().rev();
         for (level, table) in levels.flat_map(|(level, tables)| tables.iter().map(move |table| (level, table))) {
@@ -56,24 +58,22 @@ impl Partition {
                 }
                 Ok(None) if go_on() => {}
                 Ok(None) => break,
-                // A smaller one may find space.
-                Err(error) if error.is_full() => drop(full.get_or_insert(error)),
+                // A smaller one may find space. This one is not looked at again before more is removed.
+                Err(error) if error.is_full() => {
+                    progress.barren.insert(table.id, tombstones + 1);
+                    full.get_or_insert(error);
+                }
                 Err(error) => return Err(error),
             }
         }
         full.map_or(Ok(false), |error: StorageError| Err(error))
     }
 
-    /// Returns a path for a file that is to become a table with this path.
-    pub(super) fn path_beside(&self, path: &str) -> String {
-        format!("{}.{:016x}{NEW}", path.trim_end_matches(".table"), self.state.lock().take_number())
-    }
-
     /// Gives a table its path, durably, and uses it in the place of the one with the same number from then on.
     pub(super) fn put_in_place(&self, mut new: Table, path: &str) -> Result<()> {
-        let epoch = self.state.lock().epoch;
-        check_fence(&*self.ground, &self.directory, &self.options, epoch)?;
+        self.check_fence()?;
         new.rename(&*self.ground, path)?;
+        self.ground.sync_directory(parent(path))?;
         let _state = self.state.lock();
         self.change(|version| version.put_in_place(Arc::new(new)));
         Ok(())

@@ -3,7 +3,7 @@
 use super::LevelsStore;
 use crate::levels::manifest::Manifest;
 use crate::levels::options::LevelsOptions;
-use crate::levels::partition::{Partition, directory_of};
+use crate::levels::partition::{Homes, Partition, directory_of};
 use crate::levels::version::LostTable;
 use crate::{Result, StorageError};
 use onefold_ground::Ground;
@@ -25,6 +25,20 @@ impl LevelsStore {
         (0..partitions).filter_map(restore).collect()
     }
 
+    /// Writes again whose the directories on other disks are where that cannot be read, for a repair. With `dry_run` it
+    /// writes nothing. Returns the directories, for people. Errors: no table there is of the store.
+    pub fn restore_homes(
+        ground: &dyn Ground,
+        directory: &str,
+        partitions: u16,
+        options: &LevelsOptions,
+        dry_run: bool,
+    ) -> Result<Vec<String>> {
+        let restore = |number| Homes::restore_markers(ground, &directory_of(directory, number), number, options, dry_run);
+        let restored = (0..partitions).map(restore).collect::<Result<Vec<_>>>()?;
+        Ok(restored.into_iter().flatten().collect())
+    }
+
     /// Returns the greatest epoch and position that the manifests know, and the partitions of which no manifest can be
     /// read, for people.
     pub fn manifests(
@@ -36,6 +50,7 @@ impl LevelsStore {
         let (mut epoch, mut end, mut damaged) = (0, Position(0), Vec::new());
         for number in 0..partitions {
             let directory = directory_of(directory, number);
+            end = end.max(Homes::known_end(ground, &directory, number));
             match Manifest::read(ground, &directory, options) {
                 Ok(manifest) => (epoch, end) = (epoch.max(manifest.epoch), end.max(manifest.log_end)),
                 Err(error) if error.is_damage() => damaged.push(ground.describe(&directory)),
