@@ -56,6 +56,7 @@ pub fn title(quantity: Quantity) -> &'static str {
         Quantity::VersionRatio => "written : stored as new",
         Quantity::WriteAmplification => "write amplification, bytes written : stored as new",
         Quantity::SpaceAmplification => "space amplification, bytes on disk : of chunks",
+        Quantity::ReadsPerGet => "reads of levels for each chunk asked for",
     }
 }
 

@@ -301,7 +301,7 @@ fn leveled() -> String {
 }
 
 #[test]
-fn e2_levels_are_written_read_and_measured_by_version() {
+fn e2_m2_9_levels_are_written_read_and_measured_by_version() {
     let directory = tempfile::tempdir().unwrap();
     let outcome = run(&spec(&leveled()), &plan(directory.path(), &["one"]), &failing(&[]), &Stopping::never()).unwrap();
     is_empty(directory.path());
@@ -328,6 +328,16 @@ fn e2_levels_are_written_read_and_measured_by_version() {
     assert!(levels.ratio == 10 && levels.levels.len() > 1, "{levels:?}");
     let chunks: u64 = levels.levels.iter().map(|level| level.raw_bytes).sum();
     assert!((70 * MIB..80 * MIB).contains(&chunks), "{chunks}");
+    // The store was closed and opened three times, and each opening counts from zero.
+    let works = [first, restored, second, again].map(|one| one.levels.as_ref().unwrap().work);
+    assert_eq!(works.into_iter().reduce(|sum, one| sum + one), Some(levels.total_work), "m2_9");
+    assert!(levels.total_work.flushed_bytes > chunks && works[2].flushed_bytes > 36 * MIB, "{works:?}");
+    // Nothing was removed. Tables that a compaction wrote have less beside their chunks than those of small memtables.
+    let (written, space) = (levels.write_amplification().unwrap(), levels.space_amplification().unwrap());
+    assert!((2.0..20.0).contains(&written) && (0.9..1.1).contains(&space), "M2.9: {written} {space}");
+    // A frame has eight chunks or so, and what is read from its beginning to its end asks for few pages.
+    let (asked, reads) = (works[3].gets, again.figure(Quantity::ReadsPerGet, None).unwrap());
+    assert!(asked > 4000 && (0.0..2.0).contains(&reads), "{asked} {reads}");
     // No compaction is due: level 0 has fewer tables than one takes, the others have room.
     assert!(levels.levels[0].tables < 20 && levels.levels[1..].iter().all(|level| level.raw_bytes <= level.capacity_bytes), "{levels:?}");
 }

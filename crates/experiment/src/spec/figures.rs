@@ -4,7 +4,7 @@ use super::table::{Result, SpecError, Table, meant};
 use crate::results::{Expectation, GROUPS, PaperFigure, Quantity, Side};
 use onefold_ground::words::nearest;
 
-const QUANTITIES: [(&str, Quantity); 13] = [
+const QUANTITIES: [(&str, Quantity); 14] = [
     ("throughput", Quantity::Throughput),
     ("new-percent", Quantity::NewPercent),
     ("found-percent", Quantity::FoundPercent),
@@ -18,6 +18,7 @@ const QUANTITIES: [(&str, Quantity); 13] = [
     ("version-ratio", Quantity::VersionRatio),
     ("write-amplification", Quantity::WriteAmplification),
     ("space-amplification", Quantity::SpaceAmplification),
+    ("reads-per-get", Quantity::ReadsPerGet),
 ];
 
 fn quantity(table: &Table<'_>) -> Result<Quantity> {

@@ -113,6 +113,7 @@ fn told(results: &Results, expectation: &Expectation) -> String {
         (None, Quantity::VersionRatio) => "written : stored as new".to_owned(),
         (None, Quantity::WriteAmplification) => "write amplification".to_owned(),
         (None, Quantity::SpaceAmplification) => "space amplification".to_owned(),
+        (None, Quantity::ReadsPerGet) => "reads for each chunk asked for".to_owned(),
     };
     let factor = expectation.factor.map_or_else(String::new, |factor| format!(" x {factor}"));
     let side = |side: &Side| match side {
