@@ -66,6 +66,8 @@ pub enum Quantity {
     IndexReads,
     /// Percentage of the time of the data path in the named component or group of components.
     Share,
+    /// Latency of requests in the steady state that one of a hundred exceeds, milliseconds.
+    LatencyP99,
     /// Latency of write requests in the steady state that one of a thousand exceeds, milliseconds.
     #[serde(rename = "latency-p99.9")]
     LatencyP999,
@@ -445,6 +447,7 @@ impl Measured {
                 (there > 0).then(|| 100.0 * found as f64 / there as f64)
             }
             Quantity::SettleTime => Some(self.settle_s),
+            Quantity::LatencyP99 => (self.latency_ms.greatest > 0.0).then_some(self.latency_ms.p99),
             Quantity::LatencyP999 => (self.latency_ms.greatest > 0.0).then_some(self.latency_ms.p999),
             Quantity::OpenTime => (self.open_s > 0.0).then_some(self.open_s),
             Quantity::IndexReads => {
@@ -512,6 +515,10 @@ mod tests {
 
     #[test]
     fn figures_are_those_of_the_steady_state() {
+        let latency_ms = Latency { p99: 7.0, p999: 9.0, greatest: 10.0, ..Latency::default() };
+        let measured = Measured { latency_ms, ..Measured::default() };
+        assert_eq!([Quantity::LatencyP99, Quantity::LatencyP999].map(|quantity| measured.figure(quantity, None)), [Some(7.0), Some(9.0)]);
+        assert_eq!(Measured::default().figure(Quantity::LatencyP99, None), None);
         let part = PartTraffic { reads: 900, devices: 3, ..PartTraffic::default() };
         let measured = Measured {
             written_bytes: 400_000_000,

@@ -4,13 +4,14 @@ use super::table::{Result, SpecError, Table, meant};
 use crate::results::{Expectation, GROUPS, PaperFigure, Quantity, Side};
 use onefold_ground::words::nearest;
 
-const QUANTITIES: [(&str, Quantity); 14] = [
+const QUANTITIES: [(&str, Quantity); 15] = [
     ("throughput", Quantity::Throughput),
     ("new-percent", Quantity::NewPercent),
     ("found-percent", Quantity::FoundPercent),
     ("settle-time", Quantity::SettleTime),
     ("index-reads", Quantity::IndexReads),
     ("share", Quantity::Share),
+    ("latency-p99", Quantity::LatencyP99),
     ("latency-p99.9", Quantity::LatencyP999),
     ("open-time", Quantity::OpenTime),
     ("sustained", Quantity::Sustained),

@@ -106,6 +106,7 @@ fn told(results: &Results, expectation: &Expectation) -> String {
         (None, Quantity::SettleTime) => "time to settle".to_owned(),
         (None, Quantity::IndexReads) => "reads of the chunk index".to_owned(),
         (None, Quantity::Share) => "share".to_owned(),
+        (None, Quantity::LatencyP99) => "latency p99, ms".to_owned(),
         (None, Quantity::LatencyP999) => "latency p99.9, ms".to_owned(),
         (None, Quantity::OpenTime) => "opening, s".to_owned(),
         (None, Quantity::Sustained) => "throughput with background work".to_owned(),
