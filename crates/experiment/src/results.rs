@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::{Add, Sub};
 
 /// The version of the file: the only one that is written or read.
 pub const VERSION: u32 = 1;
@@ -65,6 +66,8 @@ pub enum Quantity {
     IndexReads,
     /// Percentage of the time of the data path in the named component or group of components.
     Share,
+    /// Latency of requests in the steady state that one of a hundred exceeds, milliseconds.
+    LatencyP99,
     /// Latency of write requests in the steady state that one of a thousand exceeds, milliseconds.
     #[serde(rename = "latency-p99.9")]
     LatencyP999,
@@ -80,6 +83,8 @@ pub enum Quantity {
     WriteAmplification,
     /// What the store takes on disk without its log, by the bytes of its chunks before compression.
     SpaceAmplification,
+    /// Pages of keys and frames that were read from levels in this generation, by the chunks that were asked for.
+    ReadsPerGet,
 }
 
 /// One figure of a paper.
@@ -299,6 +304,82 @@ pub struct Levels {
     pub ratio: u32,
     /// From the youngest to the oldest.
     pub levels: Vec<Level>,
+    /// What the live chunks took when their memtables became tables, with their keys; removed ones are estimated. 0: it
+    /// was not measured.
+    #[serde(default)]
+    pub live_bytes: u64,
+    /// What was done in this generation. Closing and opening the store before it, and what that causes, are in it.
+    #[serde(default)]
+    pub work: LevelsWork,
+    /// The same since the store was made.
+    #[serde(default)]
+    pub total_work: LevelsWork,
+}
+
+impl Levels {
+    /// Returns the write amplification: bytes of tables that memtables and compactions became since the store was
+    /// made, by those of memtables alone. `None`: it was not measured.
+    pub fn write_amplification(&self) -> Option<f64> {
+        let LevelsWork { flushed_bytes, merge_written_bytes, .. } = self.total_work;
+        quotient(flushed_bytes + merge_written_bytes, flushed_bytes)
+    }
+
+    /// Returns the space amplification: bytes of the tables on disk, by what live chunks took when their memtables
+    /// became tables. `None`: it was not measured.
+    pub fn space_amplification(&self) -> Option<f64> {
+        quotient(self.levels.iter().map(|level| level.stored_bytes).sum(), self.live_bytes)
+    }
+}
+
+/// What was done to levels. Bytes are those of files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LevelsWork {
+    /// Bytes of the tables that memtables became.
+    pub flushed_bytes: u64,
+    /// Bytes that compactions read.
+    pub merge_read_bytes: u64,
+    /// Bytes of the tables that compactions wrote.
+    pub merge_written_bytes: u64,
+    /// Chunks that were asked for.
+    pub gets: u64,
+    /// Pages of keys that were read for them.
+    pub page_reads: u64,
+    /// Frames that were read for them.
+    pub frame_reads: u64,
+}
+
+impl LevelsWork {
+    /// Returns how much was read for each chunk that was asked for, in pages of keys and frames. `None`: none was.
+    pub fn reads_per_get(&self) -> Option<f64> {
+        quotient(self.page_reads + self.frame_reads, self.gets)
+    }
+
+    fn with(self, other: LevelsWork, both: fn(u64, u64) -> u64) -> LevelsWork {
+        LevelsWork {
+            flushed_bytes: both(self.flushed_bytes, other.flushed_bytes),
+            merge_read_bytes: both(self.merge_read_bytes, other.merge_read_bytes),
+            merge_written_bytes: both(self.merge_written_bytes, other.merge_written_bytes),
+            gets: both(self.gets, other.gets),
+            page_reads: both(self.page_reads, other.page_reads),
+            frame_reads: both(self.frame_reads, other.frame_reads),
+        }
+    }
+}
+
+impl Add for LevelsWork {
+    type Output = LevelsWork;
+
+    fn add(self, other: LevelsWork) -> LevelsWork {
+        self.with(other, u64::saturating_add)
+    }
+}
+
+impl Sub for LevelsWork {
+    type Output = LevelsWork;
+
+    fn sub(self, other: LevelsWork) -> LevelsWork {
+        self.with(other, u64::saturating_sub)
+    }
 }
 
 /// One level.
@@ -366,6 +447,7 @@ impl Measured {
                 (there > 0).then(|| 100.0 * found as f64 / there as f64)
             }
             Quantity::SettleTime => Some(self.settle_s),
+            Quantity::LatencyP99 => (self.latency_ms.greatest > 0.0).then_some(self.latency_ms.p99),
             Quantity::LatencyP999 => (self.latency_ms.greatest > 0.0).then_some(self.latency_ms.p999),
             Quantity::OpenTime => (self.open_s > 0.0).then_some(self.open_s),
             Quantity::IndexReads => {
@@ -384,6 +466,7 @@ impl Measured {
             Quantity::VersionRatio => quotient(self.written_bytes, self.stored_new_bytes),
             Quantity::WriteAmplification => quotient(self.total.chunks_written_bytes, self.total.stored_new_bytes),
             Quantity::SpaceAmplification => quotient(self.total.disk_bytes, self.total.kept_bytes),
+            Quantity::ReadsPerGet => self.levels.as_ref()?.work.reads_per_get(),
         }
     }
 }
@@ -432,6 +515,10 @@ mod tests {
 
     #[test]
     fn figures_are_those_of_the_steady_state() {
+        let latency_ms = Latency { p99: 7.0, p999: 9.0, greatest: 10.0, ..Latency::default() };
+        let measured = Measured { latency_ms, ..Measured::default() };
+        assert_eq!([Quantity::LatencyP99, Quantity::LatencyP999].map(|quantity| measured.figure(quantity, None)), [Some(7.0), Some(9.0)]);
+        assert_eq!(Measured::default().figure(Quantity::LatencyP99, None), None);
         let part = PartTraffic { reads: 900, devices: 3, ..PartTraffic::default() };
         let measured = Measured {
             written_bytes: 400_000_000,
@@ -448,6 +535,24 @@ mod tests {
         assert_eq!(measured.figure(Quantity::IndexReads, None), Some(150.0));
         assert_eq!(measured.figure(Quantity::Share, Some("chunk-index")), Some(75.0));
         assert_eq!(Measured { wall_s: 4.0, written_bytes: 8_000_000, ..Measured::default() }.throughput_mb_s(), 2.0);
+    }
+
+    #[test]
+    fn m2_9_amplifications_follow_from_the_work_of_levels() {
+        let level = |stored_bytes| Level { stored_bytes, ..Level::default() };
+        let total_work = LevelsWork { flushed_bytes: 100, merge_written_bytes: 650, merge_read_bytes: 700, ..LevelsWork::default() };
+        let work = LevelsWork { gets: 200, page_reads: 10, frame_reads: 40, ..LevelsWork::default() };
+        let levels = Levels { levels: vec![level(30), level(90)], live_bytes: 100, work, total_work, ..Levels::default() };
+        assert_eq!((levels.write_amplification(), levels.space_amplification()), (Some(7.5), Some(1.2)));
+        let measured = Measured { levels: Some(levels), ..Measured::default() };
+        assert_eq!(measured.figure(Quantity::ReadsPerGet, None), Some(0.25));
+        assert_eq!((total_work + work) - total_work, work);
+    }
+
+    #[test]
+    fn levels_of_files_without_their_work_are_read() {
+        let levels: Levels = serde_json::from_str(r#"{"ratio": 10, "levels": []}"#).expect("what is missing has a default");
+        assert_eq!((levels.write_amplification(), levels.space_amplification(), levels.work.reads_per_get()), (None, None, None));
     }
 
     #[test]

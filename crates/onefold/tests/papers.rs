@@ -71,18 +71,19 @@ fn figures_of_the_paper_stand_beside_variants() {
     }
 }
 
-/// E2.1 to E2.5 on levels and on containers, as small as they go.
+/// E2.1 to E2.5 on levels and on containers, with ours beside them, as small as they go.
 #[test]
 fn e2_1_to_e2_5_run_and_are_reported() {
     let scene = Scene::new();
     let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../bench/papers");
     let mut arguments: Vec<_> = ["bench", "run"].map(PathBuf::from).into();
-    arguments.extend((1..=5).map(|number| directory.join(format!("e2-{number}.toml"))));
+    let names = ["e2-1", "e2-1-restore", "e2-2", "e2-3", "e2-4", "e2-4-pauses", "e2-5"];
+    arguments.extend(names.map(|name| directory.join(format!("{name}.toml"))));
     let options = ["--size", "8MiB", "--repetitions", "1", "--strict", "--out", "results.json"];
     arguments.extend(options.map(PathBuf::from));
     scene.run(arguments).succeeds();
     let results: serde_json::Value = serde_json::from_slice(&fs::read(scene.path("results.json")).unwrap()).unwrap();
-    for (run, generations) in results.as_array().unwrap().iter().zip([10, 10, 20, 24, 1]) {
+    for (run, generations) in results.as_array().unwrap().iter().zip([10, 11, 10, 20, 24, 1, 1]) {
         for variant in run["variants"].as_array().unwrap() {
             let name = format!("{} {}", run["about"]["id"], variant["name"]);
             let measured = variant["repetitions"][0].as_array().unwrap();
@@ -91,9 +92,11 @@ fn e2_1_to_e2_5_run_and_are_reported() {
             assert_eq!(has_levels, variant["settings"].as_str().unwrap().contains("store.profile = \"leveled\""), "{name}");
         }
     }
-    scene.run(["bench", "report", "results.json", "--out", "report.html"]).succeeds().says(&["wrote report.html: 5 experiments"]);
+    scene.run(["bench", "report", "results.json", "--out", "report.html"]).succeeds().says(&["wrote report.html: 7 experiments"]);
     let page = fs::read_to_string(scene.path("report.html")).unwrap();
-    for said in ["E2.5: ", "Levels of leveled", "by the formula at most", "for each of 12 partitions disk"] {
+    for said in
+        ["E2.5: ", "E2.1-restore: ", "E2.4-pauses: ", "Levels of leveled", "by the formula at most", "for each of 12 partitions disk"]
+    {
         assert!(page.contains(said), "{said}");
     }
     assert!(!page.contains("ended early"));

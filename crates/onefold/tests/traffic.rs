@@ -77,6 +77,24 @@ fn c_1_a_store_finds_what_is_promised() {
 }
 
 #[test]
+fn e2_2_versions_have_their_tenths_as_data_in_a_file() {
+    let scene = Scene::with_store(&["--profile", "leveled", "--chunk-size", "8KiB", "--compression", "none"]);
+    for (version, tenths) in [("1", 0), ("2", 1), ("3", 2), ("4", 3)] {
+        let options = ["--set", "versions", "--size", "20MiB", "--generation", version];
+        let file = format!("version{version}/data");
+        fs::create_dir(scene.path(&format!("version{version}"))).unwrap();
+        scene.run([&["traffic", "generate"], &options[..], &[&file]].concat()).succeeds().says(&["wrote 20MiB in"]);
+        assert_eq!(fs::metadata(scene.path(&file)).unwrap().len(), 20 << 20);
+        assert_eq!(number(&describe(&scene, &options), "earlier_bytes"), tenths * (2 << 20), "version {version}");
+        let new = (10 - tenths) * (2 << 20);
+        let backup = scene.run(["backup", "--json", "--name", "data", &format!("version{version}")]).succeeds().json();
+        // A run loses a chunk or so at each end.
+        let added = number(&backup, "added_bytes");
+        assert!((new..new + new / 10).contains(&added), "version {version}: {added} of {new}");
+    }
+}
+
+#[test]
 fn c_1_chunks_by_content_lose_only_at_the_ends_of_runs() {
     let scene = Scene::new();
     let (mut new, mut runs) = (0, 0);
@@ -179,6 +197,8 @@ fn what_a_set_does_not_have_is_refused_before_anything_is_written() {
     for (options, says) in [
         (&["--generation", "0"][..], "1 to 1000"),
         (&["--set", "fingerprints", "--generation", "11"], "1 to 10"),
+        (&["--set", "versions", "--generation", "11"], "1 to 10"),
+        (&["--set", "versions", "--trace", "upb-6"], "--trace means nothing"),
         (&["--set", "vm-images", "--generation", "5"], "1 to 4"),
         (&["--size", "0"], "at least 1"),
         (&["--size", "2048PiB"], "at most 1EiB"),
@@ -234,8 +254,12 @@ fn the_other_sets_have_the_papers_sizes() {
         assert_eq!(description["run_lengths"], Value::Null);
     }
     // E2.2: tenths.
-    let versions = describe(&scene, &["--set", "fingerprints", "--generation", "10"]);
-    assert_eq!(number(&versions, "earlier_bytes") * 10, number(&versions, "length_bytes") * 9);
+    for set in ["fingerprints", "versions"] {
+        let versions = describe(&scene, &["--set", set, "--generation", "10"]);
+        assert_eq!(number(&versions, "earlier_bytes") * 10, number(&versions, "length_bytes") * 9, "{set}");
+    }
+    let data = describe(&scene, &["--set", "versions"]);
+    assert_eq!(number(&data, "length_bytes"), 155_452 * (10 << 20));
     let human = scene.run(["traffic", "describe", "--set", "fingerprints", "--size", "32MB"]).succeeds();
     assert!(human.out.contains("1,000,000 fingerprints"), "{}", human.out);
 }

@@ -49,6 +49,7 @@ pub fn title(quantity: Quantity) -> &'static str {
         Quantity::SettleTime => "background work after the last write, s",
         Quantity::IndexReads => "reads of the chunk index, 1/s for each device",
         Quantity::Share => "share of the time of the data path, %",
+        Quantity::LatencyP99 => "latency of requests (p99), ms",
         Quantity::LatencyP999 => "latency of writes (p99.9), ms",
         Quantity::OpenTime => "opening the store, s",
         Quantity::Sustained => "throughput with background work, MB/s",
@@ -56,6 +57,7 @@ pub fn title(quantity: Quantity) -> &'static str {
         Quantity::VersionRatio => "written : stored as new",
         Quantity::WriteAmplification => "write amplification, bytes written : stored as new",
         Quantity::SpaceAmplification => "space amplification, bytes on disk : of chunks",
+        Quantity::ReadsPerGet => "reads of levels for each chunk asked for",
     }
 }
 

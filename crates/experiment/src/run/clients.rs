@@ -149,12 +149,12 @@ pub(super) fn write(clients: Vec<Client>, run: &RunSpec, traffic: &(dyn Fn() -> 
     };
     let (told, samples) = std::thread::scope(|scope| {
         let (ended, has_ended) = mpsc::channel();
-        for client in clients {
+        for (number, client) in clients.into_iter().enumerate() {
             let (ended, shared) = (ended.clone(), &shared);
             scope.spawn(move || {
                 shared.barrier.wait();
                 shared.begun_at.get_or_init(Instant::now);
-                let told = Worker::new(client.way, shared).work(client.task);
+                let told = Worker::new(client.way, shared, number).work(client.task);
                 if told.is_err() {
                     shared.stops.store(true, Ordering::SeqCst);
                 }
@@ -224,6 +224,8 @@ fn watch(shared: &Shared<'_>, has_ended: &mpsc::Receiver<Ended>, watcher: &dyn W
 struct Worker<'a> {
     way: Box<dyn Way>,
     shared: &'a Shared<'a>,
+    /// Its number, from 0.
+    number: usize,
     /// Requests in flight: start and bytes.
     sent: HashMap<u64, (Instant, usize)>,
     spare: Vec<Vec<u8>>,
@@ -231,23 +233,25 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    fn new(way: Box<dyn Way>, shared: &'a Shared<'a>) -> Worker<'a> {
+    fn new(way: Box<dyn Way>, shared: &'a Shared<'a>, number: usize) -> Worker<'a> {
         let told = Told { source_cpu_s: 0.0, steady: Histogram::new(), all: Histogram::new(), ended_at: Instant::now() };
-        Worker { way, shared, sent: HashMap::new(), spare: Vec::new(), told }
+        Worker { way, shared, number, sent: HashMap::new(), spare: Vec::new(), told }
     }
 
     /// Works from beginning to end, and flushes.
     fn work(mut self, mut task: Task) -> Ended {
         let (mut offset, mut tag) = (0, 0);
         while !self.shared.stops() {
-            let asked_at = Instant::now();
-            let Some(buffer) = self.next_of(&mut task, offset)? else { break };
+            // Data is made before its time has come.
+            let made = if matches!(task, Task::Write(_)) { Some(self.next_of(&mut task, offset)?) } else { None };
+            // The time to read is that of the request, the time to make data is not.
+            let sent_at = self.wait_for_turn(offset);
+            let next = made.map_or_else(|| self.next_of(&mut task, offset), Ok)?;
+            let Some(buffer) = next else { break };
             if tag == 0 {
                 self.shared.begins();
             }
             let length = buffer.len();
-            // The time to read is that of the request, the time to make data is not.
-            let sent_at = if matches!(task, Task::Write(_)) { Instant::now() } else { asked_at };
             self.sent.insert(tag, (sent_at, length));
             if matches!(task, Task::Read(_)) {
                 self.answered(tag, buffer);
@@ -270,6 +274,28 @@ impl<'a> Worker<'a> {
             self.way.flush()?;
         }
         Ok(Told { ended_at: Instant::now(), ..self.told })
+    }
+
+    /// Waits until the request at `offset` is due at the rate of the run; clients take turns. Returns when the request
+    /// begins: now, or when it was due if earlier ones took so long. So a delay counts for all requests that it holds
+    /// up.
+    fn wait_for_turn(&self, offset: u64) -> Instant {
+        let now = Instant::now();
+        let (rate, begun_at) = (self.shared.run.rate_bytes_per_s, self.shared.begun_at.get());
+        let (Some(begun_at), true) = (begun_at, rate > 0) else { return now };
+        let sent_before = offset as f64 * self.shared.clients as f64 + (self.number * self.shared.run.request_bytes) as f64;
+        let due_at = *begun_at + Duration::from_secs_f64(sent_before / rate as f64);
+        if due_at <= now {
+            return due_at;
+        }
+        while !self.shared.stops() {
+            let left = due_at.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            std::thread::sleep(left.min(LOOK_INTERVAL));
+        }
+        Instant::now()
     }
 
     /// Returns the data of the next request, at `offset`. `None`: there is no more.

@@ -5,7 +5,7 @@ use super::face::InProcess;
 use super::named::{Naming, delete, mark, remove_unneeded};
 use super::trees::{Durable, Trees};
 use super::{FILES, Generations, Program, Result, RunError, Served, Service, Watcher, measure};
-use crate::results::{Filled, Level, Levels, Measured, PartTraffic, Step, Total};
+use crate::results::{Filled, Level, Levels, LevelsWork, Measured, PartTraffic, Step, Total};
 use crate::spec::{CONTAINERS, Face, GRAIN_BYTES, LEVELS, LOG_DIRECTORY, Scaled, VariantSpec, Work};
 use onefold_engine::{Engine, Mode, Settings, random_name};
 use onefold_ground::{Access, Ground, LocalGround, ModelledGround, PartCounters};
@@ -75,12 +75,13 @@ struct Store {
 }
 
 impl Store {
-    /// Closes the store, so that it can be opened again.
-    fn close(self) -> Result<()> {
+    /// Closes the store, so that it can be opened again. Returns what its levels did since it was opened.
+    fn close(self) -> Result<LevelsWork> {
         drop(self.service);
         self.volumes.flush()?;
         drop(self.volumes);
-        Ok(self.engine.close()?)
+        self.engine.close()?;
+        Ok(levels_work(&self.engine))
     }
 }
 
@@ -102,10 +103,12 @@ impl Repetition<'_> {
             self.forget_cached(&[&*files, &trees_ground])?;
         }
         let mut store = self.open(&ground, &place.0)?;
+        // Each opening counts from zero.
+        let mut before_opening = LevelsWork::default();
         for generation in 1..=self.variant.workload.generations {
             if generation > 1 && self.variant.run.restart {
                 self.step(generation, "opens the store again", 0);
-                store.close()?;
+                before_opening = before_opening + store.close()?;
                 self.forget_cached(&[&*files, &trees_ground])?;
                 store = self.open(&ground, &place.0)?;
             } else if generation > 1 {
@@ -114,7 +117,9 @@ impl Repetition<'_> {
             let mut one = self.generation(generation, &store, &modelled, &[&directory, &trees])?;
             let before = measured.last().map_or_else(Total::default, |last| last.total);
             one.total = self.total(before, &one, &store.engine, &modelled.traffic(), &directory);
-            one.levels = self.levels(&store.engine);
+            let done_before =
+                measured.last().and_then(|last| last.levels.as_ref()).map_or_else(LevelsWork::default, |last| last.total_work);
+            one.levels = self.levels(&store.engine, before_opening, done_before);
             measured.push(one);
             // Only the first generation after an opening tells of it.
             (store.open_s, store.hooks_s) = (0.0, 0.0);
@@ -386,8 +391,9 @@ impl Repetition<'_> {
         }
     }
 
-    /// Returns how the levels of the store stand. `None`: it has none.
-    fn levels(&self, engine: &Engine) -> Option<Levels> {
+    /// Returns how the levels of the store stand. `before_opening` is what they did before the store was opened,
+    /// `done_before` what they did up to the end of the last generation. `None`: it has none.
+    fn levels(&self, engine: &Engine, before_opening: LevelsWork, done_before: LevelsWork) -> Option<Levels> {
         let level = |of: onefold_storage::LevelFigures| Level {
             tables: of.tables,
             chunks: of.chunks,
@@ -397,7 +403,14 @@ impl Repetition<'_> {
             capacity_bytes: of.capacity_bytes,
         };
         let levels = engine.levels()?.levels().into_iter().map(level).collect();
-        Some(Levels { ratio: self.scaled.settings.engine.levels_ratio, levels })
+        let total_work = before_opening + levels_work(engine);
+        Some(Levels {
+            ratio: self.scaled.settings.engine.levels_ratio,
+            levels,
+            live_bytes: engine.stored_bytes(),
+            work: total_work - done_before,
+            total_work,
+        })
     }
 
     /// Does all overdue work, until the indexes have everything in the log and no compaction is due. Returns how long
@@ -439,6 +452,21 @@ impl Repetition<'_> {
 struct Beside {
     searches: u64,
     removed_chunks: u64,
+}
+
+/// Returns what the levels of a store did since it was opened.
+fn levels_work(engine: &Engine) -> LevelsWork {
+    engine.levels().map_or_else(LevelsWork::default, |levels| {
+        let work = levels.work();
+        LevelsWork {
+            flushed_bytes: work.flushed_bytes,
+            merge_read_bytes: work.merge_read_bytes,
+            merge_written_bytes: work.merge_written_bytes,
+            gets: work.gets,
+            page_reads: work.page_reads,
+            frame_reads: work.frame_reads,
+        }
+    })
 }
 
 /// Returns the seconds by component since the store was opened.

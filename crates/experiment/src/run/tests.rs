@@ -5,6 +5,7 @@ use crate::testing::TestSettings;
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
@@ -220,6 +221,78 @@ fn a_store_that_discards_data_finds_the_same_duplicates_and_takes_little_room() 
     assert!(kept > 24 * MIB && discarded < kept / 2, "{kept} {discarded}");
 }
 
+/// A program whose first write takes some time.
+struct Late {
+    first: Duration,
+}
+
+impl SettingsReader for Late {
+    fn check(&self, key: &str, value: &str) -> std::result::Result<(), String> {
+        TestSettings.check(key, value)
+    }
+    fn least_bytes(&self, key: &str) -> Option<u64> {
+        TestSettings.least_bytes(key)
+    }
+    fn read(&self, text: &str) -> std::result::Result<StoreSettings, String> {
+        TestSettings.read(text)
+    }
+}
+
+impl Program for Late {
+    fn version(&self) -> String {
+        "test".to_owned()
+    }
+    fn serve(&self, _face: Face, _store: &Served<'_>) -> std::result::Result<Box<dyn Service>, String> {
+        Ok(Box::new(LateService(self.first)))
+    }
+}
+
+struct LateService(Duration);
+
+impl Service for LateService {
+    fn connect(&self, _volume: &str) -> std::result::Result<Box<dyn Way>, WayError> {
+        Ok(Box::new(LateWay { first: self.0, answered: VecDeque::new() }))
+    }
+}
+
+struct LateWay {
+    first: Duration,
+    answered: VecDeque<(u64, Vec<u8>)>,
+}
+
+impl Way for LateWay {
+    fn submit(&mut self, tag: u64, _offset: u64, data: Vec<u8>) -> std::result::Result<(), WayError> {
+        std::thread::sleep(std::mem::take(&mut self.first));
+        self.answered.push_back((tag, data));
+        Ok(())
+    }
+    fn wait(&mut self) -> std::result::Result<(u64, Vec<u8>), WayError> {
+        Ok(self.answered.pop_front().unwrap())
+    }
+    fn flush(&mut self) -> std::result::Result<(), WayError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_rate_bounds_throughput_and_a_delay_counts_for_all_requests_that_it_holds_up() {
+    let directory = tempfile::tempdir().unwrap();
+    // 32 requests of each of two clients within a second.
+    let text = TINY.replace("size = \"8MiB\"", "size = \"4MiB\"").replace("generations = 2", "generations = 1");
+    let text = text.replace("request = \"64KiB\"", "request = \"64KiB\"\nrate = \"4MiB\"");
+    let measured = |first| {
+        let outcome = run(&spec(&text), &plan(directory.path(), &["two"]), &Late { first }, &Stopping::never()).unwrap();
+        assert_eq!(outcome.results.variants[0].failure, None);
+        outcome.results.variants[0].repetitions[0][0].clone()
+    };
+    let prompt = measured(Duration::ZERO);
+    assert!(prompt.wall_s > 0.9 && prompt.throughput_mb_s() < 5.0, "{prompt:?}");
+    // Half of the requests were due meanwhile. Those of the first half waited for the most part of it.
+    let late = measured(Duration::from_millis(500));
+    assert!(late.latency_ms.p90 > 250.0 && late.latency_ms.greatest >= 499.0, "{late:?}");
+    assert!(prompt.latency_ms.p50 < 100.0, "{prompt:?}");
+}
+
 /// A store of this profile that is filled with a few thousand chunks, then written to, referred to and deleted from.
 fn filled(profile: &str) -> String {
     let work = "work = [\"write\", \"add-data\", \"add-references\", \"delete-references\", \"delete-data\"]";
@@ -301,7 +374,7 @@ fn leveled() -> String {
 }
 
 #[test]
-fn e2_levels_are_written_read_and_measured_by_version() {
+fn e2_m2_9_levels_are_written_read_and_measured_by_version() {
     let directory = tempfile::tempdir().unwrap();
     let outcome = run(&spec(&leveled()), &plan(directory.path(), &["one"]), &failing(&[]), &Stopping::never()).unwrap();
     is_empty(directory.path());
@@ -328,6 +401,16 @@ fn e2_levels_are_written_read_and_measured_by_version() {
     assert!(levels.ratio == 10 && levels.levels.len() > 1, "{levels:?}");
     let chunks: u64 = levels.levels.iter().map(|level| level.raw_bytes).sum();
     assert!((70 * MIB..80 * MIB).contains(&chunks), "{chunks}");
+    // The store was closed and opened three times, and each opening counts from zero.
+    let works = [first, restored, second, again].map(|one| one.levels.as_ref().unwrap().work);
+    assert_eq!(works.into_iter().reduce(|sum, one| sum + one), Some(levels.total_work), "m2_9");
+    assert!(levels.total_work.flushed_bytes > chunks && works[2].flushed_bytes > 36 * MIB, "{works:?}");
+    // Nothing was removed. Tables that a compaction wrote have less beside their chunks than those of small memtables.
+    let (written, space) = (levels.write_amplification().unwrap(), levels.space_amplification().unwrap());
+    assert!((2.0..20.0).contains(&written) && (0.9..1.1).contains(&space), "M2.9: {written} {space}");
+    // A frame has eight chunks or so, and what is read from its beginning to its end asks for few pages.
+    let (asked, reads) = (works[3].gets, again.figure(Quantity::ReadsPerGet, None).unwrap());
+    assert!(asked > 4000 && (0.0..2.0).contains(&reads), "{asked} {reads}");
     // No compaction is due: level 0 has fewer tables than one takes, the others have room.
     assert!(levels.levels[0].tables < 20 && levels.levels[1..].iter().all(|level| level.raw_bytes <= level.capacity_bytes), "{levels:?}");
 }

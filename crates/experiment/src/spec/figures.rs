@@ -4,13 +4,14 @@ use super::table::{Result, SpecError, Table, meant};
 use crate::results::{Expectation, GROUPS, PaperFigure, Quantity, Side};
 use onefold_ground::words::nearest;
 
-const QUANTITIES: [(&str, Quantity); 13] = [
+const QUANTITIES: [(&str, Quantity); 15] = [
     ("throughput", Quantity::Throughput),
     ("new-percent", Quantity::NewPercent),
     ("found-percent", Quantity::FoundPercent),
     ("settle-time", Quantity::SettleTime),
     ("index-reads", Quantity::IndexReads),
     ("share", Quantity::Share),
+    ("latency-p99", Quantity::LatencyP99),
     ("latency-p99.9", Quantity::LatencyP999),
     ("open-time", Quantity::OpenTime),
     ("sustained", Quantity::Sustained),
@@ -18,6 +19,7 @@ const QUANTITIES: [(&str, Quantity); 13] = [
     ("version-ratio", Quantity::VersionRatio),
     ("write-amplification", Quantity::WriteAmplification),
     ("space-amplification", Quantity::SpaceAmplification),
+    ("reads-per-get", Quantity::ReadsPerGet),
 ];
 
 fn quantity(table: &Table<'_>) -> Result<Quantity> {

@@ -231,6 +231,8 @@ pub struct RunSpec {
     pub file_bytes: u64,
     /// Requests in flight per client.
     pub depth: usize,
+    /// Bytes a second that all clients together send. 0: as many as are answered.
+    pub rate_bytes_per_s: u64,
     /// How often all generations are written, each time into a new store.
     pub repetitions: u32,
     /// Whether the store is closed and reopened between generations.

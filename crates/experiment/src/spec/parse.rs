@@ -90,6 +90,10 @@ fn variant(text: &str, name: String, merged: &DeTable<'_>, reader: &dyn Settings
         let why = format!("run.depth is {depth}: a client of {face} has one request at a time; leave it out, or choose another run.face");
         return Err(SpecError::Contradiction { why });
     }
+    if run.rate_bytes_per_s > 0 && run.depth > 1 {
+        let why = "run.rate is for clients with one request at a time: leave out run.rate or run.depth".to_owned();
+        return Err(SpecError::Contradiction { why });
+    }
     let reads = workload.work.iter().any(|work| matches!(work, Work::Rewrite | Work::Read));
     if reads && run.face != Face::InProcess && !run.face.has_files() {
         let why =
@@ -298,7 +302,8 @@ fn scaled(table: &Table<'_>, settings: &[Setting], reader: &dyn SettingsReader) 
 }
 
 fn run(table: &Table<'_>) -> Result<RunSpec> {
-    let table = table.clone().only(&["face", "request", "file", "depth", "repetitions", "restart", "cold_caches", "clone", "prune"])?;
+    let keys = ["face", "request", "file", "depth", "rate", "repetitions", "restart", "cold_caches", "clone", "prune"];
+    let table = table.clone().only(&keys)?;
     let request_bytes = table.size("request", GRAIN_BYTES..=32 * MIB)?.unwrap_or(128 * KIB);
     if !request_bytes.is_multiple_of(GRAIN_BYTES) {
         let line = table.get("request").map_or(1, |(line, _)| line);
@@ -309,6 +314,7 @@ fn run(table: &Table<'_>) -> Result<RunSpec> {
         request_bytes: request_bytes as usize,
         file_bytes: table.size("file", GRAIN_BYTES..=TIB)?.unwrap_or(4 * MIB),
         depth: table.count("depth", 1..=256)?.unwrap_or(1) as usize,
+        rate_bytes_per_s: table.size("rate", 0..=TIB)?.unwrap_or(0),
         repetitions: table.count("repetitions", 1..=1000)?.unwrap_or(1) as u32,
         restart: table.flag("restart", true)?,
         cold_caches: table.flag("cold_caches", true)?,

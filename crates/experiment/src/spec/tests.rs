@@ -164,6 +164,7 @@ fn what_is_wrong_is_refused_with_its_line_and_what_would_be_right() {
             "line 25: scaled.settings names `filter.chain`, which is not a size",
         ),
         ("request = \"128KiB\"", "request = \"10KiB\"", "line 27: run.request is 10KiB, it must be a multiple of 4KiB"),
+        ("request = \"128KiB\"", "face = \"nbd\"\ndepth = 8\nrate = \"1MiB\"", "run.rate is for clients with one request at a time"),
         ("request = \"128KiB\"", "depth = 8", "run.depth is 8: a client of in-process has one request at a time"),
         (
             "request = \"128KiB\"",

@@ -58,6 +58,8 @@ pub enum SetName {
     UniqueFiles,
     /// Ten versions of a list of 32-byte fingerprints, with 0, 10, ... 90 % from the version before
     Fingerprints,
+    /// The same ten versions as data, in runs of 1MiB
+    Versions,
     /// 4KiB blocks that are all different
     DisjointBlocks,
     /// Consecutive 4MiB files, each of one block repeated 1,024 times
@@ -115,6 +117,7 @@ Examples:
   onefold traffic generate --size 8GiB --generation 1 gen1
   onefold traffic generate --size 8GiB --generation 2 gen2
   onefold traffic generate --size 1GiB --client 3 - | onefold volume import --store /srv/store disk -
+  onefold traffic generate --set versions --size 100MiB --generation 10 version10
   onefold traffic generate --set unique-files --force /dev/nbd0")]
 pub struct TrafficGenerate {
     /// Which stream.

@@ -106,6 +106,7 @@ fn told(results: &Results, expectation: &Expectation) -> String {
         (None, Quantity::SettleTime) => "time to settle".to_owned(),
         (None, Quantity::IndexReads) => "reads of the chunk index".to_owned(),
         (None, Quantity::Share) => "share".to_owned(),
+        (None, Quantity::LatencyP99) => "latency p99, ms".to_owned(),
         (None, Quantity::LatencyP999) => "latency p99.9, ms".to_owned(),
         (None, Quantity::OpenTime) => "opening, s".to_owned(),
         (None, Quantity::Sustained) => "throughput with background work".to_owned(),
@@ -113,6 +114,7 @@ fn told(results: &Results, expectation: &Expectation) -> String {
         (None, Quantity::VersionRatio) => "written : stored as new".to_owned(),
         (None, Quantity::WriteAmplification) => "write amplification".to_owned(),
         (None, Quantity::SpaceAmplification) => "space amplification".to_owned(),
+        (None, Quantity::ReadsPerGet) => "reads for each chunk asked for".to_owned(),
     };
     let factor = expectation.factor.map_or_else(String::new, |factor| format!(" x {factor}"));
     let side = |side: &Side| match side {

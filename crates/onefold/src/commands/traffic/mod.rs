@@ -19,6 +19,7 @@ fn set(options: &TrafficStream) -> Result<Set> {
         SetName::Generations => return Ok(Set::Generations(model(options))),
         SetName::UniqueFiles => Set::UniqueFiles,
         SetName::Fingerprints => Set::Fingerprints,
+        SetName::Versions => Set::Versions,
         SetName::DisjointBlocks => Set::DisjointBlocks,
         SetName::DuplicateBlocks => Set::DuplicateBlocks,
         SetName::VmImages => Set::VmImages,
