@@ -240,7 +240,7 @@ impl Homes {
         Owner::decode(&bytes).map(Some).ok_or_else(damaged)
     }
 
-    /// Writes down that an owner uses them, and that the log may name tables in them up to `log_end`. `None`: no further.
+    /// Writes down that an owner uses them, and that the log may name tables in them up to `log_end`, if it is given.
     /// The file has room already: a full disk can be left.
     pub(crate) fn take(&self, ground: &dyn Ground, epoch: u64, log_end: Option<Position>) -> Result<()> {
         self.links.iter().try_for_each(|link| self.take_one(ground, *link, epoch, log_end))
