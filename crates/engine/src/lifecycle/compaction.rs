@@ -96,7 +96,12 @@ impl Engine {
         let go_on = || !self.background.is_closed();
         loop {
             let began = Instant::now();
-            if !go_on() || !self.compact(&go_on)? {
+            let compacted = match go_on().then(|| self.compact(&go_on)) {
+                // Whoever stores anything hears of a full disk.
+                Some(Err(error)) if error.is_full() => false,
+                compacted => compacted.transpose()?.unwrap_or(false),
+            };
+            if !compacted {
                 return Ok(());
             }
             let share = self.settings.compaction_percent.clamp(1, 100);

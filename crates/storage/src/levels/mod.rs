@@ -17,6 +17,7 @@ mod memtable;
 mod options;
 mod partition;
 mod records;
+mod runs;
 mod store;
 mod table;
 mod version;

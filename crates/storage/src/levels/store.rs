@@ -12,6 +12,7 @@ use crate::levels::key::{Unit, address_of, unit_bits};
 use crate::levels::options::LevelsOptions;
 use crate::levels::partition::{Copied, MAX_EPOCH, Merged, Partition};
 use crate::levels::records::{CHUNKS_DROPPED, CHUNKS_HELD, TABLE_WRITTEN, chunks_dropped, decode, decode_dropped};
+use crate::levels::runs::Runs;
 use crate::levels::work::{Counters, LevelsWork};
 use crate::{
     Address, Answering, ChunkStore, ChunkWriter, CommittedSlots, CompressedFrame, ContainerId, ContainerReport, ContainerSet,
@@ -41,6 +42,8 @@ pub struct LevelsStore {
     /// Into how many bits of units the keys of each partition are divided, during this opening.
     unit_bits: Vec<u32>,
     frames: FrameCache,
+    /// Where frames were read lately.
+    runs: Runs,
     /// Threads that make tables of full memtables.
     flushers: Option<Flushers>,
     /// Who wants to know which metadata chunks are committed from now on.
@@ -120,6 +123,7 @@ impl LevelsStore {
         let (flushers, frames) = (options.flushers, FrameCache::new(options.frame_cache_bytes));
         Ok(Arc::new_cyclic(|store| LevelsStore {
             frames,
+            runs: Runs::default(),
             flushers: Flushers::start(flushers, store),
             unit_bits: partitions.iter().map(|partition| unit_bits(chunks(partition))).collect(),
             ground,

@@ -61,10 +61,16 @@ impl LevelsStore {
         Ok(slices)
     }
 
-    /// Reads a frame, and, of what is read from its beginning to its end, those behind it too. All of them are kept.
+    /// Reads a frame, and those behind it too, if it is of what is read from its beginning to its end, or if somebody
+    /// has just read what is before it. All of them are kept.
     fn read_frames(&self, table: &Table, place: &Place, reads_on: bool) -> Result<Frame> {
         let least = u64::from(place.frame_bytes);
-        let length = if reads_on && place.is_sequential { least.max(READ_BYTES).min(table.length_bytes - place.frame) } else { least };
+        let ahead = match reads_on {
+            true if place.is_sequential => READ_BYTES,
+            true => self.runs.ahead(table.id, place.frame, READ_BYTES),
+            false => 0,
+        };
+        let length = least.max(ahead).min(table.length_bytes - place.frame);
         let mut bytes = vec![0; length as usize];
         self.profile.time(&STORAGE_READ, length, || table.frames(place.frame, &mut bytes))?;
         let whole = || table.damaged("a frame is longer than its keys say");
@@ -74,6 +80,9 @@ impl LevelsStore {
         while let Ok(Some((frame, length))) = table.read_frame(&bytes[at..], place.frame + at as u64) {
             self.frames.put(frame);
             at += length;
+        }
+        if reads_on && !place.is_sequential {
+            self.runs.ended(table.id, place.frame + at as u64, length);
         }
         Ok(first)
     }
