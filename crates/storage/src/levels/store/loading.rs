@@ -65,11 +65,8 @@ impl LevelsStore {
     /// has just read what is before it. All of them are kept.
     fn read_frames(&self, table: &Table, place: &Place, reads_on: bool) -> Result<Frame> {
         let least = u64::from(place.frame_bytes);
-        let ahead = match reads_on {
-            true if place.is_sequential => READ_BYTES,
-            true => self.runs.ahead(table.id, place.frame, READ_BYTES),
-            false => 0,
-        };
+        let is_begun = reads_on && place.is_sequential;
+        let ahead = if is_begun { READ_BYTES } else { self.runs.ahead(table.id, place.frame, READ_BYTES) };
         let length = least.max(ahead).min(table.length_bytes - place.frame);
         let mut bytes = vec![0; length as usize];
         self.profile.time(&STORAGE_READ, length, || table.frames(place.frame, &mut bytes))?;
@@ -81,7 +78,7 @@ impl LevelsStore {
             self.frames.put(frame);
             at += length;
         }
-        if reads_on && !place.is_sequential {
+        if !is_begun {
             self.runs.ended(table.id, place.frame + at as u64, length);
         }
         Ok(first)
