@@ -1,5 +1,5 @@
-//! Where reads of frames ended lately. Who goes on there reads a stream, so more is read at once: first two frames, then
-//! four, and so on. Without that, each frame costs a read of a page of keys and one of the frame.
+//! Where reads of frames ended lately. Who goes on there reads a stream, so more is read at once: first two frames,
+//! then four, and so on. Without that, each frame costs a read of a page of keys and one of the frame.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
