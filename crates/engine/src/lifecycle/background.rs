@@ -110,8 +110,7 @@ pub(crate) fn start(engine: &Arc<Engine>, was_left_open: bool) -> Result<()> {
         threads.push(spawn("onefold-parity", engine, engine.background.parity_signal.clone(), interval, pause, Engine::parity_round)?);
     }
     if engine.levels.is_some() {
-        // Each compacts another partition.
-        for _ in 0..engine.settings.workers.min(usize::from(engine.descriptor.container_partitions)) {
+        for _ in 0..engine.compaction_threads() {
             let signal = engine.background.compaction_signal.clone();
             threads.push(spawn("onefold-compact", engine, signal, interval, COMPACTION_AFTER_ERROR, Engine::compaction_round)?);
         }

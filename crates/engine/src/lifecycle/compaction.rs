@@ -104,12 +104,19 @@ impl Engine {
             if !compacted {
                 return Ok(());
             }
+            // All threads together have the share.
+            let threads = self.compaction_threads() as u32;
             let share = self.settings.compaction_percent.clamp(1, 100);
-            let until = Instant::now() + began.elapsed() * (100 - share) / share;
+            let until = Instant::now() + began.elapsed() * (threads * 100 - share) / share;
             while go_on() && Instant::now() < until && self.compaction_pressure() < Pressure::Full {
                 std::thread::sleep(LOOK_EVERY);
             }
         }
+    }
+
+    /// Returns how many threads compact: each of them another partition.
+    pub(crate) fn compaction_threads(&self) -> usize {
+        self.settings.workers.clamp(1, usize::from(self.descriptor.container_partitions).max(1))
     }
 
     /// Returns whether compaction is due, or so overdue that writers have to wait for it.

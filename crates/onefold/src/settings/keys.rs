@@ -333,7 +333,7 @@ pub const KEYS: &[Key] = &[
         name: "compaction_percent",
         default: "25",
         kind: Kind::Count { least: 1, most: 100 },
-        about: "Profile `leveled`: the share of the time that each thread of compaction works while the store is in use. There is one for each processor, but no more than partitions. When compaction has fallen far behind, they work all the time, and writers wait.",
+        about: "Profile `leveled`: the share of a processor's time that compaction takes while the store is in use. It has a thread for each processor, but no more than partitions. When it has fallen far behind, they work all the time, and writers wait.",
         set: |settings, value| settings.engine.compaction_percent = value.number() as u32,
     },
     Key {

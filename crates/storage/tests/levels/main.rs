@@ -210,7 +210,7 @@ fn m2_8_a_compaction_is_in_use_once_it_is_installed_and_not_before() {
     drop(merged);
     assert_eq!(table_files(&ground), before);
     let merged = store.merge(&|| true).unwrap().unwrap();
-    fill(&mut world, &mut known, 400);
+    fill(&mut world, &mut known, 1200);
     assert_eq!(store.compaction_pressure(), Pressure::Full);
     merged.install().unwrap();
     assert!(before.iter().all(|name| !table_files(&ground).contains(name)));

@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// With so many times the tables from which level 0 is compacted, writers wait.
-const FULL: usize = 16;
+const FULL: usize = 64;
 
 /// A compaction whose tables are written and durable, and not in use. If this is dropped, they go again.
 #[must_use = "its tables go if it is not installed"]
