@@ -150,8 +150,11 @@ fn m2_10_a_partition_moves_to_another_disk_while_the_store_is_in_use_and_the_sto
     // A copy of the directory must not use the disk too: it would remove what it does not know.
     let copied = std::process::Command::new("cp").args(["-a"]).arg(scene.store()).arg(scene.path("copy")).status().unwrap();
     assert!(copied.success());
-    let refused = scene.run(["--store", "copy", "backup", "--name", "x", source.to_str().unwrap()]).ends_with(2);
-    assert!(refused.err.contains("another copy of the store") || refused.err.contains("copied"), "{}", refused.err);
+    // Not every file system knows when a directory was made.
+    if fs::metadata(&link).unwrap().created().is_ok() {
+        let refused = scene.run(["--store", "copy", "backup", "--name", "x", source.to_str().unwrap()]).ends_with(2);
+        assert!(refused.err.contains("another copy of the store"), "{}", refused.err);
+    }
 
     scene.run(["partition", "move", &full, "--home", "--json"]).succeeds();
     assert!(fs::read_dir(scene.path("disk2")).unwrap().next().is_none(), "the directory goes with its last table");
