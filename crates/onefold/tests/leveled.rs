@@ -11,6 +11,14 @@ fn scene(more: &[&str]) -> Scene {
     Scene::with_store(&[&["--profile", "leveled", "--container-size", "256KiB"], more].concat())
 }
 
+/// Keeps the tables as memtables become them: nothing is compacted because of their number.
+fn without_compaction(scene: &Scene) {
+    let path = scene.store().join("onefold.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.contains("# tables = 10\n"));
+    fs::write(&path, text.replace("# tables = 10\n", "tables = 1000\n")).unwrap();
+}
+
 fn stats(scene: &Scene) -> Value {
     scene.run(["stats", "--json"]).succeeds().json()
 }
@@ -71,6 +79,7 @@ fn m2_8_space_of_removed_data_comes_back_by_compaction() {
 #[test]
 fn m2_6_a_table_that_is_gone_costs_its_chunks_and_a_repair_says_which_files_need_them() {
     let scene = scene(&["--partitions", "1"]);
+    without_compaction(&scene);
     let source = scene.path("source");
     fs::create_dir(&source).unwrap();
     for number in 0..20 {
@@ -106,6 +115,7 @@ fn partitions(scene: &Scene) -> Vec<Value> {
 #[test]
 fn m2_10_a_partition_moves_to_another_disk_while_the_store_is_in_use_and_the_store_needs_that_disk_then() {
     let scene = scene(&["--partitions", "2"]);
+    without_compaction(&scene);
     let source = scene.path("source");
     fs::create_dir(&source).unwrap();
     for number in 0..40 {

@@ -517,7 +517,14 @@ impl<'a> FrameReader<'a> {
             self.at = place.frame;
             self.bytes.resize((until - place.frame) as usize, 0);
             Counters::add(&self.counters.merge_read_bytes, self.bytes.len() as u64);
-            table.frames(self.at, &mut self.bytes)?;
+            match table.frames(self.at, &mut self.bytes) {
+                // What is damaged may be another frame, or one that nobody wants.
+                Err(error) if error.is_damage() && until > end => {
+                    self.bytes.truncate(place.frame_bytes as usize);
+                    table.frames(self.at, &mut self.bytes)?;
+                }
+                read => read?,
+            }
         }
         let start = (place.frame - self.at) as usize;
         Ok(&self.bytes[start..start + place.frame_bytes as usize])

@@ -218,7 +218,6 @@ impl Partition {
                 manifest.epoch = epoch;
                 // Also if it is the same: both have to be equal before a file is removed.
                 manifest.write(&*ground, &directory, &options)?;
-                homes.take(&*ground, epoch, None)?;
             }
             let version = open_tables(&*ground, &homes, number, &manifest, &options, &room);
             let is_whole = version.as_ref().is_ok_and(|version| version.lost.is_empty());

@@ -483,6 +483,9 @@ impl ChunkStore for LevelsStore {
     fn recovered(&self, _log_start: Position, log_end: Position) -> Result<()> {
         // In all of them, before one removes a file.
         self.partitions.iter().try_for_each(|partition| partition.check_log_end(log_end, self.access))?;
+        if self.access == Access::ReadWrite {
+            self.partitions.iter().try_for_each(Partition::take_homes)?;
+        }
         self.partitions.iter().try_for_each(|partition| partition.recovered(log_end, self.access))?;
         self.is_writable.store(self.access == Access::ReadWrite, Ordering::Relaxed);
         Ok(())

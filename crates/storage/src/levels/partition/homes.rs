@@ -329,18 +329,22 @@ impl Homes {
             ground.unlink_directory(&path)?;
         }
         ground.link_directory(&path, &to)?;
+        forget_begun(ground, &path);
         let begin = || -> Result<()> {
-            forget_begun(ground, &path);
             if let Some(entry) = ground.list(&path)?.first() {
                 let why = format!("it is not empty: it has {}. Give another directory, or empty it", entry.name);
                 return Err(StorageError::Home { partition: self.partition, directory: to.display().to_string(), why });
             }
-            self.take_one(ground, link, epoch, Some(log_end))?;
+            let marker = format!("{path}/home");
+            let made = self.take_one(ground, link, epoch, Some(log_end));
             // With this file it is a home.
-            Ok(replace_file(ground, &format!("{path}/home"), &self.marker(options))?)
+            made.and_then(|()| Ok(replace_file(ground, &marker, &self.marker(options))?)).inspect_err(|_| {
+                // It was empty, so this is ours.
+                let _ = ground.remove(&marker);
+                forget_begun(ground, &path);
+            })
         };
         if let Err(error) = begin() {
-            forget_begun(ground, &path);
             let _ = ground.unlink_directory(&path);
             return Err(error);
         }
@@ -350,8 +354,8 @@ impl Homes {
 
     /// Removes homes, but the current one, that have no table any more. Returns the others that stay, for people.
     pub(crate) fn leave_empty(&mut self, ground: &dyn Ground) -> Result<Vec<String>> {
-        let (mut left, mut stay) = (Vec::new(), Vec::new());
-        for link in self.links.iter().copied().filter(|link| *link != self.current) {
+        let mut stay = Vec::new();
+        for link in self.links.clone().into_iter().filter(|link| *link != self.current) {
             let path = self.path(link);
             if ground.list(&path)?.iter().any(|entry| id_of(&entry.name).is_some()) {
                 stay.push(self.place(ground, link));
@@ -364,12 +368,11 @@ impl Homes {
                     removed => removed?,
                 }
             }
-            ground.unlink_directory(&path)?;
-            left.push(link);
-        }
-        if !left.is_empty() {
+            let unlinked = ground.unlink_directory(&path);
+            // It is no home any more, whatever becomes of the link.
+            self.links.retain(|other| *other != link);
+            unlinked?;
             ground.sync_directory(&self.directory)?;
-            self.links.retain(|link| !left.contains(link));
         }
         Ok(stay)
     }

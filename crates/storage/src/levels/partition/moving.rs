@@ -69,9 +69,10 @@ impl Partition {
         let _no_one = self.flushing.lock();
         let _no_space = self.give_space_back();
         let mut homes = self.homes.read().clone();
-        homes.go_to(&*self.ground, to, &self.options, epoch, log_end)?;
+        let gone = homes.go_to(&*self.ground, to, &self.options, epoch, log_end);
+        // A link that was made stays known, whatever came after it.
         *self.homes.write() = homes;
-        Ok(())
+        gone
     }
 
     /// Returns where the home is, for people.

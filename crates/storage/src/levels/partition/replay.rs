@@ -106,6 +106,12 @@ impl Partition {
         Err(StorageError::LogTooShort { path, known: listed_end.0, log_end: log_end.0 })
     }
 
+    /// Writes down that this owner uses the homes.
+    pub(crate) fn take_homes(&self) -> Result<()> {
+        let epoch = self.state.lock().epoch;
+        self.homes.read().take(&*self.ground, epoch, None)
+    }
+
     /// Ends the replay. A writer removes files that nobody knows: a crash came before they were logged, or behind a
     /// compaction.
     pub(crate) fn recovered(&self, log_end: Position, access: Access) -> Result<()> {

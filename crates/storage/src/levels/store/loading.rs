@@ -69,7 +69,15 @@ impl LevelsStore {
         let ahead = if is_begun { READ_BYTES } else { self.runs.ahead(table.id, place.frame, READ_BYTES) };
         let length = least.max(ahead).min(table.length_bytes - place.frame);
         let mut bytes = vec![0; length as usize];
-        self.profile.time(&STORAGE_READ, length, || table.frames(place.frame, &mut bytes))?;
+        let read = self.profile.time(&STORAGE_READ, length, || table.frames(place.frame, &mut bytes));
+        match read {
+            // Damage in the frames behind it is no matter of this one.
+            Err(error) if error.is_damage() && length > least => {
+                bytes.truncate(least as usize);
+                table.frames(place.frame, &mut bytes)?;
+            }
+            read => read?,
+        }
         let whole = || table.damaged("a frame is longer than its keys say");
         let (first, mut at) = table.read_frame(&bytes, place.frame)?.ok_or_else(whole)?;
         self.frames.put(first.clone());
