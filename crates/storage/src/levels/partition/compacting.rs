@@ -183,8 +183,6 @@ impl Partition {
     }
 
     pub(super) fn forget_table(&self, table: &Table) {
-        if let Err(error) = self.ground.remove(&table.path) {
-            tracing::debug!(%error, "a table that was compacted stays until the next opening");
-        }
+        self.give_up(&table.path);
     }
 }

@@ -49,7 +49,7 @@ impl Drop for Copied<'_> {
     fn drop(&mut self) {
         // Once it has its name, it is not there.
         if self.old.is_some() {
-            let _ = self.partition.ground.remove(&self.new_path);
+            self.partition.give_up(&self.new_path);
         }
     }
 }

@@ -50,10 +50,8 @@ impl Partition {
             });
             match shrunk {
                 Ok(Some(new)) => {
-                    self.put_in_place(new, &table.path).inspect_err(|_| {
-                        // If it was renamed, it is not there.
-                        let _ = self.ground.remove(&new_path);
-                    })?;
+                    // If it was renamed, it is not there.
+                    self.put_in_place(new, &table.path).inspect_err(|_| self.give_up(&new_path))?;
                     return Ok(true);
                 }
                 Ok(None) if go_on() => {}

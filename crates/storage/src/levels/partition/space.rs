@@ -102,8 +102,9 @@ impl Partition {
         format!("{}.{:016x}{NEW}", path.trim_end_matches(".table"), self.state.lock().take_number())
     }
 
-    pub(super) fn give_up(&self, new_path: &str) {
-        if let Err(error) = self.ground.remove(new_path) {
+    /// Removes a file that nobody uses, if it is there.
+    pub(super) fn give_up(&self, path: &str) {
+        if let Err(error) = self.ground.remove(path) {
             tracing::debug!(%error, "a file that nobody uses stays until the next opening");
         }
     }
