@@ -2,18 +2,26 @@
 
 mod support;
 
-use onefold_engine::{Engine, Mode, Settings, Transaction};
+use onefold_engine::{Engine, EngineError, Mode, Settings, Transaction};
 use onefold_ground::LocalGround;
 use onefold_remote::accounts::{Accounts, Refusal, Verdict};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use support::Scene;
 
-/// Opens the store as a server would.
+/// Opens the store as a server would. A process that another test is just starting, or a thread of an engine that was
+/// dropped, may hold the lock of the last opening a little longer.
 fn engine(scene: &Scene) -> Arc<Engine> {
     let ground = Arc::new(LocalGround::open(scene.store()).unwrap());
-    Engine::open(ground, Settings::default(), Mode::ReadWrite, "test").unwrap()
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        match Engine::open(ground.clone(), Settings::default(), Mode::ReadWrite, "test") {
+            Err(EngineError::Lock(_)) if Instant::now() < until => std::thread::sleep(Duration::from_millis(10)),
+            opened => return opened.unwrap(),
+        }
+    }
 }
 
 /// What a server says to a name and a secret.
