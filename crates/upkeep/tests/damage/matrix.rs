@@ -284,8 +284,8 @@ fn the_table_of_damages_is_what_is_found() {
 }
 
 /// Whether a line is the documented one, or says that less is lost. How much of the log and of the headers of the chunk
-/// index is in use when the store stops depends on how threads took turns: a damage there may be felt by nobody, and one
-/// in the last segment may meet the last batch, which is then as if it had never been written.
+/// index is in use when the store stops depends on how threads took turns: a damage there may be felt by nobody. One in
+/// the last segment may meet the last batch, which is then as if it had never been written.
 fn is_within(line: &str, documented: &str) -> bool {
     let columns = |line: &str| line.trim_matches('|').split(" | ").map(|column| column.trim().to_owned()).collect::<Vec<String>>();
     let (found, documented) = (columns(line), columns(documented));
