@@ -534,6 +534,7 @@ impl<'a> FrameReader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::levels::pages::Pages;
     use crate::{ChunkKind, Compression};
     use onefold_ground::SimulatedGround;
     use std::cell::Cell;
@@ -612,7 +613,7 @@ mod tests {
         task.replace(&mut version, &made);
         assert!(version.levels[1].windows(2).all(|pair| pair[0].last < pair[1].first));
         for key in [1, 5, 6, 10, 11, 20, 30, 40, 50, 60, 70, 71, 80] {
-            assert!(version.find(&name(key), &mut 0).unwrap().is_some(), "{key}");
+            assert!(version.find(&name(key), &mut Pages::default()).unwrap().is_some(), "{key}");
         }
     }
 
@@ -637,7 +638,7 @@ mod tests {
         let ground = SimulatedGround::new(1);
         let young = vec![table(&ground, 3, &[9], None), table(&ground, 2, &[5, 7], None), table(&ground, 1, &[5, 9], Some(1))];
         let mut version = Version { levels: vec![young], unordered: 3, ..Version::default() };
-        let has = |version: &Version, key| version.find(&name(key), &mut 0).unwrap().is_some();
+        let has = |version: &Version, key| version.find(&name(key), &mut Pages::default()).unwrap().is_some();
         assert_eq!([5, 7, 9].map(|key| has(&version, key)), [true, false, false]);
         let task = Task::of(&version, 0, version.levels[0].clone());
         let made: Vec<Arc<Table>> = merged(&ground, &version, &task).into_iter().map(Arc::new).collect();

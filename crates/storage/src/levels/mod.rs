@@ -15,6 +15,7 @@ mod key;
 mod manifest;
 mod memtable;
 mod options;
+mod pages;
 mod partition;
 mod records;
 mod runs;

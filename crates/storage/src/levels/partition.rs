@@ -55,6 +55,7 @@ use crate::levels::key::address_of;
 use crate::levels::manifest::Manifest;
 use crate::levels::memtable::{Found, Held, KEY_BYTES, Memtable};
 use crate::levels::options::LevelsOptions;
+use crate::levels::pages::Pages;
 use crate::levels::records::{Named, chunks_held, table_written};
 use crate::levels::table::{Place, Table, TableWriter};
 use crate::levels::version::{At, LostTable, Version};
@@ -398,12 +399,12 @@ impl Partition {
         Ok(table)
     }
 
-    /// Looks for a chunk (M2.7). `reads` counts the pages that it reads.
-    pub(crate) fn find(&self, name: &Fingerprint, reads: &mut u64) -> Result<Option<At>> {
+    /// Looks for a chunk (M2.7).
+    pub(crate) fn find(&self, name: &Fingerprint) -> Result<Option<At>> {
         match self.find_in_memory(name) {
             Some(Found::Chunk(bytes)) => Ok(Some(At::Memory(bytes))),
             Some(Found::Removed) => Ok(None),
-            None => self.version().find(name, reads),
+            None => self.version().find(name, &mut Pages::default()),
         }
     }
 

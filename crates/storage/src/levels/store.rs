@@ -21,12 +21,15 @@ use crate::{
 };
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Profile;
-use onefold_ground::{Access, Ground, ReadBuffer};
+use onefold_ground::{Access, Ground, ReadBuffer, Readers};
 use onefold_oplog::{Effects, PartitionClass, Position, Pressure, Record};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Reads that a load has in flight. Each may have 1 MiB.
+const READS: usize = 8;
 
 /// An open levelled store.
 #[derive(Debug)]
@@ -44,6 +47,7 @@ pub struct LevelsStore {
     frames: FrameCache,
     /// Where frames were read lately.
     runs: Runs,
+    readers: Readers,
     /// Threads that make tables of full memtables.
     flushers: Option<Flushers>,
     /// Who wants to know which metadata chunks are committed from now on.
@@ -124,6 +128,7 @@ impl LevelsStore {
         Ok(Arc::new_cyclic(|store| LevelsStore {
             frames,
             runs: Runs::default(),
+            readers: Readers::new(READS),
             flushers: Flushers::start(flushers, store),
             unit_bits: partitions.iter().map(|partition| unit_bits(chunks(partition))).collect(),
             ground,

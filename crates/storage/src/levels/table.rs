@@ -15,9 +15,10 @@ use crate::containers::compression::decompress;
 use crate::levels::cache::Frame;
 use crate::levels::filter::{Filter, Room, Taken};
 use crate::levels::options::LevelsOptions;
+use crate::levels::pages::Pages;
 use crate::{ChunkKind, Codec, Compressor, Result, Slice, StorageError};
 use onefold_fingerprint::Fingerprint;
-use onefold_ground::{Access, File, Ground, GroundError, checksum};
+use onefold_ground::{Access, File, Ground, GroundError, ReadRequest, checksum};
 use parts::{HEADER_BYTES, Header, PAGE_OVERHEAD, decode_page, encode_page, place_checksum, placed_checksum};
 use std::sync::Arc;
 
@@ -435,7 +436,7 @@ impl Table {
     }
 
     /// Returns an error of the device that stays as damage.
-    fn lasting(&self, error: GroundError) -> StorageError {
+    pub(crate) fn lasting(&self, error: GroundError) -> StorageError {
         match error.is_lasting() {
             true => self.damaged(error.to_string()),
             false => error.into(),
@@ -474,16 +475,15 @@ impl Table {
         self.fences.partition_point(|fence| *fence < prefix).saturating_sub(1)
     }
 
-    /// Looks for a key. Reads a page, seldom two; `reads` counts them.
-    pub(crate) fn find(&self, name: &Fingerprint, reads: &mut u64) -> Result<Option<Option<Place>>> {
+    /// Looks for a key. Reads a page, seldom two.
+    pub(crate) fn find(&self, name: &Fingerprint, pages: &mut Pages) -> Result<Option<Option<Place>>> {
         if !self.may_have(name) {
             return Ok(None);
         }
         let prefix = name.prefix();
         let first = self.page_of(name);
         for page in (first..self.fences.len()).take_while(|page| *page == first || self.fences[*page] <= prefix) {
-            *reads += 1;
-            let entries = self.page(page)?;
+            let entries = pages.get(self, page)?;
             if let Ok(at) = entries.binary_search_by_key(name, |(name, _)| *name) {
                 return Ok(Some(entries[at].1));
             }
@@ -494,9 +494,23 @@ impl Table {
     /// Returns the keys of a page.
     pub(crate) fn page(&self, page: usize) -> Result<Vec<Entry>> {
         let mut bytes = [0; PAGE_BYTES];
-        let at = self.keys_at + (page * PAGE_BYTES) as u64;
-        self.file.read_at(at, &mut bytes).map_err(|error| self.lasting(error))?;
-        let entries = decode_page(&bytes, self.digest_bytes, self.id, at).map_err(|why| self.damaged(why))?;
+        self.file.read_at(self.page_at(page), &mut bytes).map_err(|error| self.lasting(error))?;
+        self.decode_page(page, &bytes)
+    }
+
+    /// Returns where a page begins.
+    pub(crate) fn page_at(&self, page: usize) -> u64 {
+        self.keys_at + (page * PAGE_BYTES) as u64
+    }
+
+    /// Returns a place of the file to read.
+    pub(crate) fn request(&self, offset: u64, length_bytes: usize) -> ReadRequest {
+        ReadRequest { file: self.file.clone(), offset, length_bytes }
+    }
+
+    /// Returns the keys of a page that was read.
+    pub(crate) fn decode_page(&self, page: usize, bytes: &[u8]) -> Result<Vec<Entry>> {
+        let entries = decode_page(bytes, self.digest_bytes, self.id, self.page_at(page)).map_err(|why| self.damaged(why))?;
         let is_sound = |place: &Place| {
             let end = place.frame.checked_add(u64::from(place.frame_bytes));
             place.frame >= self.data_at && end.is_some_and(|end| end <= self.length_bytes)

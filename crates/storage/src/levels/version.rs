@@ -1,6 +1,7 @@
 //! What a partition has below its open memtable.
 
-use crate::levels::memtable::{Found, Memtable};
+use crate::levels::memtable::{Found, Held, Memtable};
+use crate::levels::pages::Pages;
 use crate::levels::table::{Place, Table};
 use crate::{Result, Slice, StorageError};
 use onefold_fingerprint::Fingerprint;
@@ -52,26 +53,16 @@ impl Version {
     /// A table that is damaged there may have had it, or a tombstone. The search goes on in older ones: what has the
     /// name is the right chunk, and whether it was removed is in the index. If there is none, the damage is the answer.
     /// The same is true of a lost table, which may have had any key.
-    /// `reads` counts the pages that are read.
-    pub(crate) fn find(&self, name: &Fingerprint, reads: &mut u64) -> Result<Option<At>> {
-        for memtable in &self.sealed {
-            match memtable.find(name) {
-                Some(Found::Chunk(held)) => return Ok(Some(At::Memory(held.bytes.clone()))),
-                Some(Found::Removed) => return Ok(None),
-                None => {}
-            }
+    pub(crate) fn find(&self, name: &Fingerprint, pages: &mut Pages) -> Result<Option<At>> {
+        match self.find_sealed(name) {
+            Some(Found::Chunk(held)) => return Ok(Some(At::Memory(held.bytes.clone()))),
+            Some(Found::Removed) => return Ok(None),
+            None => {}
         }
         let mut damaged = None;
-        for (level, tables) in self.levels.iter().enumerate() {
-            let candidates = match level {
-                0 => &tables[..],
-                _ => {
-                    let at = tables.partition_point(|table| table.last < *name);
-                    &tables[at..tables.len().min(at + 1)]
-                }
-            };
-            for table in candidates {
-                match table.find(name, reads) {
+        for level in 0..self.levels.len() {
+            for table in self.candidates(level, name) {
+                match table.find(name, pages) {
                     Ok(Some(Some(place))) => return Ok(Some(At::Table { table: table.clone(), place })),
                     Ok(Some(None)) if level == 0 && table.id < self.unordered => {}
                     Ok(Some(None)) => {
@@ -88,10 +79,32 @@ impl Version {
         damaged.or_else(|| self.lost.first().map(LostTable::error)).map_or(Ok(None), Err)
     }
 
+    fn find_sealed(&self, name: &Fingerprint) -> Option<Found<&Held>> {
+        self.sealed.iter().find_map(|memtable| memtable.find(name))
+    }
+
+    /// Returns the tables of a level whose range has a key, young to old.
+    fn candidates(&self, level: usize, name: &Fingerprint) -> &[Arc<Table>] {
+        let tables = &self.levels[level][..];
+        if level == 0 {
+            return tables;
+        }
+        let at = tables.partition_point(|table| table.last < *name);
+        &tables[at..tables.len().min(at + 1)]
+    }
+
+    /// Returns the table that a search for this key reads first, and the page. `None`: it reads none.
+    pub(crate) fn first_page(&self, name: &Fingerprint) -> Option<(&Arc<Table>, usize)> {
+        if self.find_sealed(name).is_some() {
+            return None;
+        }
+        let mut candidates = (0..self.levels.len()).flat_map(|level| self.candidates(level, name));
+        candidates.find(|table| table.may_have(name)).map(|table| (table, table.page_of(name)))
+    }
+
     /// Returns whether there may be a chunk of this name, or a tombstone, from memory alone.
     pub(crate) fn may_have(&self, name: &Fingerprint) -> bool {
-        let is_sealed = self.sealed.iter().any(|memtable| memtable.find(name).is_some());
-        is_sealed || !self.lost.is_empty() || self.levels.iter().flatten().any(|table| table.may_have(name))
+        self.find_sealed(name).is_some() || !self.lost.is_empty() || self.levels.iter().flatten().any(|table| table.may_have(name))
     }
 
     /// Puts a table in the place of the one with the same number.

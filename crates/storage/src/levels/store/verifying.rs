@@ -28,7 +28,7 @@ impl LevelsStore {
         })?;
         for (_, mut chunks) in by_frame {
             chunks.sort_unstable_by_key(|(_, place)| place.offset_bytes);
-            let counts = |name: &Fingerprint| match partition.find(name, &mut 0) {
+            let counts = |name: &Fingerprint| match partition.find(name) {
                 Ok(Some(At::Table { table: found, .. })) => Ok(found.id == table.id),
                 Ok(_) => Ok(false),
                 // A younger table may have it. It cannot be told.
