@@ -15,20 +15,22 @@
 //! first, so that what arrived together stays together as far as the ranges of keys allow.
 
 mod shrinking;
+mod writing;
 
 pub(crate) use shrinking::{WORTH, shadowed};
 
+use crate::Result;
 use crate::levels::filter::Room;
 use crate::levels::options::LevelsOptions;
-use crate::levels::table::{Entry, PAGE_BYTES, PLACE_BYTES, Place, Table, TableWriter};
+use crate::levels::table::{Entry, PAGE_BYTES, PLACE_BYTES, Table};
 use crate::levels::version::Version;
 use crate::levels::work::Counters;
-use crate::{Result, StorageError};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::Ground;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+use writing::{Kept, write};
 
 /// A level with so many tombstones is compacted: one for this many keys in it and below.
 const KEYS_OF_TOMBSTONE: u64 = 20;
@@ -38,8 +40,9 @@ const OVERLAP_TABLES: u64 = 10;
 const MOST_YOUNG: usize = 4;
 /// Keys from which no table grows further: a compaction keeps some 200 bytes of each in memory.
 const MAX_KEYS: usize = 1 << 20;
-/// Bytes of frames that are read together.
-const READ_BYTES: u64 = 1 << 20;
+/// Tables that a merge writes at once, and keys in them, if they are several.
+const MOST_TABLES: u32 = 16;
+const MOST_KEYS: usize = 1 << 19;
 
 /// Tables to merge.
 #[derive(Debug)]
@@ -336,7 +339,9 @@ fn merge_into(output: &Output<'_>, task: &Task, version: &Version, go_on: &dyn F
     let key_bytes = (output.options.digest_bytes() + PLACE_BYTES) as u64;
     let beyond = version.levels.get(task.level + 2).map_or(&[][..], |tables| tables);
     let mut overlap = Overlap { left: beyond, limit_bytes: overlap_limit(output.options), bytes: 0 };
-    let (mut kept, mut kept_bytes): (Vec<(usize, Entry)>, u64) = (Vec::new(), 0);
+    let mut kept: Vec<Kept> = Vec::new();
+    // Of the table that gets the next key.
+    let (mut part, mut keys, mut bytes) = (0, 0, 0);
     loop {
         // Of equal keys the first, as sources are young to old.
         let youngest = heads.iter().flatten().map(|(_, (name, _))| *name).min();
@@ -352,189 +357,28 @@ fn merge_into(output: &Output<'_>, task: &Task, version: &Version, go_on: &dyn F
         if place.is_none() && !below.iter().any(|table| table.may_have(&name)) {
             continue;
         }
-        if kept_bytes >= table_bytes || kept.len() >= MAX_KEYS || overlap.ends_before(&name, kept.is_empty()) {
-            if !write_part(output, &tables, std::mem::take(&mut kept), go_on, made)? {
-                return Ok(false);
-            }
-            kept_bytes = 0;
-        }
-        kept_bytes += key_bytes + place.map_or(0, |place| u64::from(place.length_bytes));
-        kept.push((number, (name, place)));
-    }
-    if !kept.is_empty() {
-        return write_part(output, &tables, kept, go_on, made);
-    }
-    Ok(true)
-}
-
-/// Writes a table of these keys of `tables`, unless none of them can be read. Returns false if `go_on` ended it.
-fn write_part(
-    output: &Output<'_>,
-    tables: &[&Table],
-    mut kept: Vec<(usize, Entry)>,
-    go_on: &dyn Fn() -> bool,
-    made: &mut Vec<Table>,
-) -> Result<bool> {
-    let order = |(number, (_, place)): &(usize, Entry)| (std::cmp::Reverse(*number), place.map(|place| (place.frame, place.offset_bytes)));
-    kept.sort_unstable_by_key(order);
-    if output.drops_damage() {
-        // The number of keys has to be known before.
-        kept = readable(output, tables, kept)?;
-        if kept.is_empty() {
-            return Ok(true);
-        }
-    }
-    let id = (output.new_id)();
-    let path = (output.path_of)(id);
-    let writer = TableWriter::new(output.ground, &path, id, kept.len() as u64, output.options)?.of_merge();
-    // New data finds the disk full before reclamation does: what is kept for that is not for merges.
-    let table = fill(output, tables, &kept, writer, |writer| writer.allocate(frame_bytes(&kept)), go_on)?;
-    let is_whole = table.is_some();
-    made.extend(table);
-    Ok(is_whole)
-}
-
-/// Returns the bytes of the frames of these keys, which are in the order of their frames.
-fn frame_bytes(kept: &[(usize, Entry)]) -> u64 {
-    let mut last = None;
-    let mut bytes = 0;
-    for (number, place) in kept.iter().filter_map(|(number, (_, place))| Some((number, (*place)?))) {
-        if last.replace((number, place.frame)) != Some((number, place.frame)) {
-            bytes += u64::from(place.frame_bytes);
-        }
-    }
-    bytes
-}
-
-/// Writes these keys of `tables` into a new table, after it has got its space. `None`: `go_on` ended it. Nothing of it
-/// stays then, nor after an error.
-fn fill<'o>(
-    output: &Output<'_>,
-    tables: &[&Table],
-    kept: &[(usize, Entry)],
-    mut writer: TableWriter<'o>,
-    get_space: impl FnOnce(&mut TableWriter<'o>) -> Result<()>,
-    go_on: &dyn Fn() -> bool,
-) -> Result<Option<Table>> {
-    let path = writer.path().to_owned();
-    let fill = || -> Result<bool> {
-        get_space(&mut writer)?;
-        let mut reader = FrameReader::new(output.counters);
-        let mut left = kept;
-        while let Some((number, (name, place))) = left.first() {
-            if !go_on() {
-                return Ok(false);
-            }
-            let Some(place) = place else {
-                writer.push_tombstone(*name);
-                left = &left[1..];
-                continue;
-            };
-            let is_of_frame = |(other, (_, next)): &&(usize, Entry)| other == number && next.is_some_and(|next| next.frame == place.frame);
-            let (chunks, rest) = left.split_at(left.iter().take_while(is_of_frame).count());
-            let copied = reader
-                .frame(tables[*number], *number, place, left)
-                .and_then(|bytes| copy(&mut writer, tables[*number], bytes, place.frame, chunks));
-            if copied.as_ref().is_err_and(StorageError::is_damage) {
-                (output.damaged)(tables[*number].id);
-            }
-            copied?;
-            left = rest;
-        }
-        Ok(true)
-    };
-    let filled =
-        fill().and_then(|is_whole| is_whole.then(|| writer.finish(output.room)).transpose()).inspect_err(|_| output.give_up(&path))?;
-    let Some(table) = filled else {
-        output.give_up(&path);
-        return Ok(None);
-    };
-    Counters::add(&output.counters.merge_written_bytes, table.length_bytes);
-    Ok(Some(table))
-}
-
-/// Appends chunks of a frame. What is whole, and not much too small, is not compressed again.
-fn copy(writer: &mut TableWriter<'_>, table: &Table, bytes: &[u8], at: u64, chunks: &[(usize, Entry)]) -> Result<()> {
-    let length_bytes = chunks.iter().filter_map(|(_, (_, place))| *place).map(|place| u64::from(place.length_bytes)).sum();
-    if writer.push_frame(table.stored_frame(bytes, at)?, length_bytes, chunks.iter().map(|(_, entry)| entry))? {
-        return Ok(());
-    }
-    let frame = table.decode_frame(bytes, at)?;
-    for (name, place) in chunks.iter().filter_map(|(_, (name, place))| Some((name, (*place)?))) {
-        writer.push(*name, place.kind, place.is_sequential, &table.slice(&frame, &place)?)?;
-    }
-    Ok(())
-}
-
-/// Returns the keys whose chunks can be read, of keys in the order of their frames.
-fn readable(output: &Output<'_>, tables: &[&Table], kept: Vec<(usize, Entry)>) -> Result<Vec<(usize, Entry)>> {
-    let (mut at, mut frame, mut readable) = (None, None, Vec::with_capacity(kept.len()));
-    for (number, (name, place)) in kept {
-        if let Some(place) = &place {
-            if at != Some((number, place.frame)) {
-                frame = output.unless_damaged(tables[number], again(|| tables[number].frame(place)))?;
-                at = Some((number, place.frame));
-            }
-            if frame.as_ref().is_none_or(|frame| tables[number].slice(frame, place).is_err()) {
-                continue;
-            }
-        }
-        readable.push((number, (name, place)));
-    }
-    Ok(readable)
-}
-
-/// Reads chunks in the order of their frames, several frames at once.
-struct FrameReader<'a> {
-    counters: &'a Counters,
-    table: usize,
-    at: u64,
-    bytes: Vec<u8>,
-}
-
-impl<'a> FrameReader<'a> {
-    fn new(counters: &'a Counters) -> FrameReader<'a> {
-        FrameReader { counters, table: 0, at: 0, bytes: Vec::new() }
-    }
-
-    /// Returns the bytes of the frame of a chunk, with its header. `coming` are the chunks from this one on.
-    fn frame(&mut self, table: &Table, number: usize, place: &Place, coming: &[(usize, Entry)]) -> Result<&[u8]> {
-        if self.table != number {
-            *self = FrameReader { table: number, ..FrameReader::new(self.counters) };
-        }
-        let end = place.frame + u64::from(place.frame_bytes);
-        if place.frame < self.at || end > self.at + self.bytes.len() as u64 {
-            // As far as frames lie one behind the other, or nearly so.
-            let mut until = end;
-            for (other, (_, next)) in coming {
-                let Some(next) = next.filter(|_| *other == number) else { break };
-                let next_end = next.frame + u64::from(next.frame_bytes);
-                if next_end > place.frame + READ_BYTES || next.frame > until + READ_BYTES / 8 {
-                    break;
+        if bytes >= table_bytes || keys >= MAX_KEYS || overlap.ends_before(&name, keys == 0) {
+            (part, keys, bytes) = (part + 1, 0, 0);
+            // As many at once as fit into memory: each frame of a younger table has chunks for all of them.
+            if part >= MOST_TABLES || kept.len() + kept.len() / part as usize > MOST_KEYS {
+                if !write(output, &tables, std::mem::take(&mut kept), go_on, made)? {
+                    return Ok(false);
                 }
-                until = until.max(next_end);
-            }
-            self.at = place.frame;
-            self.bytes.resize((until - place.frame) as usize, 0);
-            Counters::add(&self.counters.merge_read_bytes, self.bytes.len() as u64);
-            match table.frames(self.at, &mut self.bytes) {
-                // What is damaged may be another frame, or one that nobody wants.
-                Err(error) if error.is_damage() && until > end => {
-                    self.bytes.truncate(place.frame_bytes as usize);
-                    table.frames(self.at, &mut self.bytes)?;
-                }
-                read => read?,
+                part = 0;
             }
         }
-        let start = (place.frame - self.at) as usize;
-        Ok(&self.bytes[start..start + place.frame_bytes as usize])
+        keys += 1;
+        bytes += key_bytes + place.map_or(0, |place| u64::from(place.length_bytes));
+        kept.push(Kept { source: number as u32, part, entry: (name, place) });
     }
+    write(output, &tables, kept, go_on, made)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::levels::pages::Pages;
+    use crate::levels::table::TableWriter;
     use crate::{ChunkKind, Compression};
     use onefold_ground::SimulatedGround;
     use std::cell::Cell;
@@ -563,12 +407,16 @@ mod tests {
     }
 
     fn merged(ground: &SimulatedGround, version: &Version, task: &Task) -> Vec<Table> {
+        merged_counting(ground, version, task, &Counters::default())
+    }
+
+    fn merged_counting(ground: &SimulatedGround, version: &Version, task: &Task, counters: &Counters) -> Vec<Table> {
         let next = Cell::new(1000);
         let output = Output {
             ground,
             options: &options(),
             room: &Room::new(0),
-            counters: &Counters::default(),
+            counters,
             new_id: &|| next.replace(next.get() + 1),
             path_of: &|id| id.to_string(),
             damaged: &|_| {},
@@ -597,6 +445,37 @@ mod tests {
         assert!(task.moved(&wide, &options()).is_none());
         let narrow = Version { levels: wide.levels[..3].to_vec(), ..wide };
         assert!(task.moved(&narrow, &options()).is_some());
+    }
+
+    #[test]
+    fn a_merge_that_writes_several_tables_reads_each_frame_once() {
+        let ground = SimulatedGround::new(1);
+        // Chunks for all of the new tables are in each frame.
+        let keys: Vec<u64> = (0..200).map(|number| number * 77 % 200).collect();
+        let young = table(&ground, 2, &keys, Some(500));
+        let older: Vec<Arc<Table>> = (0..4).map(|at| table(&ground, 10 + at, &[at * 50, at * 50 + 49], Some(10))).collect();
+        let input_bytes: u64 = older.iter().chain([&young]).map(|table| table.length_bytes).sum();
+        let version = Version { levels: vec![vec![young], older], ..Version::default() };
+        let counters = Counters::default();
+        let made = merged_counting(&ground, &version, &Task::of(&version, 0, version.levels[0].clone()), &counters);
+        assert!(made.len() > MOST_TABLES as usize, "{}", made.len());
+        assert!(made.windows(2).all(|pair| pair[0].last < pair[1].first));
+        // Twice, as they are more than are written at once.
+        let work = counters.work();
+        assert!(work.merge_read_bytes < 2 * input_bytes, "{work:?} {input_bytes}");
+        assert_eq!(work.merge_written_bytes, made.iter().map(|table| table.length_bytes).sum::<u64>());
+        for table in &made {
+            let mut found = 0;
+            for page in 0..table.pages() {
+                for (name, place) in table.page(page).unwrap() {
+                    let place = place.unwrap();
+                    let bytes = table.slice(&table.frame(&place).unwrap(), &place).unwrap();
+                    assert!(bytes.iter().all(|byte| *byte == (name.prefix() >> 40) as u8));
+                    found += 1;
+                }
+            }
+            assert_eq!(found, table.entries);
+        }
     }
 
     #[test]

@@ -3,9 +3,10 @@
 //! A merge needs space for all that it merges. This needs space for one table, and frees more than it takes. It is for
 //! a full disk.
 
-use super::{Keys, Output, fill};
+use super::writing::{Kept, NewTables, sort};
+use super::{Keys, Output};
 use crate::Result;
-use crate::levels::table::{Entry, PLACE_BYTES, Table, TableWriter};
+use crate::levels::table::{PLACE_BYTES, Table, TableWriter};
 use crate::levels::version::Version;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ pub(crate) const WORTH: u64 = 20;
 /// What a table has that counts, and what not.
 pub(crate) struct Shadowed<'a> {
     table: &'a Arc<Table>,
-    kept: Vec<(usize, Entry)>,
+    kept: Vec<Kept>,
     /// Entries that do not count.
     pub(crate) entries: u64,
     /// Their bytes, before compression.
@@ -53,7 +54,7 @@ pub(crate) fn shadowed<'a>(
     let own = std::slice::from_ref(table);
     let mut keys = Keys::new(output, own, 0, if level == 0 { version.unordered } else { 0 });
     let (mut kept, mut bytes) = (Vec::new(), 0);
-    while let Some((number, (name, place))) = keys.next()? {
+    while let Some((_, (name, place))) = keys.next()? {
         if !go_on() {
             return Ok(None);
         }
@@ -67,7 +68,7 @@ pub(crate) fn shadowed<'a>(
         if is_shadowed {
             bytes += place.map_or(0, |place| u64::from(place.length_bytes));
         } else {
-            kept.push((number, (name, place)));
+            kept.push(Kept { source: 0, part: 0, entry: (name, place) });
         }
     }
     Ok(Some(Shadowed { entries: table.entries - kept.len() as u64, table, kept, bytes }))
@@ -83,13 +84,14 @@ impl Shadowed<'_> {
 
     /// Writes the table without them to `path`. It is synced. `None`: `go_on` ended it.
     pub(crate) fn write(mut self, output: &Output<'_>, path: &str, go_on: &dyn Fn() -> bool) -> Result<Option<Table>> {
-        self.kept.sort_unstable_by_key(|(_, (_, place))| place.map(|place| (place.frame, place.offset_bytes)));
+        sort(&mut self.kept);
         let writer = TableWriter::new(output.ground, path, self.table.id, self.kept.len() as u64, output.options)?.in_place_of(self.table);
         // As its chunks compress together, and a little more. If that is not enough, writing asks for more.
         let left = self.table.raw_bytes - self.bytes;
         let estimate = u128::from(self.table.frame_bytes()) * u128::from(left + left / 8) / u128::from(self.table.raw_bytes.max(1));
-        let get_space = |writer: &mut TableWriter<'_>| writer.allocate_from_reserve(estimate as u64);
-        let Some(table) = fill(output, &[self.table], &self.kept, writer, get_space, go_on)? else { return Ok(None) };
+        let mut new = NewTables::new(output);
+        new.begin(writer, |writer| writer.allocate_from_reserve(estimate as u64))?;
+        let Some(table) = new.fill(&[self.table], &self.kept, go_on)?.and_then(|mut tables| tables.pop()) else { return Ok(None) };
         match table.sync() {
             Ok(()) => Ok(Some(table)),
             Err(error) => {
