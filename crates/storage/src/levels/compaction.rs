@@ -14,6 +14,7 @@
 //! Only keys are merged. Chunks are copied in the order in which each of the merged tables has them, the oldest table
 //! first, so that what arrived together stays together as far as the ranges of keys allow.
 
+mod cutting;
 mod shrinking;
 mod writing;
 
@@ -22,27 +23,21 @@ pub(crate) use shrinking::{WORTH, shadowed};
 use crate::Result;
 use crate::levels::filter::Room;
 use crate::levels::options::LevelsOptions;
-use crate::levels::table::{Entry, PAGE_BYTES, PLACE_BYTES, Table};
+use crate::levels::table::{Entry, PAGE_BYTES, Table};
 use crate::levels::version::Version;
 use crate::levels::work::Counters;
+use cutting::{Cutter, overlap_limit};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::Ground;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use writing::{Kept, write};
+use writing::write;
 
 /// A level with so many tombstones is compacted: one for this many keys in it and below.
 const KEYS_OF_TOMBSTONE: u64 = 20;
-/// So many tables of the level after the next overlap with a new table at most.
-const OVERLAP_TABLES: u64 = 10;
 /// With so many times the tables from which level 0 is compacted, the others wait for the next merge.
 const MOST_YOUNG: usize = 4;
-/// Keys from which no table grows further: a compaction keeps some 200 bytes of each in memory.
-const MAX_KEYS: usize = 1 << 20;
-/// Tables that a merge writes at once, and keys in them, if they are several.
-const MOST_TABLES: u32 = 16;
-const MOST_KEYS: usize = 1 << 19;
 
 /// Tables to merge.
 #[derive(Debug)]
@@ -179,35 +174,6 @@ fn raw_bytes(tables: &[Arc<Table>]) -> u64 {
     tables.iter().map(|table| table.raw_bytes).sum()
 }
 
-/// Returns the raw bytes of the level after the next with which one table may overlap: it is merged with them later.
-fn overlap_limit(options: &LevelsOptions) -> u64 {
-    OVERLAP_TABLES.saturating_mul(options.table_bytes)
-}
-
-/// Counts the tables of the level after the next that a new table overlaps.
-struct Overlap<'a> {
-    left: &'a [Arc<Table>],
-    limit_bytes: u64,
-    bytes: u64,
-}
-
-impl Overlap<'_> {
-    /// Returns whether the new table ends before this key, the next one. It may be the first of all.
-    fn ends_before(&mut self, name: &Fingerprint, is_empty: bool) -> bool {
-        while let Some((table, rest)) = self.left.split_first()
-            && table.last < *name
-        {
-            self.left = rest;
-            self.bytes += table.raw_bytes;
-        }
-        let ends = !is_empty && self.bytes > self.limit_bytes;
-        if ends || is_empty {
-            self.bytes = 0;
-        }
-        ends
-    }
-}
-
 fn has_many_tombstones(tables: &[Arc<Table>], below: &[Vec<Arc<Table>>]) -> bool {
     let tombstones: u64 = tables.iter().map(|table| table.tombstones).sum();
     let keys: u64 = tables.iter().chain(below.iter().flatten()).map(|table| table.entries).sum();
@@ -335,13 +301,8 @@ fn merge_into(output: &Output<'_>, task: &Task, version: &Version, go_on: &dyn F
     sources.push(keys(&task.lower[..], task.upper.len(), 0));
     let mut heads = sources.iter_mut().map(Keys::next).collect::<Result<Vec<_>>>()?;
     let below: Vec<&Arc<Table>> = version.levels.iter().skip(task.level + 2).flatten().collect();
-    let table_bytes = output.options.table_bytes;
-    let key_bytes = (output.options.digest_bytes() + PLACE_BYTES) as u64;
     let beyond = version.levels.get(task.level + 2).map_or(&[][..], |tables| tables);
-    let mut overlap = Overlap { left: beyond, limit_bytes: overlap_limit(output.options), bytes: 0 };
-    let mut kept: Vec<Kept> = Vec::new();
-    // Of the table that gets the next key.
-    let (mut part, mut keys, mut bytes) = (0, 0, 0);
+    let mut cutter = Cutter::new(output.options, &task.lower, beyond);
     loop {
         // Of equal keys the first, as sources are young to old.
         let youngest = heads.iter().flatten().map(|(_, (name, _))| *name).min();
@@ -357,21 +318,12 @@ fn merge_into(output: &Output<'_>, task: &Task, version: &Version, go_on: &dyn F
         if place.is_none() && !below.iter().any(|table| table.may_have(&name)) {
             continue;
         }
-        if bytes >= table_bytes || keys >= MAX_KEYS || overlap.ends_before(&name, keys == 0) {
-            (part, keys, bytes) = (part + 1, 0, 0);
-            // As many at once as fit into memory: each frame of a younger table has chunks for all of them.
-            if part >= MOST_TABLES || kept.len() + kept.len() / part as usize > MOST_KEYS {
-                if !write(output, &tables, std::mem::take(&mut kept), go_on, made)? {
-                    return Ok(false);
-                }
-                part = 0;
-            }
+        if cutter.cut_before(&name) && !write(output, &tables, cutter.take(), go_on, made)? {
+            return Ok(false);
         }
-        keys += 1;
-        bytes += key_bytes + place.map_or(0, |place| u64::from(place.length_bytes));
-        kept.push(Kept { source: number as u32, part, entry: (name, place) });
+        cutter.push(number, (name, place));
     }
-    write(output, &tables, kept, go_on, made)
+    write(output, &tables, cutter.take(), go_on, made)
 }
 
 #[cfg(test)]
@@ -407,11 +359,11 @@ mod tests {
     }
 
     fn merged(ground: &SimulatedGround, version: &Version, task: &Task) -> Vec<Table> {
-        merged_counting(ground, version, task, &Counters::default())
+        merged_as(ground, version, task, 1000, &Counters::default())
     }
 
-    fn merged_counting(ground: &SimulatedGround, version: &Version, task: &Task, counters: &Counters) -> Vec<Table> {
-        let next = Cell::new(1000);
+    fn merged_as(ground: &SimulatedGround, version: &Version, task: &Task, id: u64, counters: &Counters) -> Vec<Table> {
+        let next = Cell::new(id);
         let output = Output {
             ground,
             options: &options(),
@@ -457,8 +409,8 @@ mod tests {
         let input_bytes: u64 = older.iter().chain([&young]).map(|table| table.length_bytes).sum();
         let version = Version { levels: vec![vec![young], older], ..Version::default() };
         let counters = Counters::default();
-        let made = merged_counting(&ground, &version, &Task::of(&version, 0, version.levels[0].clone()), &counters);
-        assert!(made.len() > MOST_TABLES as usize, "{}", made.len());
+        let made = merged_as(&ground, &version, &Task::of(&version, 0, version.levels[0].clone()), 1000, &counters);
+        assert!(made.len() > cutting::MOST_TABLES as usize, "{}", made.len());
         assert!(made.windows(2).all(|pair| pair[0].last < pair[1].first));
         // Twice, as they are more than are written at once.
         let work = counters.work();
@@ -476,6 +428,36 @@ mod tests {
             }
             assert_eq!(found, table.entries);
         }
+    }
+
+    #[test]
+    fn a_stream_stays_in_one_piece_in_each_table() {
+        let ground = SimulatedGround::new(1);
+        // 1009 is prime: the order of the keys has nothing to do with that of the chunks.
+        let key_of = |number: u64| number * 500 % 1009;
+        let number_of = (0..1009).map(|number| (name(key_of(number)), number)).collect::<std::collections::HashMap<_, _>>();
+        let mut version = Version::default();
+        for round in 0..50 {
+            let keys: Vec<u64> = (20 * round..20 * round + 20).map(key_of).collect();
+            version.add(table(&ground, round, &keys, Some(200)));
+            let task = Task::of(&version, 0, version.levels[0].clone());
+            let made = merged_as(&ground, &version, &task, 1000 * (round + 1), &Counters::default());
+            let made: Vec<Arc<Table>> = made.into_iter().map(Arc::new).collect();
+            for table in &made {
+                assert!(table.raw_bytes + table.entries * 51 <= options().table_bytes, "{round}: {table:?}");
+                let mut chunks: Vec<(u64, u32, u64)> = Vec::new();
+                for page in 0..table.pages() {
+                    let entries = table.page(page).unwrap();
+                    chunks.extend(entries.iter().map(|(name, place)| (place.unwrap().frame, place.unwrap().offset_bytes, number_of[name])));
+                }
+                chunks.sort_unstable();
+                assert!(chunks.windows(2).all(|pair| pair[0].2 < pair[1].2), "{round}: {chunks:?}");
+            }
+            task.replace(&mut version, &made);
+        }
+        let tables = &version.levels[1];
+        let bytes: u64 = tables.iter().map(|table| table.raw_bytes + table.entries * 51).sum();
+        assert!(bytes / tables.len() as u64 > options().table_bytes / 2, "{} tables", tables.len());
     }
 
     #[test]
