@@ -1,5 +1,6 @@
 //! Options of a levelled store.
 
+use crate::levels::table::PLACE_BYTES;
 use crate::{Compression, Result, StorageError};
 use onefold_fingerprint::Algorithm;
 
@@ -12,8 +13,8 @@ pub struct LevelsOptions {
     pub ratio: u32,
     /// Tables that a level has before it is compacted (`N`, M2.9), 2 to 1000.
     pub tables: u32,
-    /// Raw bytes from which no table grows further: a compaction keeps some 200 bytes of each key in memory. The larger
-    /// tables are, the less do they tear streams apart.
+    /// Raw bytes, with keys, that a table has at most: a larger one is divided. The larger tables are, the less do they
+    /// tear streams apart.
     pub table_bytes: u64,
     /// Bytes of decompressed frames that are kept for reading.
     pub frame_cache_bytes: usize,
@@ -58,6 +59,11 @@ impl Default for LevelsOptions {
 impl LevelsOptions {
     pub(crate) fn digest_bytes(&self) -> usize {
         self.fingerprint.digest_bytes()
+    }
+
+    /// Returns the bytes of a key in a table.
+    pub(crate) fn key_bytes(&self) -> u64 {
+        (self.digest_bytes() + PLACE_BYTES) as u64
     }
 
     /// Returns the raw bytes that a level has before it is compacted: `S^level N M`.

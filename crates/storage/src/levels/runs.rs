@@ -1,17 +1,21 @@
 //! Where reads of frames ended lately. Who goes on there reads a stream, so more is read at once: first two frames,
-//! then four, and so on. Without that, each frame costs a read of a page of keys and one of the frame.
+//! then four, and so on; less if it passes over something. Without that, each frame costs a read of a page of keys and
+//! one of the frame.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 
 /// Reads that are remembered: those of so many streams and tables.
 const REMEMBERED: usize = 256;
-/// Frames in between that are not wanted: the stream has these chunks elsewhere.
+/// Frames that are passed over: the stream has these chunks elsewhere.
 const GAP_BYTES: u64 = 512 << 10;
+/// So little is none, like a frame of metadata.
+const SMALL_GAP_BYTES: u64 = 64 << 10;
 
 #[derive(Debug)]
 struct Run {
-    table: u64,
+    /// The numbers of the partition and of the table.
+    table: (u16, u64),
     end: u64,
     bytes: u64,
 }
@@ -22,15 +26,16 @@ pub(crate) struct Runs(Mutex<VecDeque<Run>>);
 
 impl Runs {
     /// Returns how much to read from this place on, at least. 0: nobody has read just before it.
-    pub(crate) fn ahead(&self, table: u64, at: u64, most_bytes: u64) -> u64 {
+    pub(crate) fn ahead(&self, table: (u16, u64), at: u64, most_bytes: u64) -> u64 {
         let mut runs = self.0.lock();
         let goes_on = |run: &Run| run.table == table && (run.end..=run.end + GAP_BYTES).contains(&at);
         let found = runs.iter().rposition(goes_on).and_then(|found| runs.remove(found));
-        found.map_or(0, |run| (2 * run.bytes).min(most_bytes))
+        let next = |run: Run| if at - run.end <= SMALL_GAP_BYTES { 2 * run.bytes } else { run.bytes / 2 };
+        found.map_or(0, next).min(most_bytes)
     }
 
     /// Notes a read that ended here, of so many bytes.
-    pub(crate) fn ended(&self, table: u64, end: u64, bytes: u64) {
+    pub(crate) fn ended(&self, table: (u16, u64), end: u64, bytes: u64) {
         let mut runs = self.0.lock();
         if runs.len() >= REMEMBERED {
             runs.pop_front();
@@ -45,16 +50,18 @@ mod tests {
 
     #[test]
     fn who_goes_on_reads_twice_as_much_and_nobody_else_does() {
-        let runs = Runs::default();
-        assert_eq!(runs.ahead(1, 0, 4000), 0);
-        runs.ended(1, 1000, 1000);
-        assert_eq!(runs.ahead(2, 1000, 4000), 0);
-        assert_eq!(runs.ahead(1, 999, 4000), 0);
-        assert_eq!(runs.ahead(1, 1000, 4000), 2000);
-        assert_eq!(runs.ahead(1, 1000, 4000), 0, "one reads on, not two");
-        runs.ended(1, 3000, 2000);
-        assert_eq!(runs.ahead(1, 3000 + GAP_BYTES, 3000), 3000);
-        (0..1000).for_each(|table| runs.ended(table, 0, 1));
-        assert_eq!(runs.ahead(0, 0, 10), 0, "the oldest are forgotten");
+        let (runs, one, other) = (Runs::default(), (0, 1), (1, 1));
+        assert_eq!(runs.ahead(one, 0, 4000), 0);
+        runs.ended(one, 1000, 1000);
+        assert_eq!(runs.ahead(other, 1000, 4000), 0);
+        assert_eq!(runs.ahead(one, 999, 4000), 0);
+        assert_eq!(runs.ahead(one, 1000, 4000), 2000);
+        assert_eq!(runs.ahead(one, 1000, 4000), 0, "one reads on, not two");
+        runs.ended(one, 3000, 2000);
+        assert_eq!(runs.ahead(one, 3000 + SMALL_GAP_BYTES, 3000), 3000);
+        runs.ended(one, 3000, 2000);
+        assert_eq!(runs.ahead(one, 3000 + GAP_BYTES, 3000), 1000, "less over a gap");
+        (0..1000).for_each(|table| runs.ended((0, table), 0, 1));
+        assert_eq!(runs.ahead((0, 0), 0, 10), 0, "the oldest are forgotten");
     }
 }

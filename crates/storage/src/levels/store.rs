@@ -28,8 +28,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Reads that a load has in flight. Each may have 1 MiB.
-const READS: usize = 8;
+/// Reads that loads have in flight beside those of their own threads, all together.
+const READS: usize = 32;
 
 /// An open levelled store.
 #[derive(Debug)]

@@ -60,20 +60,18 @@ impl Version {
             None => {}
         }
         let mut damaged = None;
-        for level in 0..self.levels.len() {
-            for table in self.candidates(level, name) {
-                match table.find(name, pages) {
-                    Ok(Some(Some(place))) => return Ok(Some(At::Table { table: table.clone(), place })),
-                    Ok(Some(None)) if level == 0 && table.id < self.unordered => {}
-                    Ok(Some(None)) => {
-                        let is_younger = |lost: &&LostTable| lost.level < level || level == 0 && lost.level == 0 && lost.number > table.id;
-                        let damaged = damaged.or_else(|| self.lost.iter().find(is_younger).map(LostTable::error));
-                        return damaged.map_or(Ok(None), Err);
-                    }
-                    Ok(None) => {}
-                    Err(error) if error.is_damage() => drop(damaged.get_or_insert(error)),
-                    Err(error) => return Err(error),
+        for (level, table) in self.candidates(name) {
+            match table.find(name, pages) {
+                Ok(Some(Some(place))) => return Ok(Some(At::Table { table: table.clone(), place })),
+                Ok(Some(None)) if level == 0 && table.id < self.unordered => {}
+                Ok(Some(None)) => {
+                    let is_younger = |lost: &&LostTable| lost.level < level || level == 0 && lost.level == 0 && lost.number > table.id;
+                    let damaged = damaged.or_else(|| self.lost.iter().find(is_younger).map(LostTable::error));
+                    return damaged.map_or(Ok(None), Err);
                 }
+                Ok(None) => {}
+                Err(error) if error.is_damage() => drop(damaged.get_or_insert(error)),
+                Err(error) => return Err(error),
             }
         }
         damaged.or_else(|| self.lost.first().map(LostTable::error)).map_or(Ok(None), Err)
@@ -83,28 +81,28 @@ impl Version {
         self.sealed.iter().find_map(|memtable| memtable.find(name))
     }
 
-    /// Returns the tables of a level whose range has a key, young to old.
-    fn candidates(&self, level: usize, name: &Fingerprint) -> &[Arc<Table>] {
-        let tables = &self.levels[level][..];
-        if level == 0 {
-            return tables;
-        }
-        let at = tables.partition_point(|table| table.last < *name);
-        &tables[at..tables.len().min(at + 1)]
+    /// Returns the tables that may have a key, from memory alone, with their levels, young to old.
+    fn candidates<'a>(&'a self, name: &'a Fingerprint) -> impl Iterator<Item = (usize, &'a Arc<Table>)> {
+        let of_level = move |(level, tables): (usize, &'a Vec<Arc<Table>>)| {
+            let (from, most) = match level {
+                0 => (0, tables.len()),
+                _ => (tables.partition_point(|table| table.last < *name), 1),
+            };
+            tables[from..].iter().take(most).map(move |table| (level, table))
+        };
+        self.levels.iter().enumerate().flat_map(of_level).filter(|(_, table)| table.may_have(name))
     }
 
-    /// Returns the table that a search for this key reads first, and the page. `None`: it reads none.
-    pub(crate) fn first_page(&self, name: &Fingerprint) -> Option<(&Arc<Table>, usize)> {
-        if self.find_sealed(name).is_some() {
-            return None;
-        }
-        let mut candidates = (0..self.levels.len()).flat_map(|level| self.candidates(level, name));
-        candidates.find(|table| table.may_have(name)).map(|table| (table, table.page_of(name)))
+    /// Returns the tables that a search for this key asks until it has found it, and the page of each. For a key of a
+    /// sealed memtable it asks none.
+    pub(crate) fn pages<'a>(&'a self, name: &'a Fingerprint) -> impl Iterator<Item = (&'a Arc<Table>, usize)> {
+        let is_sealed = self.find_sealed(name).is_some();
+        self.candidates(name).filter(move |_| !is_sealed).map(|(_, table)| (table, table.page_of(name)))
     }
 
     /// Returns whether there may be a chunk of this name, or a tombstone, from memory alone.
     pub(crate) fn may_have(&self, name: &Fingerprint) -> bool {
-        self.find_sealed(name).is_some() || !self.lost.is_empty() || self.levels.iter().flatten().any(|table| table.may_have(name))
+        self.find_sealed(name).is_some() || !self.lost.is_empty() || self.candidates(name).next().is_some()
     }
 
     /// Puts a table in the place of the one with the same number.

@@ -8,6 +8,7 @@ mod shrinking;
 
 use common::Dice;
 use common::levels::*;
+use onefold_fingerprint::Algorithm;
 use onefold_ground::simulation::seeds::Seeds;
 use onefold_ground::simulation::trials::*;
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
@@ -436,6 +437,33 @@ fn m2_8_a_failed_operation_then_another_process_then_a_power_cut_lose_no_committ
 fn m2_7_a_query_that_fails_loses_no_committed_chunk() {
     assert!(failed_queries_of_openings(&ONE, 20, 20) > 20);
     assert!(failed_queries_of_work(&ONE, true, 100) > 20);
+}
+
+#[test]
+fn m2_7_a_load_of_many_chunks_in_frames_of_their_own_ends() {
+    let ground = SimulatedGround::new(1);
+    let options = LevelsOptions { frame_bytes: 512, ..levels_options() };
+    LevelsStore::create(&ground, LEVELS, 1, &options).unwrap();
+    let store = LevelsStore::open(Arc::new(ground), LEVELS, 1, 1, options, Default::default(), Access::ReadWrite).unwrap();
+    store.recovered(Position(0), Position(0)).unwrap();
+    let mut writer = store.clone().new_writer();
+    let name = |number: u32| Algorithm::Blake3.fingerprint(&number.to_le_bytes());
+    let chunks: Vec<_> = (0..3000).map(|number| (name(number), number.to_le_bytes().repeat(200))).collect();
+    let mut wanted = Vec::new();
+    for (fingerprint, data) in &chunks {
+        let new = NewChunk { fingerprint: *fingerprint, kind: ChunkKind::Data, data };
+        wanted.extend(writer.append(&[new]).unwrap().into_iter().map(|address| (address, *fingerprint)));
+    }
+    let mut prepared = store.prepare(Scope::Everything).unwrap();
+    let (start, end) = common::Log::default().append(std::mem::take(&mut prepared.records));
+    store.committed(prepared, start, end);
+    while store.compact(&|| true).unwrap() {}
+    let mut slices = Vec::new();
+    store.load(&wanted, &mut slices).unwrap();
+    assert!(slices.iter().zip(&chunks).all(|(slice, (_, data))| slice[..] == data[..]));
+    // Each needs a page and a frame. Frames that lie beside each other are read together.
+    let work = store.work();
+    assert!((3000..3500).contains(&work.page_reads) && work.frame_reads <= 3000, "{work:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use super::writing::{Kept, NewTables, sort};
 use super::{Keys, Output};
 use crate::Result;
-use crate::levels::table::{PLACE_BYTES, Table, TableWriter};
+use crate::levels::table::{Table, TableWriter};
 use crate::levels::version::Version;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -76,8 +76,7 @@ pub(crate) fn shadowed<'a>(
 
 impl Shadowed<'_> {
     /// Returns whether writing the table again frees enough.
-    pub(crate) fn is_worth(&self, digest_bytes: usize) -> bool {
-        let key_bytes = (digest_bytes + PLACE_BYTES) as u64;
+    pub(crate) fn is_worth(&self, key_bytes: u64) -> bool {
         let shadowed = self.bytes + self.entries * key_bytes;
         self.entries > 0 && shadowed * WORTH >= self.table.raw_bytes + self.table.entries * key_bytes
     }

@@ -1,6 +1,9 @@
-//! Writing what a compaction keeps: several tables at once, in one pass over the frames of the merged ones.
+//! Writing what a compaction keeps: several tables at once, in one pass over the frames of the merged ones. A frame of
+//! a younger table has chunks for most of them.
 
+use super::cutting::Source;
 use super::{Output, again};
+use crate::levels::options::LevelsOptions;
 use crate::levels::table::{Entry, FRAME_HEADER_BYTES, Place, Table, TableWriter};
 use crate::levels::work::Counters;
 use crate::{Result, StorageError};
@@ -9,6 +12,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of frames that are read together.
 const READ_BYTES: u64 = 1 << 20;
+/// Tables that are written at once, if their frames are small.
+const MOST_TABLES: usize = 16;
+/// The memory for the open frames of all tables that are written at once, and their compressors.
+const BUFFER_BYTES: usize = 64 << 20;
+
+/// Returns how many tables are written at once.
+pub(super) fn tables_at_once(options: &LevelsOptions) -> usize {
+    // One of random and one of sequential data, before and after compression.
+    let of_table = 2 * (options.frame_bytes as usize + options.sequential_frame_bytes as usize);
+    (BUFFER_BYTES / of_table).clamp(1, MOST_TABLES)
+}
 
 /// A key that a compaction keeps.
 pub(super) struct Kept {
@@ -24,6 +38,10 @@ impl Kept {
         self.entry.1.as_ref()
     }
 
+    fn length_bytes(&self) -> u64 {
+        self.place().map_or(0, |place| u64::from(place.length_bytes))
+    }
+
     /// Returns where its frame is: the table, and the place. `None`: it is a tombstone.
     fn frame(&self) -> Option<(u32, u64)> {
         self.place().map(|place| (self.source, place.frame))
@@ -35,15 +53,26 @@ pub(super) fn sort(kept: &mut [Kept]) {
     kept.sort_unstable_by_key(|key| (Reverse(key.source), key.place().map(|place| (place.frame, place.offset_bytes))));
 }
 
-/// Writes tables of these keys of `tables`. What cannot be read is left out, if that is what a repair wants. Returns
-/// false if `go_on` ended it.
+/// Writes tables of these keys of `tables`, which are merged. What cannot be read is left out, if that is what a repair
+/// wants. Returns false if `go_on` ended it.
 pub(super) fn write(
     output: &Output<'_>,
     tables: &[&Table],
-    mut kept: Vec<Kept>,
+    mut keys: Vec<Vec<Source>>,
     go_on: &dyn Fn() -> bool,
     made: &mut Vec<Table>,
 ) -> Result<bool> {
+    while !keys.is_empty() {
+        let later = keys.split_off(keys.len().min(tables_at_once(output.options)));
+        let of_part = |(part, keys): (u32, Vec<Source>)| keys.into_iter().map(move |(source, entry)| Kept { source, part, entry });
+        let Some(written) = write_at_once(output, tables, (0..).zip(keys).flat_map(of_part).collect(), go_on)? else { return Ok(false) };
+        made.extend(written);
+        keys = later;
+    }
+    Ok(true)
+}
+
+fn write_at_once(output: &Output<'_>, tables: &[&Table], mut kept: Vec<Kept>, go_on: &dyn Fn() -> bool) -> Result<Option<Vec<Table>>> {
     sort(&mut kept);
     if output.drops_damage() {
         // The number of keys has to be known before.
@@ -53,31 +82,32 @@ pub(super) fn write(
     let mut keys = vec![0; parts];
     kept.iter().for_each(|key| keys[key.part as usize] += 1);
     let mut new = NewTables::new(output);
-    for (keys, space) in keys.into_iter().zip(space_of(&kept, parts, output.options.digest_bytes())) {
+    for (keys, space) in keys.into_iter().zip(space_of(&kept, parts)) {
         let id = (output.new_id)();
         let path = (output.path_of)(id);
         let writer = TableWriter::new(output.ground, &path, id, keys, output.options)?.of_merge();
         // New data finds the disk full before reclamation does: what is kept for that is not for merges.
         new.begin(writer, |writer| writer.allocate(space))?;
     }
-    let Some(written) = new.fill(tables, &kept, go_on)? else { return Ok(false) };
-    made.extend(written);
-    Ok(true)
+    new.fill(tables, &kept, go_on)
 }
 
-/// Returns the space that the frames of new tables need at most. The keys are in the order of their frames.
-fn space_of(kept: &[Kept], parts: usize, digest_bytes: usize) -> Vec<u64> {
+/// Returns about how much space the frames of each new table need. The keys are in the order of their frames. If it is
+/// too little, writing asks for more.
+fn space_of(kept: &[Kept], parts: usize) -> Vec<u64> {
     let (mut space, mut of_frame) = (vec![0; parts], vec![0; parts]);
     for chunks in kept.chunk_by(|one, other| one.frame() == other.frame()) {
         let Some(frame_bytes) = chunks[0].place().map(|place| u64::from(place.frame_bytes)) else { continue };
+        let length_bytes: u64 = chunks.iter().map(Kept::length_bytes).sum();
+        chunks.iter().for_each(|chunk| of_frame[chunk.part as usize] += chunk.length_bytes());
         for chunk in chunks {
-            let length_bytes = chunk.place().map_or(0, |place| u64::from(place.length_bytes));
-            of_frame[chunk.part as usize] += length_bytes + digest_bytes as u64 + 4;
-        }
-        for chunk in chunks {
-            // It is copied as it is, or compressed with others, which makes it no larger than plain.
-            let bytes = std::mem::take(&mut of_frame[chunk.part as usize]);
-            space[chunk.part as usize] += if bytes == 0 { 0 } else { frame_bytes.min(bytes + FRAME_HEADER_BYTES as u64) };
+            let part = chunk.part as usize;
+            space[part] += match std::mem::take(&mut of_frame[part]) {
+                0 => 0,
+                bytes if bytes == length_bytes => frame_bytes,
+                // As it compresses with the others, and a little more.
+                bytes => frame_bytes * bytes / length_bytes * 9 / 8 + FRAME_HEADER_BYTES as u64,
+            };
         }
     }
     space
@@ -125,8 +155,13 @@ impl<'a, 'o> NewTables<'a, 'o> {
             copied?;
             left = rest;
         }
-        let room = self.output.room;
-        let written = self.writers.drain(..).map(|writer| writer.finish(room)).collect::<Result<Vec<Table>>>()?;
+        let mut written = Vec::with_capacity(self.writers.len());
+        for writer in self.writers.drain(..) {
+            if !go_on() {
+                return Ok(None);
+            }
+            written.push(writer.finish(self.output.room)?);
+        }
         Counters::add(&self.output.counters.merge_written_bytes, written.iter().map(|table| table.length_bytes).sum());
         self.paths.clear();
         Ok(Some(written))
@@ -136,7 +171,7 @@ impl<'a, 'o> NewTables<'a, 'o> {
     fn copy(&mut self, table: &Table, bytes: &[u8], at: u64, chunks: &[Kept]) -> Result<()> {
         let part = chunks[0].part;
         if chunks.iter().all(|chunk| chunk.part == part) {
-            let length_bytes = chunks.iter().filter_map(Kept::place).map(|place| u64::from(place.length_bytes)).sum();
+            let length_bytes = chunks.iter().map(Kept::length_bytes).sum();
             let entries = chunks.iter().map(|chunk| &chunk.entry);
             if self.writers[part as usize].push_frame(table.stored_frame(bytes, at)?, length_bytes, entries)? {
                 return Ok(());

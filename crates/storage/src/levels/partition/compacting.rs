@@ -135,7 +135,8 @@ impl Partition {
 
     /// Refuses a merge that the disk has no space for, before the work.
     fn check_space(&self, task: &Task) -> Result<()> {
-        let needed = task.inputs().map(|table| table.length_bytes).sum::<u64>();
+        // Frames are estimated, and a little more.
+        let needed = task.inputs().map(|table| table.length_bytes).sum::<u64>() / 8 * 9;
         let home = self.homes.read().current();
         if self.ground.space_in(&home)?.free_bytes >= needed {
             return Ok(());

@@ -40,7 +40,7 @@ impl Partition {
             let new_path = self.path_beside(&table.path);
             let shrunk = self.with_output(&BTreeSet::new(), |output| {
                 let Some(shadowed) = shadowed(output, &version, level, table, &unusable, go_on)? else { return Ok(None) };
-                if shadowed.is_worth(self.options.digest_bytes()) {
+                if shadowed.is_worth(self.options.key_bytes()) {
                     return shadowed.write(output, &new_path, go_on);
                 }
                 // About so many more have to be removed before it may be.

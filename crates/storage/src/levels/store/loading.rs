@@ -1,9 +1,12 @@
 //! Reading chunks: from memory, from frames that were read lately, and from tables.
 //!
-//! A chunk of a table costs a page of keys and a frame. But a frame names its chunks, so most of what is wanted together
-//! comes with a few frames. Which table may have a chunk is known from its filter. So a load goes in rounds: it asks
-//! each of these tables for one of the chunks that it may have, all at once, and takes all that is in the frames that it
-//! gets. If something is left, the next round asks each for twice as many.
+//! A chunk of a table costs a page of keys and a frame. But a frame names its chunks, so most of what is wanted
+//! together comes with a few frames. Which table may have a chunk is known from its filter. So a load goes in rounds.
+//! It asks each of these tables for one of the chunks that it may have, all at once, and takes all that is in the
+//! frames that it gets. If something is left, the next round asks each for twice as many.
+//!
+//! All rounds look into one version of the levels. Compactions replace it meanwhile, but tables stay open, and what is
+//! in them never changes.
 
 use super::LevelsStore;
 use crate::components::STORAGE_READ;
@@ -16,20 +19,25 @@ use crate::levels::version::{At, Version};
 use crate::levels::work::Counters;
 use crate::{Address, Result, Slice};
 use onefold_fingerprint::Fingerprint;
-use onefold_ground::ReadRequest;
+use onefold_ground::{GroundError, ReadRequest};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-/// Bytes that are read together.
+/// Bytes that one read has at most, if its frames are shorter.
 const READ_BYTES: u64 = 1 << 20;
-/// Frames of one table that are read together have no more between them that nobody wants.
-const GAP_BYTES: u64 = 32 << 10;
+/// Bytes that a round reads ahead at most.
+const ROUND_BYTES: u64 = 16 << 20;
+/// Frames of one table are read together if there is no more between them that nobody wants.
+const WASTE_BYTES: u64 = 32 << 10;
 /// Chunks that a round asks for at most.
-const PROBES: usize = 32;
+const MOST_PROBES: usize = 32;
 
-/// Wanted chunks that one table may have first, or none.
+/// Wanted chunks of which one table may be the first to have them.
 struct Group {
+    partition: u16,
     version: Arc<Version>,
+    /// Their numbers among the wanted ones.
     missing: Vec<usize>,
 }
 
@@ -37,8 +45,10 @@ struct Group {
 struct Hit {
     table: Arc<Table>,
     place: Place,
+    partition: u16,
     group: usize,
-    at: usize,
+    /// Its number among the wanted ones.
+    number: usize,
 }
 
 impl LevelsStore {
@@ -60,72 +70,75 @@ impl LevelsStore {
         for (address, name) in wanted {
             slices.push(match self.partition_of(*address)?.find_in_memory(name) {
                 Some(Found::Chunk(bytes)) => Some(bytes),
-                Some(Found::Removed) => return Err(self.not_there(*address, "no table has it")),
+                Some(Found::Removed) => return Err(self.not_in_a_table(*address)),
                 None => self.frames.get(name),
             });
         }
         Counters::add(&self.counters.gets, wanted.len() as u64);
-        self.load_from_tables(wanted, reads_on, &mut slices)?;
-        let found = slices.into_iter().zip(wanted);
-        found.map(|(slice, (address, _))| slice.ok_or_else(|| self.not_there(*address, "no table has it"))).collect()
-    }
-
-    /// Loads those that no open memtable has.
-    fn load_from_tables(&self, wanted: &[(Address, Fingerprint)], reads_on: bool, slices: &mut [Option<Slice>]) -> Result<()> {
-        let mut groups = self.groups(wanted, slices)?;
+        let mut groups = self.groups(wanted, &mut slices)?;
         let mut width = 1;
         while !groups.is_empty() {
-            let hits = self.probe(wanted, &groups, width, slices)?;
-            let mut read = self.read_frames(&hits, reads_on, slices)?;
+            let hits = self.probe(wanted, &groups, width)?;
+            let mut read = self.read_frames(&hits, reads_on, &mut slices)?;
             for (number, group) in groups.iter_mut().enumerate() {
                 // The cache may have dropped it again.
                 let frames: Vec<Frame> = read.extract_if(.., |(of, _)| *of == number).map(|(_, frame)| frame).collect();
-                group.missing.retain(|at| {
-                    let name = &wanted[*at].1;
-                    if slices[*at].is_none() {
-                        slices[*at] = self.frames.get(name).or_else(|| frames.iter().find_map(|frame| frame.find(name)));
+                group.missing.retain(|number| {
+                    let name = &wanted[*number].1;
+                    if slices[*number].is_none() {
+                        slices[*number] = self.frames.get(name).or_else(|| frames.iter().find_map(|frame| frame.find(name)));
                     }
-                    slices[*at].is_none()
+                    slices[*number].is_none()
                 });
             }
             groups.retain(|group| !group.missing.is_empty());
-            width *= 2;
+            width = (2 * width).min(MOST_PROBES);
         }
-        Ok(())
+        let found = slices.into_iter().zip(wanted);
+        found.map(|(slice, (address, _))| slice.ok_or_else(|| self.not_in_a_table(*address))).collect()
     }
 
-    /// Divides what is missing by the tables that may have it.
-    fn groups(&self, wanted: &[(Address, Fingerprint)], slices: &[Option<Slice>]) -> Result<Vec<Group>> {
+    fn not_in_a_table(&self, address: Address) -> crate::StorageError {
+        self.not_there(address, "no table has it")
+    }
+
+    /// Divides what is missing by the tables that may be the first to have it. What is in none is in a sealed memtable.
+    fn groups(&self, wanted: &[(Address, Fingerprint)], slices: &mut [Option<Slice>]) -> Result<Vec<Group>> {
         let mut versions: BTreeMap<u16, Arc<Version>> = BTreeMap::new();
-        let mut groups: BTreeMap<(u16, Option<u64>), Group> = BTreeMap::new();
-        for (at, (address, name)) in wanted.iter().enumerate().filter(|(at, _)| slices[*at].is_none()) {
+        let mut groups: BTreeMap<(u16, u64), Group> = BTreeMap::new();
+        for ((number, (address, name)), slice) in wanted.iter().enumerate().zip(slices).filter(|(_, slice)| slice.is_none()) {
             let partition = self.partition_of(*address)?;
-            // After a look into the open memtable: what it had then is in what is below it now.
+            // Taken after the look into the open memtable: this version has what had left it by then.
             let version = versions.entry(partition.number).or_insert_with(|| partition.version());
-            let table = version.first_page(name).map(|(table, _)| table.id);
-            let group = || Group { version: version.clone(), missing: Vec::new() };
-            groups.entry((partition.number, table)).or_insert_with(group).missing.push(at);
+            let Some((table, _)) = version.pages(name).next() else {
+                match version.find(name, &mut Pages::default())? {
+                    Some(At::Memory(bytes)) => *slice = Some(bytes),
+                    _ => return Err(self.not_in_a_table(*address)),
+                }
+                continue;
+            };
+            let group = || Group { partition: partition.number, version: version.clone(), missing: Vec::new() };
+            groups.entry((partition.number, table.id)).or_insert_with(group).missing.push(number);
         }
         Ok(groups.into_values().collect())
     }
 
-    /// Looks for so many chunks of each group.
-    fn probe(&self, wanted: &[(Address, Fingerprint)], groups: &[Group], width: usize, slices: &mut [Option<Slice>]) -> Result<Vec<Hit>> {
-        let spread = |missing: &[usize]| {
-            let count = width.min(missing.len());
-            (0..count).map(|probe| missing[probe * missing.len() / count]).collect::<Vec<_>>()
+    /// Looks for so many chunks of each group: first for one of each, then for the next.
+    fn probe(&self, wanted: &[(Address, Fingerprint)], groups: &[Group], width: usize) -> Result<Vec<Hit>> {
+        let probe = |(group, of): (usize, &Group), probe: usize| {
+            let count = width.min(of.missing.len());
+            (probe < count).then(|| (group, of.missing[probe * of.missing.len() / count]))
         };
-        let of_group = |(group, of): (usize, &Group)| spread(&of.missing).into_iter().map(move |at| (group, at));
-        let probes: Vec<(usize, usize)> = groups.iter().enumerate().flat_map(of_group).take(PROBES).collect();
-        let first_page = |(group, at): &(usize, usize)| groups[*group].version.first_page(&wanted[*at].1);
-        let first = probes.iter().map(|probe| first_page(probe).map(|(table, page)| (table.clone(), page))).collect();
+        let all = (0..width).flat_map(|number| groups.iter().enumerate().filter_map(move |group| probe(group, number)));
+        let probes: Vec<(usize, usize)> = all.take(MOST_PROBES).collect();
+        let searches = probes.iter().map(|(group, number)| groups[*group].version.pages(&wanted[*number].1));
         let mut hits = Vec::with_capacity(probes.len());
-        for ((group, at), mut pages) in probes.into_iter().zip(Pages::read_ahead(&self.readers, first)) {
-            let (address, name) = &wanted[at];
-            match groups[group].version.find(name, &mut pages)? {
-                Some(At::Memory(bytes)) => slices[at] = Some(bytes),
-                Some(At::Table { table, place }) => hits.push(Hit { table, place, group, at }),
-                None => return Err(self.not_there(*address, "no table has it")),
+        for ((group, number), mut pages) in probes.iter().copied().zip(Pages::read_ahead(&self.readers, searches)) {
+            let (address, name) = &wanted[number];
+            let Group { partition, version, .. } = &groups[group];
+            match version.find(name, &mut pages)? {
+                Some(At::Table { table, place }) => hits.push(Hit { table, place, partition: *partition, group, number }),
+                _ => return Err(self.not_in_a_table(*address)),
             }
             Counters::add(&self.counters.page_reads, pages.reads);
         }
@@ -134,70 +147,93 @@ impl LevelsStore {
         Ok(hits)
     }
 
-    /// Reads the frames of chunks, and those behind them too, if they are of what is read from its beginning to its end,
-    /// or if somebody has just read what is before them. All of them are kept in the cache. Returns the frames of these
-    /// chunks, with their groups.
+    /// Reads the frames of chunks, and those behind them too, if they are of what is read from its beginning to its
+    /// end, or if somebody has just read what is before them. All of them are kept in the cache. Returns the frames of
+    /// these chunks, with their groups.
     fn read_frames(&self, hits: &[Hit], reads_on: bool, slices: &mut [Option<Slice>]) -> Result<Vec<(usize, Frame)>> {
-        let mut runs: Vec<Run<'_>> = Vec::new();
-        for hit in hits {
-            if runs.last_mut().is_some_and(|run| run.takes(hit)) {
-                continue;
+        let stretches = self.stretches(hits, reads_on);
+        Counters::add(&self.counters.frame_reads, stretches.len() as u64);
+        let (begin, mut decoding) = (Instant::now(), Duration::ZERO);
+        let (mut frames, mut failed) = (Vec::with_capacity(hits.len()), None);
+        self.readers.read_each(&mut stretches.iter().map(Stretch::request), &mut |number, bytes, read| {
+            let begin = Instant::now();
+            match self.take_stretch(&stretches[number], bytes, read) {
+                Ok(taken) => frames.extend(taken),
+                Err(error) => drop(failed.get_or_insert(error)),
             }
-            let (table, place) = (&hit.table, &hit.place);
-            let is_begun = reads_on && place.is_sequential;
-            let ahead = if is_begun { READ_BYTES } else { self.runs.ahead(table.id, place.frame, READ_BYTES) };
-            let length = u64::from(place.frame_bytes).max(ahead).min(table.length_bytes - place.frame);
-            runs.push(Run { hits: vec![hit], end: place.frame + length, is_begun });
-        }
-        Counters::add(&self.counters.frame_reads, runs.len() as u64);
-        let mut read = Vec::with_capacity(hits.len());
-        let mut failed = None;
-        let mut take = |run: &Run<'_>, bytes: &[u8]| -> Result<()> {
-            for (hit, frame) in self.take_frames(run, bytes)? {
-                slices[hit.at] = Some(hit.table.slice(&frame.bytes, &hit.place)?);
-                read.push((hit.group, frame));
-            }
-            Ok(())
-        };
-        let length_bytes = runs.iter().map(Run::length).sum();
-        self.profile.time(&STORAGE_READ, length_bytes, || {
-            self.readers.read_each(&mut runs.iter().map(Run::request), &mut |number, bytes, result| {
-                let run = &runs[number];
-                let taken = match result.map_err(|error| run.table().lasting(error)) {
-                    Ok(()) => take(run, bytes),
-                    // Damage beside the frames is no matter of theirs.
-                    Err(error) if error.is_damage() => run.hits.iter().try_for_each(|hit| {
-                        let mut bytes = vec![0; hit.place.frame_bytes as usize];
-                        hit.table.frames(hit.place.frame, &mut bytes)?;
-                        take(&Run { hits: vec![hit], end: hit.place.frame + bytes.len() as u64, is_begun: true }, &bytes)
-                    }),
-                    Err(error) => Err(error),
-                };
-                if let Err(error) = taken {
-                    failed.get_or_insert(error);
-                }
-            });
+            decoding += begin.elapsed();
         });
-        failed.map_or(Ok(read), Err)
+        let read_bytes = stretches.iter().map(Stretch::length).sum();
+        self.profile.add(&STORAGE_READ, begin.elapsed().saturating_sub(decoding).as_nanos() as u64, read_bytes);
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let mut of_groups = Vec::with_capacity(frames.len());
+        for (hit, frame) in frames {
+            slices[hit.number] = Some(hit.table.slice(&frame.bytes, &hit.place)?);
+            of_groups.push((hit.group, frame));
+        }
+        Ok(of_groups)
     }
 
-    /// Keeps the frames of a run that was read. Returns those of its chunks.
-    fn take_frames<'a>(&self, run: &Run<'a>, bytes: &[u8]) -> Result<Vec<(&'a Hit, Frame)>> {
-        let (table, start) = (run.table(), run.start());
-        let mut taken: Vec<(&Hit, Frame)> = Vec::with_capacity(run.hits.len());
+    /// Returns what to read for these chunks, which are sorted by their places.
+    fn stretches<'a>(&self, hits: &'a [Hit], reads_on: bool) -> Vec<Stretch<'a>> {
+        let most_bytes = READ_BYTES.min(ROUND_BYTES / hits.len().max(1) as u64);
+        let mut stretches: Vec<Stretch<'_>> = Vec::new();
+        for hit in hits {
+            if stretches.last_mut().is_some_and(|last| last.takes(hit)) {
+                continue;
+            }
+            let place = &hit.place;
+            let reads_on = reads_on && place.is_sequential;
+            let ahead = if reads_on { most_bytes } else { self.runs.ahead((hit.partition, hit.table.id), place.frame, most_bytes) };
+            let length = u64::from(place.frame_bytes).max(ahead).min(hit.table.length_bytes - place.frame);
+            stretches.push(Stretch { hits: vec![hit], end: place.frame + length, is_noted: !reads_on });
+        }
+        stretches
+    }
+
+    /// Keeps the frames of a stretch that was read. Returns those of its chunks.
+    fn take_stretch<'a>(
+        &self,
+        stretch: &Stretch<'a>,
+        bytes: &[u8],
+        read: std::result::Result<(), GroundError>,
+    ) -> Result<Vec<(&'a Hit, Frame)>> {
+        let (table, start) = (stretch.table(), stretch.start());
+        let error = match read.map_err(|error| table.lasting(error)) {
+            Ok(()) => None,
+            // Damage beside the frames is no matter of theirs.
+            Err(error) if error.is_damage() && stretch.length() > u64::from(stretch.hits[0].place.frame_bytes) => Some(error),
+            Err(error) => return Err(error),
+        };
+        let mut alone = Vec::new();
+        let mut taken: Vec<(&Hit, Frame)> = Vec::with_capacity(stretch.hits.len());
         let mut at = start;
-        for hits in run.hits.chunk_by(|one, other| one.place.frame == other.place.frame) {
-            let begin = hits[0].place.frame;
-            self.keep_frames(table, bytes, start, at, begin);
+        for hits in stretch.hits.chunk_by(|one, other| one.place.frame == other.place.frame) {
+            let place = &hits[0].place;
+            let begin = match &error {
+                None => {
+                    self.keep_frames(table, bytes, start, at, place.frame);
+                    &bytes[(place.frame - start) as usize..]
+                }
+                Some(_) => {
+                    alone.resize(place.frame_bytes as usize, 0);
+                    table.frames(place.frame, &mut alone)?;
+                    &alone[..]
+                }
+            };
             let whole = || table.damaged("a frame is longer than its keys say");
-            let (frame, length) = table.read_frame(&bytes[(begin - start) as usize..], begin)?.ok_or_else(whole)?;
+            let (frame, length) = table.read_frame(begin, place.frame)?.ok_or_else(whole)?;
             self.frames.put(frame.clone());
             taken.extend(hits.iter().map(|hit| (*hit, frame.clone())));
-            at = begin + length as u64;
+            at = place.frame + length as u64;
         }
-        at = self.keep_frames(table, bytes, start, at, run.end);
-        if !run.is_begun {
-            self.runs.ended(table.id, at, run.length());
+        if error.is_none() {
+            at = self.keep_frames(table, bytes, start, at, stretch.end);
+        }
+        if stretch.is_noted {
+            self.runs.ended((stretch.hits[0].partition, table.id), at, stretch.length());
         }
         Ok(taken)
     }
@@ -215,16 +251,16 @@ impl LevelsStore {
     }
 }
 
-/// Frames that are read together.
-struct Run<'a> {
+/// A part of a table that is read at once, for some chunks.
+struct Stretch<'a> {
     /// By their places.
     hits: Vec<&'a Hit>,
     end: u64,
-    /// Whoever goes on behind it reads as much again anyway.
-    is_begun: bool,
+    /// Whether it is noted where it ends: who goes on there may read more.
+    is_noted: bool,
 }
 
-impl<'a> Run<'a> {
+impl<'a> Stretch<'a> {
     fn table(&self) -> &'a Table {
         &self.hits[0].table
     }
@@ -245,7 +281,7 @@ impl<'a> Run<'a> {
     fn takes(&mut self, hit: &'a Hit) -> bool {
         let end = hit.place.frame + u64::from(hit.place.frame_bytes);
         let is_near = std::ptr::eq(self.table(), &*hit.table)
-            && hit.place.frame <= self.end + GAP_BYTES
+            && hit.place.frame <= self.end + WASTE_BYTES
             && end <= self.end.max(self.start() + READ_BYTES);
         if is_near {
             self.hits.push(hit);
