@@ -75,13 +75,14 @@ pub enum Quantity {
     OpenTime,
     /// Throughput with the background work in it, MB/s: bytes written, by the time until all that they caused is done.
     Sustained,
-    /// All that was written up to the end of this generation, by what the store takes on disk without its log.
+    /// All that was written up to the end of this generation, by what the store takes on disk without its log and its
+    /// reserve.
     Ratio,
     /// Bytes written in this generation, by those stored as new.
     VersionRatio,
     /// Bytes written to containers or levels since the store was made, by the bytes stored as new.
     WriteAmplification,
-    /// What the store takes on disk without its log, by the bytes of its chunks before compression.
+    /// What the store takes on disk without its log and its reserve, by the bytes of its chunks before compression.
     SpaceAmplification,
     /// Pages of keys and frames that were read from levels in this generation, by the chunks that were asked for.
     ReadsPerGet,
@@ -239,7 +240,7 @@ pub struct Measured {
     pub present_new_bytes: u64,
     /// Bytes that were stored as new.
     pub stored_new_bytes: u64,
-    /// Growth of the store's files on disk.
+    /// Growth of the store's files on disk, without its reserve.
     pub disk_bytes: u64,
     /// Wall time by component of the data path, seconds summed over threads.
     pub components_s: BTreeMap<String, f64>,
@@ -291,7 +292,7 @@ pub struct Total {
     pub chunks_read_bytes: u64,
     /// Bytes written to containers or levels.
     pub chunks_written_bytes: u64,
-    /// What the store takes on disk, without its log.
+    /// What the store takes on disk, without its log and its reserve.
     pub disk_bytes: u64,
     /// The bytes of its chunks before compression.
     pub kept_bytes: u64,

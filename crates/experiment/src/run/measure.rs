@@ -1,6 +1,7 @@
 //! Measurements of the operating system: processor time, memory, disk space, the machine.
 
 use crate::results::{Machine, Taken};
+use crate::spec::RESERVE_FILE;
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -49,6 +50,12 @@ fn kib_of(path: &str, word: &str) -> Option<u64> {
 /// out.
 pub(super) fn disk_bytes(directory: &Path) -> u64 {
     taken(directory).bytes
+}
+
+/// Returns the disk space of a store, in the same way, without its reserve: that is there for deleting on a full disk.
+pub(super) fn store_bytes(directory: &Path) -> u64 {
+    let reserve = fs::metadata(directory.join(RESERVE_FILE)).map_or(0, |found| found.blocks() * 512);
+    disk_bytes(directory).saturating_sub(reserve)
 }
 
 /// Returns what the files below a directory take, in the same way.

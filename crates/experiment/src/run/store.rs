@@ -243,7 +243,7 @@ impl Repetition<'_> {
             };
             clients.push(Client { way: store.service.connect(&self.written_volume(client, generation))?, task });
         }
-        let disk_bytes = || directories.iter().map(|directory| measure::disk_bytes(directory)).sum::<u64>();
+        let disk_bytes = || directories.iter().map(|directory| measure::store_bytes(directory)).sum::<u64>();
         let disk_before = disk_bytes();
         let unique_before = store.engine.unique_bytes();
         let components_before = components(&store.engine);
@@ -386,7 +386,7 @@ impl Repetition<'_> {
             stored_new_bytes: before.stored_new_bytes + of.stored_new_bytes,
             chunks_read_bytes,
             chunks_written_bytes,
-            disk_bytes: measure::disk_bytes(directory).saturating_sub(measure::disk_bytes(&directory.join(LOG_DIRECTORY))),
+            disk_bytes: measure::store_bytes(directory).saturating_sub(measure::disk_bytes(&directory.join(LOG_DIRECTORY))),
             kept_bytes: engine.unique_bytes(),
         }
     }

@@ -35,6 +35,8 @@ pub const PARTS: [(&str, &str); 5] =
 
 /// The directory of the log in a store.
 pub const LOG_DIRECTORY: &str = "log";
+/// What a store keeps free for deleting on a full disk, in its directory.
+pub const RESERVE_FILE: &str = "reserve";
 
 /// The parts with chunks. Each partition of them has devices of its own, and a directory: its number in hexadecimal.
 pub const CONTAINERS: &str = "containers";

@@ -384,7 +384,8 @@ impl Partition {
         let Space { file, new_path, path, bytes } = self.take_space(memtable)?;
         let write = || -> Result<Table> {
             let ground = &*self.ground;
-            let mut writer = TableWriter::into_file(ground, file, &new_path, memtable.id, memtable.keys(), &self.options).allocated(bytes);
+            let writer = TableWriter::into_file(ground, file, &new_path, memtable.id, memtable.keys(), &self.options);
+            let mut writer = writer.of_memtable(memtable.weight_bytes(), bytes);
             for Held { name, kind, is_sequential, bytes, .. } in memtable.chunks() {
                 writer.push(*name, *kind, *is_sequential, bytes)?;
             }

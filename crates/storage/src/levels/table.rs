@@ -27,6 +27,8 @@ const FRAME_MAGIC: u32 = 0x314d_5246;
 pub(crate) const FRAME_HEADER_BYTES: usize = 24;
 /// Bytes that are written at once.
 const WRITE_BYTES: usize = 1 << 20;
+/// A table of a memtable of at most so many bytes is written at once, with its metadata.
+const SMALL_BYTES: u64 = 8 << 20;
 /// The most raw bytes of a frame: those of the longest chunk.
 const MAX_FRAME_BYTES: u32 = 16 << 20;
 /// A frame as it is in a file, with a right checksum.
@@ -123,6 +125,8 @@ pub(crate) struct TableWriter<'a> {
     /// Compressed frames that wait to be written, and where they go.
     out: Vec<u8>,
     out_at: u64,
+    /// So many of them are written at once.
+    write_bytes: usize,
     raw_bytes: u64,
     /// How long the file is at least, with what was allocated.
     allocated_bytes: u64,
@@ -164,6 +168,7 @@ impl<'a> TableWriter<'a> {
             compressors: [Compressor::new(options.compression), Compressor::new(options.sequential_compression)],
             out: Vec::new(),
             out_at: layout.data_at,
+            write_bytes: WRITE_BYTES,
             layout,
             raw_bytes: 0,
             allocated_bytes: 0,
@@ -171,9 +176,10 @@ impl<'a> TableWriter<'a> {
         }
     }
 
-    /// Notes that the file has space for so many bytes.
-    pub(crate) fn allocated(self, bytes: u64) -> TableWriter<'a> {
-        TableWriter { allocated_bytes: bytes, ..self }
+    /// Notes that the table is that of a memtable of this weight, and that the file has space for so many bytes.
+    pub(crate) fn of_memtable(self, weight_bytes: u64, allocated_bytes: u64) -> TableWriter<'a> {
+        let write_bytes = if weight_bytes <= SMALL_BYTES { usize::MAX } else { WRITE_BYTES };
+        TableWriter { write_bytes, allocated_bytes, ..self }
     }
 
     pub(crate) fn path(&self) -> &str {
@@ -243,7 +249,7 @@ impl<'a> TableWriter<'a> {
         let moved = |(name, place): &Entry| (*name, place.map(|place| Place { frame: at, frame_bytes, ..place }));
         self.entries.extend(chunks.map(moved));
         self.raw_bytes += length_bytes;
-        if self.out.len() >= WRITE_BYTES {
+        if self.out.len() >= self.write_bytes {
             self.write_out()?;
         }
         Ok(true)
@@ -278,7 +284,7 @@ impl<'a> TableWriter<'a> {
         frame.raw.clear();
         frame.keys.clear();
         self.frames[which] = frame;
-        if self.out.len() >= WRITE_BYTES { self.write_out() } else { Ok(()) }
+        if self.out.len() >= self.write_bytes { self.write_out() } else { Ok(()) }
     }
 
     fn write_out(&mut self) -> Result<()> {
@@ -292,12 +298,17 @@ impl<'a> TableWriter<'a> {
     /// Writes what is left, and the metadata. The table is not durable yet.
     pub(crate) fn finish(mut self, room: &Room) -> Result<Table> {
         (0..2).try_for_each(|which| self.close_frame(which))?;
-        self.write_out()?;
+        let is_small = self.out_at == self.layout.data_at;
+        if !is_small {
+            self.write_out()?;
+        }
         assert_eq!(self.entries.len() as u64, self.expected, "the caller counted the keys");
         self.entries.sort_unstable_by_key(|(name, _)| *name);
+        let length_bytes = self.out_at + self.out.len() as u64;
         let digest_bytes = self.options.digest_bytes();
         let layout = &self.layout;
-        let mut keys = vec![0; layout.pages * PAGE_BYTES];
+        let mut metadata = vec![0; layout.data_at as usize];
+        let (head, keys) = metadata.split_at_mut(layout.keys_at as usize);
         let mut fences = Vec::with_capacity(layout.pages);
         let mut filter = Filter::new(self.expected);
         for (number, (page, part)) in keys.chunks_mut(PAGE_BYTES).zip(self.entries.chunks(layout.keys_in_page)).enumerate() {
@@ -308,7 +319,6 @@ impl<'a> TableWriter<'a> {
         let tombstones = self.entries.iter().filter(|(_, place)| place.is_none()).count() as u64;
         let zero = Fingerprint::from_digest(&[0; 32]);
         let (first, last) = (self.entries.first().map_or(zero, |entry| entry.0), self.entries.last().map_or(zero, |entry| entry.0));
-        let mut head = vec![0; layout.keys_at as usize];
         let mut at = HEADER_BYTES;
         for key in [first, last] {
             head[at..at + 32].copy_from_slice(key.as_bytes());
@@ -332,13 +342,15 @@ impl<'a> TableWriter<'a> {
             entries: self.expected,
             tombstones,
             raw_bytes: self.raw_bytes,
-            length_bytes: self.out_at,
+            length_bytes,
         };
         head[..HEADER_BYTES].copy_from_slice(&header.encode());
-        self.file.write_at(layout.keys_at, &keys).map_err(StorageError::cannot_write)?;
-        self.file.write_at(0, &head).map_err(StorageError::cannot_write)?;
-        if self.allocated_bytes > self.out_at {
-            self.file.set_len(self.out_at).map_err(StorageError::cannot_write)?;
+        if is_small {
+            metadata.append(&mut self.out);
+        }
+        self.file.write_at(0, &metadata).map_err(StorageError::cannot_write)?;
+        if self.allocated_bytes > length_bytes {
+            self.file.set_len(length_bytes).map_err(StorageError::cannot_write)?;
         }
         Ok(Table {
             id: self.id,
@@ -349,7 +361,7 @@ impl<'a> TableWriter<'a> {
             entries: self.expected,
             tombstones,
             raw_bytes: self.raw_bytes,
-            length_bytes: self.out_at,
+            length_bytes,
             digest_bytes,
             fences,
             keys_at: layout.keys_at,
