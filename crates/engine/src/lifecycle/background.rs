@@ -422,6 +422,12 @@ impl Engine {
         Ok(())
     }
 
+    /// Ends work in the background, for whoever is about to drop the engine without a close. A compaction that is under
+    /// way would go on beside what comes next.
+    pub fn end_background(&self) {
+        self.background.stop();
+    }
+
     /// Makes everything durable, stops the threads, and leaves a store that opens quickly. Dropping the engine without
     /// a close is like a crash.
     pub fn close(&self) -> Result<()> {

@@ -124,6 +124,8 @@ impl Repetition<'_> {
             // Only the first generation after an opening tells of it.
             (store.open_s, store.hooks_s) = (0.0, 0.0);
         }
+        // It would take time from the next measurement.
+        store.engine.end_background();
         Ok(())
     }
 
