@@ -54,19 +54,25 @@ pub(super) fn disk_bytes(directory: &Path) -> u64 {
 
 /// Returns the disk space of a store, in the same way, without its reserve: that is there for deleting on a full disk.
 pub(super) fn store_bytes(directory: &Path) -> u64 {
-    let reserve = fs::metadata(directory.join(RESERVE_FILE)).map_or(0, |found| found.blocks() * 512);
-    disk_bytes(directory).saturating_sub(reserve)
+    entries(directory).filter(|entry| entry.file_name() != RESERVE_FILE).map(|entry| of_entry(&entry).bytes).sum()
 }
 
 /// Returns what the files below a directory take, in the same way.
 pub(super) fn taken(directory: &Path) -> Taken {
-    let of = |entry: fs::DirEntry| match entry.metadata() {
+    let all = entries(directory).map(|entry| of_entry(&entry));
+    all.fold(Taken::default(), |sum, one| Taken { files: sum.files + one.files, bytes: sum.bytes + one.bytes })
+}
+
+fn entries(directory: &Path) -> impl Iterator<Item = fs::DirEntry> {
+    fs::read_dir(directory).into_iter().flatten().flatten()
+}
+
+fn of_entry(entry: &fs::DirEntry) -> Taken {
+    match entry.metadata() {
         Ok(found) if found.is_dir() => taken(&entry.path()),
         Ok(found) => Taken { files: 1, bytes: found.blocks() * 512 },
         Err(_) => Taken::default(),
-    };
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    entries.map(of).fold(Taken::default(), |sum, one| Taken { files: sum.files + one.files, bytes: sum.bytes + one.bytes })
+    }
 }
 
 /// Returns the machine, and the file system of a directory.

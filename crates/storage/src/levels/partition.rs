@@ -417,6 +417,20 @@ impl Partition {
         }
     }
 
+    /// Takes out those chunks of a frame of this table that something younger may have, and returns their names.
+    pub(crate) fn take_younger(&self, table: &Table, chunks: &mut Vec<(Fingerprint, u32, u32)>) -> Vec<Fingerprint> {
+        let mut younger = Vec::new();
+        {
+            let state = self.state.lock();
+            younger.extend(chunks.extract_if(.., |(name, ..)| state.open.find(name).is_some()).map(|(name, ..)| name));
+        }
+        // Taken behind that: it has what has left the open memtable meanwhile.
+        let version = self.version();
+        let is_younger = |name: &Fingerprint| version.pages(name).next().is_none_or(|(first, _)| !std::ptr::eq(&**first, table));
+        younger.extend(chunks.extract_if(.., |(name, ..)| is_younger(name)).map(|(name, ..)| name));
+        younger
+    }
+
     /// Returns what a levelled store has to log now, in the order of the log.
     pub(crate) fn prepare(&self, scope: Scope, prepared: &mut Prepared) -> Result<()> {
         self.check_poison()?;

@@ -376,9 +376,10 @@ impl ChunkWriter for LevelsWriter {
         if let Some(chunk) = chunks.iter().find(|chunk| chunk.data.len() > limit_bytes) {
             return Err(StorageError::ChunkTooLong { length_bytes: chunk.data.len(), limit_bytes });
         }
-        self.store.frames.forget(chunks.iter().map(|chunk| &chunk.fingerprint));
         let partition = &self.store.partitions[self.partition];
         let appended = partition.append(chunks, self.is_sequential);
+        // Behind it: see `LevelsStore::keep`.
+        self.store.frames.forget(chunks.iter().map(|chunk| &chunk.fingerprint));
         if partition.waiting() > 0
             && let Some(flushers) = &self.store.flushers
         {

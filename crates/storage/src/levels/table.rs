@@ -27,7 +27,7 @@ const FRAME_MAGIC: u32 = 0x314d_5246;
 pub(crate) const FRAME_HEADER_BYTES: usize = 24;
 /// Bytes that are written at once.
 const WRITE_BYTES: usize = 1 << 20;
-/// A table of a memtable of at most so many bytes is written at once, with its metadata.
+/// A memtable of at most so many bytes becomes a table with one write, metadata and all.
 const SMALL_BYTES: u64 = 8 << 20;
 /// The most raw bytes of a frame: those of the longest chunk.
 const MAX_FRAME_BYTES: u32 = 16 << 20;
@@ -125,11 +125,13 @@ pub(crate) struct TableWriter<'a> {
     /// Compressed frames that wait to be written, and where they go.
     out: Vec<u8>,
     out_at: u64,
-    /// So many of them are written at once.
+    /// When there are so many, they are written.
     write_bytes: usize,
     raw_bytes: u64,
-    /// How long the file is at least, with what was allocated.
+    /// How long the file is at least, with what was allocated. 0: nothing was.
     allocated_bytes: u64,
+    /// Whether more may come from the reserve.
+    takes_reserve: bool,
 }
 
 #[derive(Default)]
@@ -172,6 +174,7 @@ impl<'a> TableWriter<'a> {
             layout,
             raw_bytes: 0,
             allocated_bytes: 0,
+            takes_reserve: false,
             options,
         }
     }
@@ -179,7 +182,7 @@ impl<'a> TableWriter<'a> {
     /// Notes that the table is that of a memtable of this weight, and that the file has space for so many bytes.
     pub(crate) fn of_memtable(self, weight_bytes: u64, allocated_bytes: u64) -> TableWriter<'a> {
         let write_bytes = if weight_bytes <= SMALL_BYTES { usize::MAX } else { WRITE_BYTES };
-        TableWriter { write_bytes, allocated_bytes, ..self }
+        TableWriter { write_bytes, allocated_bytes, takes_reserve: true, ..self }
     }
 
     pub(crate) fn path(&self) -> &str {
@@ -188,16 +191,30 @@ impl<'a> TableWriter<'a> {
 
     /// Gets the space for the metadata and for frames of so many bytes.
     pub(crate) fn allocate(&mut self, frame_bytes: u64) -> Result<()> {
-        let bytes = self.layout.data_at + frame_bytes;
-        self.allocated_bytes = bytes;
-        self.file.allocate(0, bytes).map_err(StorageError::cannot_write)
+        self.reach(self.layout.data_at + frame_bytes)
     }
 
     /// Does the same for what frees more space than it takes: it may use the reserve.
     pub(crate) fn allocate_from_reserve(&mut self, frame_bytes: u64) -> Result<()> {
-        let bytes = self.layout.data_at + frame_bytes;
-        self.allocated_bytes = bytes;
-        self.file.allocate_from_reserve(0, bytes).map_err(StorageError::cannot_write)
+        self.takes_reserve = true;
+        self.reach(self.layout.data_at + frame_bytes)
+    }
+
+    /// Gets the space up to this length.
+    fn reach(&mut self, length_bytes: u64) -> Result<()> {
+        let (from, more) = (self.allocated_bytes, length_bytes.saturating_sub(self.allocated_bytes));
+        if more == 0 {
+            return Ok(());
+        }
+        let allocated = if self.takes_reserve { self.file.allocate_from_reserve(from, more) } else { self.file.allocate(from, more) };
+        allocated.map_err(StorageError::cannot_write)?;
+        self.allocated_bytes = length_bytes;
+        Ok(())
+    }
+
+    /// Does that if space was asked for before: a write that finds none would take the reserve.
+    fn reach_again(&mut self, length_bytes: u64) -> Result<()> {
+        if self.allocated_bytes == 0 { Ok(()) } else { self.reach(length_bytes) }
     }
 
     /// Notes that a compaction makes the table.
@@ -288,6 +305,7 @@ impl<'a> TableWriter<'a> {
     }
 
     fn write_out(&mut self) -> Result<()> {
+        self.reach_again(self.out_at + self.out.len() as u64)?;
         self.file.write_at(self.out_at, &self.out).map_err(StorageError::cannot_write)?;
         self.file.start_writeback(self.out_at, self.out.len() as u64);
         self.out_at += self.out.len() as u64;
@@ -305,6 +323,7 @@ impl<'a> TableWriter<'a> {
         assert_eq!(self.entries.len() as u64, self.expected, "the caller counted the keys");
         self.entries.sort_unstable_by_key(|(name, _)| *name);
         let length_bytes = self.out_at + self.out.len() as u64;
+        self.reach_again(length_bytes)?;
         let digest_bytes = self.options.digest_bytes();
         let layout = &self.layout;
         let mut metadata = vec![0; layout.data_at as usize];
@@ -349,6 +368,7 @@ impl<'a> TableWriter<'a> {
             metadata.append(&mut self.out);
         }
         self.file.write_at(0, &metadata).map_err(StorageError::cannot_write)?;
+        self.file.start_writeback(0, metadata.len() as u64);
         if self.allocated_bytes > length_bytes {
             self.file.set_len(length_bytes).map_err(StorageError::cannot_write)?;
         }

@@ -13,9 +13,9 @@ pub struct LevelsWork {
     pub merge_written_bytes: u64,
     /// Chunks that were asked for.
     pub gets: u64,
-    /// Pages of keys that were read for them.
+    /// Pages of keys that were read for them, or ahead.
     pub page_reads: u64,
-    /// Frames that were read for them.
+    /// Reads of frames for them, of one or several each.
     pub frame_reads: u64,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A table has its chunks in the order of their arrival. If a new table had the end of one old table and the beginning
 //! of the next, it would have first the chunks of the one and then those of the other: a stream in two pieces. The next
-//! compaction would make four of it. So a new table begins where a table of the lower level begins. If that makes it
-//! too large, its range is divided: all parts keep their order.
+//! compaction would make four of it. So a new table begins where a table of the lower level begins, unless one of the
+//! two is small. If that makes it too large, its range is divided: all parts keep their order.
 
 use super::writing::tables_at_once;
 use crate::levels::options::LevelsOptions;
@@ -11,10 +11,11 @@ use crate::levels::table::{Entry, Table};
 use onefold_fingerprint::Fingerprint;
 use std::sync::Arc;
 
-/// Keys that a table has at most: a compaction keeps some 200 bytes of each in memory.
+/// Keys that a table has at most.
 const MAX_KEYS: u64 = 1 << 19;
-/// A range with so many keys ends, wherever it is.
-const MOST_KEYS_OF_RANGE: usize = 1 << 20;
+/// A range with so many keys ends, wherever it is. A compaction keeps some 200 bytes of each key in memory, of as many
+/// at most.
+const MOST_KEYS: usize = 1 << 20;
 /// With so many keys, tables are written.
 const MANY_KEYS: usize = 1 << 19;
 /// So many tables of the level after the next overlap with a new table at most.
@@ -63,7 +64,10 @@ impl<'a> Cutter<'a> {
             self.beyond = rest;
             self.overlap_bytes += if self.range.is_empty() { 0 } else { table.raw_bytes };
         }
-        if begins && self.bytes >= self.options.table_bytes / SMALL || self.range.len() >= MOST_KEYS_OF_RANGE {
+        let is_large = self.bytes >= self.options.table_bytes / SMALL
+            || self.range.len() as u64 >= MAX_KEYS / SMALL
+            || self.overlap_bytes >= overlap_limit(self.options) / SMALL;
+        if begins && is_large || self.range.len() >= MOST_KEYS {
             self.cut();
         }
     }
@@ -103,8 +107,9 @@ impl<'a> Cutter<'a> {
 
     /// Returns whether the tables should be written now.
     pub(super) fn has_many(&self) -> bool {
+        let are_many = self.keys >= MANY_KEYS || self.keys + self.range.len() >= MOST_KEYS;
         // One more range would be too much.
-        !self.tables.is_empty() && (self.tables.len() + self.last > tables_at_once(self.options) || self.keys >= MANY_KEYS)
+        !self.tables.is_empty() && (are_many || self.tables.len() + self.last > tables_at_once(self.options))
     }
 
     /// Returns the keys of each table so far.

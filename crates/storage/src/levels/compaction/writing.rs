@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const READ_BYTES: u64 = 1 << 20;
 /// Tables that are written at once, if their frames are small.
 const MOST_TABLES: usize = 16;
-/// The memory for the open frames of all tables that are written at once, and their compressors.
+/// The memory for the open frames of all tables that are written at once.
 const BUFFER_BYTES: usize = 64 << 20;
 
 /// Returns how many tables are written at once.
@@ -93,7 +93,7 @@ fn write_at_once(output: &Output<'_>, tables: &[&Table], mut kept: Vec<Kept>, go
 }
 
 /// Returns about how much space the frames of each new table need. The keys are in the order of their frames. If it is
-/// too little, writing asks for more.
+/// too little, the writer asks for more.
 fn space_of(kept: &[Kept], parts: usize) -> Vec<u64> {
     let (mut space, mut of_frame) = (vec![0; parts], vec![0; parts]);
     for chunks in kept.chunk_by(|one, other| one.frame() == other.frame()) {

@@ -214,7 +214,7 @@ impl LevelsStore {
             let place = &hits[0].place;
             let begin = match &error {
                 None => {
-                    self.keep_frames(table, bytes, start, at, place.frame);
+                    self.keep_frames(stretch, bytes, at, place.frame);
                     &bytes[(place.frame - start) as usize..]
                 }
                 Some(_) => {
@@ -224,13 +224,13 @@ impl LevelsStore {
                 }
             };
             let whole = || table.damaged("a frame is longer than its keys say");
-            let (frame, length) = table.read_frame(begin, place.frame)?.ok_or_else(whole)?;
-            self.frames.put(frame.clone());
+            let (mut frame, length) = table.read_frame(begin, place.frame)?.ok_or_else(whole)?;
+            self.keep(hits[0].partition, table, &mut frame);
             taken.extend(hits.iter().map(|hit| (*hit, frame.clone())));
             at = place.frame + length as u64;
         }
         if error.is_none() {
-            at = self.keep_frames(table, bytes, start, at, stretch.end);
+            at = self.keep_frames(stretch, bytes, at, stretch.end);
         }
         if stretch.is_noted {
             self.runs.ended((stretch.hits[0].partition, table.id), at, stretch.length());
@@ -240,14 +240,25 @@ impl LevelsStore {
 
     /// Keeps the whole frames from `at` on that begin before `end`. Returns where they end. Damage in them is reported
     /// when somebody asks for them.
-    fn keep_frames(&self, table: &Table, bytes: &[u8], start: u64, mut at: u64, end: u64) -> u64 {
+    fn keep_frames(&self, stretch: &Stretch<'_>, bytes: &[u8], mut at: u64, end: u64) -> u64 {
         while at < end
-            && let Ok(Some((frame, length))) = table.read_frame(&bytes[(at - start) as usize..], at)
+            && let Ok(Some((mut frame, length))) = stretch.table().read_frame(&bytes[(at - stretch.start()) as usize..], at)
         {
-            self.frames.put(frame);
+            self.keep(stretch.hits[0].partition, stretch.table(), &mut frame);
             at += length as u64;
         }
         at
+    }
+
+    /// Keeps a frame in the cache. Takes those chunks out of it that something younger than the table may have: they may
+    /// have been stored again because this copy is bad.
+    fn keep(&self, partition: u16, table: &Table, frame: &mut Frame) {
+        self.frames.put(frame.clone());
+        // Whoever stores one first stores it and then forgets it here. So either that comes later, or it is seen now.
+        let younger = self.partitions[usize::from(partition)].take_younger(table, &mut frame.chunks);
+        if !younger.is_empty() {
+            self.frames.forget(younger.iter());
+        }
     }
 }
 
