@@ -13,8 +13,8 @@ pub struct LevelsOptions {
     pub ratio: u32,
     /// Tables that a level has before it is compacted (`N`, M2.9), 2 to 1000.
     pub tables: u32,
-    /// Raw bytes, with keys, that a table of a compaction has at most, but for one chunk: a larger one is divided. The larger tables are, the less do they
-    /// tear streams apart.
+    /// Raw bytes, with keys, that a table of a compaction has at most, but for one chunk: a larger one is divided. The
+    /// larger tables are, the less do they tear streams apart.
     pub table_bytes: u64,
     /// Bytes of decompressed frames that are kept for reading.
     pub frame_cache_bytes: usize,

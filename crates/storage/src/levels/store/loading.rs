@@ -250,8 +250,8 @@ impl LevelsStore {
         at
     }
 
-    /// Keeps a frame in the cache. Takes those chunks out of it that something younger than the table may have: they may
-    /// have been stored again because this copy is bad.
+    /// Keeps a frame in the cache. Takes those chunks out of it that something younger than the table may have: they
+    /// may have been stored again because this copy is bad.
     fn keep(&self, partition: u16, table: &Table, frame: &mut Frame) {
         self.frames.put(frame.clone());
         // Whoever stores one first stores it and then forgets it here. So either that comes later, or it is seen now.
