@@ -422,8 +422,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends work in the background. Call it before the engine is dropped without a close: a compaction that is under way
-    /// would go on beside what comes next.
+    /// Ends work in the background. Call it before the engine is dropped without a close: a compaction that is under
+    /// way would go on beside what comes next.
     pub fn end_background(&self) {
         self.background.stop();
     }

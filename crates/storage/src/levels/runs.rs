@@ -1,6 +1,5 @@
 //! Where reads of frames ended lately. Who goes on there reads a stream, so more is read at once: first two frames,
-//! then four, and so on; less if it passes over something. Without that, each frame costs a read of a page of keys and
-//! one of the frame.
+//! then four, and so on. Without that, each frame costs a read of a page of keys and one of the frame.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -9,8 +8,6 @@ use std::collections::VecDeque;
 const REMEMBERED: usize = 256;
 /// Frames that are passed over: the stream has these chunks elsewhere.
 const GAP_BYTES: u64 = 512 << 10;
-/// So little is none, like a frame of metadata.
-const SMALL_GAP_BYTES: u64 = 64 << 10;
 
 #[derive(Debug)]
 struct Run {
@@ -30,8 +27,7 @@ impl Runs {
         let mut runs = self.0.lock();
         let goes_on = |run: &Run| run.table == table && (run.end..=run.end + GAP_BYTES).contains(&at);
         let found = runs.iter().rposition(goes_on).and_then(|found| runs.remove(found));
-        let next = |run: Run| if at - run.end <= SMALL_GAP_BYTES { 2 * run.bytes } else { run.bytes / 2 };
-        found.map_or(0, next).min(most_bytes)
+        found.map_or(0, |run| (2 * run.bytes).min(most_bytes))
     }
 
     /// Notes a read that ended here, of so many bytes.
@@ -58,9 +54,7 @@ mod tests {
         assert_eq!(runs.ahead(one, 1000, 4000), 2000);
         assert_eq!(runs.ahead(one, 1000, 4000), 0, "one reads on, not two");
         runs.ended(one, 3000, 2000);
-        assert_eq!(runs.ahead(one, 3000 + SMALL_GAP_BYTES, 3000), 3000);
-        runs.ended(one, 3000, 2000);
-        assert_eq!(runs.ahead(one, 3000 + GAP_BYTES, 3000), 1000, "less over a gap");
+        assert_eq!(runs.ahead(one, 3000 + GAP_BYTES, 3000), 3000);
         (0..1000).for_each(|table| runs.ended((0, table), 0, 1));
         assert_eq!(runs.ahead((0, 0), 0, 10), 0, "the oldest are forgotten");
     }
