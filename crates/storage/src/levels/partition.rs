@@ -417,18 +417,17 @@ impl Partition {
         }
     }
 
-    /// Takes out those chunks of a frame of this table that something younger may have, and returns their names.
-    pub(crate) fn take_younger(&self, table: &Table, chunks: &mut Vec<(Fingerprint, u32, u32)>) -> Vec<Fingerprint> {
-        let mut younger = Vec::new();
-        {
+    /// Returns those chunks of a frame of this table that something younger may have.
+    pub(crate) fn in_something_younger(&self, table: &Table, chunks: &[(Fingerprint, u32, u32)]) -> Vec<Fingerprint> {
+        let is_open: Vec<bool> = {
             let state = self.state.lock();
-            younger.extend(chunks.extract_if(.., |(name, ..)| state.open.find(name).is_some()).map(|(name, ..)| name));
-        }
+            chunks.iter().map(|(name, ..)| state.open.find(name).is_some()).collect()
+        };
         // Taken behind that: it has what has left the open memtable meanwhile.
         let version = self.version();
-        let is_younger = |name: &Fingerprint| version.pages(name).next().is_none_or(|(first, _)| !std::ptr::eq(&**first, table));
-        younger.extend(chunks.extract_if(.., |(name, ..)| is_younger(name)).map(|(name, ..)| name));
-        younger
+        let is_first = |name: &Fingerprint| version.pages(name).next().is_some_and(|(first, _)| std::ptr::eq(&**first, table));
+        let younger = chunks.iter().zip(is_open).filter(|((name, ..), is_open)| *is_open || !is_first(name));
+        younger.map(|((name, ..), _)| *name).collect()
     }
 
     /// Returns what a levelled store has to log now, in the order of the log.

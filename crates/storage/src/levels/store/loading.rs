@@ -20,7 +20,7 @@ use crate::levels::work::Counters;
 use crate::{Address, Result, Slice};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{GroundError, ReadRequest};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -250,14 +250,17 @@ impl LevelsStore {
         at
     }
 
-    /// Keeps a frame in the cache. Takes those chunks out of it that something younger than the table may have: they
-    /// may have been stored again because this copy is bad.
+    /// Keeps a frame in the cache. If something younger than the table may have one of its chunks, that may have been
+    /// stored again because this copy is bad. So it is looked at, and taken out of the frame if it is.
     fn keep(&self, partition: u16, table: &Table, frame: &mut Frame) {
         self.frames.put(frame.clone());
         // Whoever stores one first stores it and then forgets it here. So either that comes later, or it is seen now.
-        let younger = self.partitions[usize::from(partition)].take_younger(table, &mut frame.chunks);
-        if !younger.is_empty() {
-            self.frames.forget(younger.iter());
+        let doubtful = self.partitions[usize::from(partition)].in_something_younger(table, &frame.chunks);
+        let is_bad = |name: &Fingerprint| frame.find(name).is_none_or(|slice| self.options.fingerprint.fingerprint(&slice) != *name);
+        let bad: HashSet<Fingerprint> = doubtful.into_iter().filter(is_bad).collect();
+        if !bad.is_empty() {
+            self.frames.forget(bad.iter());
+            frame.chunks.retain(|(name, ..)| !bad.contains(name));
         }
     }
 }
