@@ -65,6 +65,15 @@ pub(super) struct Opened {
     pub(super) hooks_s: f64,
 }
 
+/// Ends work in the background with the store, however a run ends: it would take time from the next measurement.
+struct Background(Arc<Engine>);
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.0.end_background();
+    }
+}
+
 /// An open store. Dropping it is like a crash: quick, and good enough for a store that is deleted.
 struct Store {
     service: Box<dyn Service>,
@@ -72,6 +81,7 @@ struct Store {
     engine: Arc<Engine>,
     open_s: f64,
     hooks_s: f64,
+    _background: Background,
 }
 
 impl Store {
@@ -124,8 +134,6 @@ impl Repetition<'_> {
             // Only the first generation after an opening tells of it.
             (store.open_s, store.hooks_s) = (0.0, 0.0);
         }
-        // It would take time from the next measurement.
-        store.engine.end_background();
         Ok(())
     }
 
@@ -165,7 +173,7 @@ impl Repetition<'_> {
                 self.program.serve(face, &served).map_err(|why| RunError::Serve { face: face.name(), why })?
             }
         };
-        Ok(Store { service, volumes, engine, open_s, hooks_s })
+        Ok(Store { service, volumes, _background: Background(engine.clone()), engine, open_s, hooks_s })
     }
 
     /// Returns the name of a client's volume for a generation.

@@ -79,7 +79,7 @@ impl FrameCache {
     }
 
     /// Keeps a frame, and drops others for it.
-    pub(crate) fn put(&self, frame: Frame) {
+    pub(crate) fn put(&self, frame: &Frame) {
         let bytes = frame.used_bytes();
         if bytes > self.limit_bytes {
             return;
@@ -113,7 +113,7 @@ impl FrameCache {
         for (name, offset, length) in &frame.chunks {
             inner.names.insert(*name, (number, *offset, *length));
         }
-        inner.frames.insert(number, (frame, false));
+        inner.frames.insert(number, (frame.clone(), false));
         inner.order.push_back(number);
     }
 }
@@ -134,18 +134,18 @@ mod tests {
         let one = frame(0, 3);
         let cache = FrameCache::new(3 * one.used_bytes());
         for first in [0, 10, 20] {
-            cache.put(frame(first, 3));
+            cache.put(&frame(first, 3));
         }
         let get = |number: u32| cache.get(&frame(number, 1).chunks[0].0);
         assert_eq!(get(1).unwrap()[..], 1u32.to_le_bytes());
-        cache.put(frame(30, 3));
+        cache.put(&frame(30, 3));
         // The first one was asked for, so the second one went.
         assert!(get(0).is_some() && get(10).is_none() && get(22).is_some() && get(31).is_some());
         // A frame that has a chunk of another one.
-        cache.put(frame(32, 3));
+        cache.put(&frame(32, 3));
         assert_eq!(get(32).unwrap()[..], 32u32.to_le_bytes());
         for first in (100..200).step_by(3) {
-            cache.put(frame(first, 3));
+            cache.put(&frame(first, 3));
         }
         let inner = cache.inner.lock();
         assert_eq!(inner.used_bytes, 3 * one.used_bytes());
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn nothing_is_kept_without_room() {
         let cache = FrameCache::new(0);
-        cache.put(frame(0, 3));
+        cache.put(&frame(0, 3));
         assert!(cache.get(&frame(0, 1).chunks[0].0).is_none());
     }
 }

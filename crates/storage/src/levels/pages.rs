@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::levels::table::{Entry, PAGE_BYTES, Table};
-use onefold_ground::{ReadRequest, Readers};
+use onefold_ground::Readers;
 use std::sync::Arc;
 
 /// Pages that are read ahead for one search at most. It seldom needs more than one.
@@ -31,9 +31,8 @@ impl Pages {
         }
         // A search that has nobody beside it may find what it wants on its first page.
         if pages.len() > 1 {
-            let request =
-                |(_, table, page): &(usize, &Arc<Table>, usize)| -> ReadRequest { table.request(table.page_at(*page), PAGE_BYTES) };
-            readers.read_each(&mut wanted.iter().map(request), &mut |number, bytes, read| {
+            let mut requests = wanted.iter().map(|(_, table, page)| table.request(table.page_at(*page), PAGE_BYTES));
+            readers.read_each(&mut requests, &mut |number, bytes, read| {
                 let (search, table, page) = wanted[number];
                 pages[search].reads += 1;
                 // What cannot be read is read again by the search, which reports it.

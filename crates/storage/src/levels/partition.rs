@@ -425,7 +425,7 @@ impl Partition {
         };
         // Taken behind that: it has what has left the open memtable meanwhile.
         let version = self.version();
-        let is_first = |name: &Fingerprint| version.pages(name).next().is_some_and(|(first, _)| std::ptr::eq(&**first, table));
+        let is_first = |name: &Fingerprint| version.first(name).is_some_and(|first| std::ptr::eq(&**first, table));
         let younger = chunks.iter().zip(is_open).filter(|((name, ..), is_open)| *is_open || !is_first(name));
         younger.map(|((name, ..), _)| *name).collect()
     }

@@ -82,7 +82,7 @@ impl Version {
     }
 
     /// Returns the tables that may have a key, from memory alone, with their levels, young to old.
-    fn candidates<'a>(&'a self, name: &'a Fingerprint) -> impl Iterator<Item = (usize, &'a Arc<Table>)> {
+    fn candidates<'a, 'n>(&'a self, name: &'n Fingerprint) -> impl Iterator<Item = (usize, &'a Arc<Table>)> + use<'a, 'n> {
         let of_level = move |(level, tables): (usize, &'a Vec<Arc<Table>>)| {
             let (from, most) = match level {
                 0 => (0, tables.len()),
@@ -91,6 +91,11 @@ impl Version {
             tables[from..].iter().take(most).map(move |table| (level, table))
         };
         self.levels.iter().enumerate().flat_map(of_level).filter(|(_, table)| table.may_have(name))
+    }
+
+    /// Returns the table that a search for this key asks first. `None`: a sealed memtable has it, or nothing.
+    pub(crate) fn first(&self, name: &Fingerprint) -> Option<&Arc<Table>> {
+        if self.find_sealed(name).is_some() { None } else { self.candidates(name).next().map(|(_, table)| table) }
     }
 
     /// Returns the tables that a search for this key asks until it has found it, and the page of each. For a key of a

@@ -110,7 +110,7 @@ impl LevelsStore {
             let partition = self.partition_of(*address)?;
             // Taken after the look into the open memtable: this version has what had left it by then.
             let version = versions.entry(partition.number).or_insert_with(|| partition.version());
-            let Some((table, _)) = version.pages(name).next() else {
+            let Some(table) = version.first(name) else {
                 match version.find(name, &mut Pages::default())? {
                     Some(At::Memory(bytes)) => *slice = Some(bytes),
                     _ => return Err(self.not_in_a_table(*address)),
@@ -253,7 +253,7 @@ impl LevelsStore {
     /// Keeps a frame in the cache. If something younger than the table may have one of its chunks, that may have been
     /// stored again because this copy is bad. So it is looked at, and taken out of the frame if it is.
     fn keep(&self, partition: u16, table: &Table, frame: &mut Frame) {
-        self.frames.put(frame.clone());
+        self.frames.put(frame);
         // Whoever stores one first stores it and then forgets it here. So either that comes later, or it is seen now.
         let doubtful = self.partitions[usize::from(partition)].in_something_younger(table, &frame.chunks);
         let is_bad = |name: &Fingerprint| frame.find(name).is_none_or(|slice| self.options.fingerprint.fingerprint(&slice) != *name);
