@@ -10,12 +10,14 @@
 //!   filesystem is that of the tests of `fs` ([`onefold_fs::testing::History`]).
 //! * The [`trials`] choose the moments of crashes and failures. [`threads`], [`readers`] and [`liveness`] are trials of
 //!   their own. A [`Witness`] counts whether the interesting things happened.
+//! * [`buckets`] are trials of stores in object storage.
 //! * [`scenes`] are stores and fixed runs for tests that crash at every operation.
 //!
 //! `ONEFOLD_CRASH_SEEDS=10` tries ten times as many seeds, `ONEFOLD_CRASH_SEED=17` repeats one of them.
 //!
 //! This crate is for tests only. It must never know what a single test is about.
 
+pub mod buckets;
 mod contract;
 mod files;
 mod forget;

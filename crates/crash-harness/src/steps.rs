@@ -13,9 +13,10 @@ use onefold_catalog::{Attributes, Backup, BackupId, Content, DirectoryWriter, En
 use onefold_engine::{Cursor, Engine, Recipe, Repair};
 use onefold_fs_backup::is_of_filesystem;
 use onefold_ground::Ground;
+use onefold_storage::ContainerId;
 use onefold_upkeep::{DedupOptions, NoMonitor, PruneOptions, dedup};
 use onefold_volume::{Volume, VolumeError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -145,19 +146,26 @@ fn prune(world: &mut World, _: &mut Model, random: &mut Random, _: usize) -> Res
         // What is not durable yet is not in the index that a dry run looks at.
         nothing_is_damaged(world, &would.problems)?;
     }
+    let sealed = sealed_containers(&world.engine)?;
     let report = onefold_upkeep::prune(&world.engine, options, &NoMonitor, &go_on)?;
     nothing_is_damaged(world, &report.problems)?;
     if is_alone && report.is_complete && max_unused == 0.0 {
         let mut left = 0;
         world.engine.for_each_dead(&mut |container, dead| {
-            let is_sealed = world.engine.containers().is_some_and(|containers| containers.is_sealed(container));
-            left += if is_sealed { dead.bytes } else { 0 };
+            // One that was sealed only now may have them.
+            left += if sealed.contains(&container) { dead.bytes } else { 0 };
         })?;
         assert_eq!(left, 0, "dead chunks were left in sealed containers");
     }
     // Beside others, a second container of the same group may be lost at the same time, or a merge may give up its
     // parity.
     if is_alone && world.engine.settings().parity_group > 0 { lose_a_container(world, random) } else { Ok(()) }
+}
+
+fn sealed_containers(engine: &Engine) -> Result<HashSet<ContainerId>, Fault> {
+    let Some(containers) = engine.containers() else { return Ok(HashSet::new()) };
+    let all = engine.storage().units()?;
+    Ok(all.iter().filter(|container| containers.is_sealed(*container)).collect())
 }
 
 /// Makes parity, then takes the file of one container away: it comes back, from parity.

@@ -7,7 +7,7 @@ use onefold_blocks::Owner;
 use onefold_engine::Descriptor;
 use onefold_fs::testing::has_removed_files;
 use onefold_ground::{Access, Ground, SimulatedGround};
-use onefold_oplog::{Log, LogOptions, Opening};
+use onefold_oplog::{Log, LogOptions, Opening, SegmentLog};
 use onefold_storage::{ChunkKind, ContainerId, ContainerRecord, HEADER_BYTES};
 use onefold_volume::Layer;
 use std::collections::{BTreeMap, HashSet};
@@ -79,7 +79,7 @@ impl Witness {
         let Ok(store) = Descriptor::read(&*shared) else { return };
         let settings = case.settings();
         let options = LogOptions { segment_bytes: settings.log_segment_bytes, limit_bytes: settings.log_limit_bytes };
-        let Ok(log) = Log::open(shared.clone(), "log", store.store, options, Opening::ReadOnly) else { return };
+        let Ok(log) = SegmentLog::open(shared.clone(), "log", store.store, options, Opening::ReadOnly) else { return };
         self.meet(Sight::Segment, log.segments() as u64 - 1);
         self.meet(Sight::Trim, u64::from(log.start().0 > 0));
         let mut ends: BTreeMap<ContainerId, Option<u64>> = BTreeMap::new();

@@ -15,6 +15,7 @@
 //! replays the batch. If 2 or 3 fails, everything stays volatile and readable, and the next commit retries. One commit
 //! runs at a time, so batches are applied in the order of the log.
 
+pub(crate) mod meaning;
 pub(crate) mod records;
 pub(crate) mod superseded;
 
@@ -94,7 +95,7 @@ impl Commits {
 }
 
 /// A function that writes a batch to the log.
-pub(crate) type Write = fn(&Log, &[Record]) -> onefold_oplog::Result<(Position, Position)>;
+pub(crate) type Write = fn(&(dyn Log + 'static), &[Record]) -> onefold_oplog::Result<(Position, Position)>;
 
 /// The highest limit of queued transactions, bytes.
 const QUEUE_BYTES: usize = 32 << 20;
@@ -205,7 +206,7 @@ impl Engine {
     pub(crate) fn with_room_in_the_log<T>(&self, mut commit: impl FnMut(Write) -> Result<T>) -> Result<T> {
         let mut is_disk_full = false;
         for _ in 0..FULL_LOG_ATTEMPTS {
-            match commit(Log::commit) {
+            match commit(<dyn Log>::commit) {
                 Err(EngineError::Log(LogError::Full { .. })) => self.try_to_trim_log(),
                 // On a full disk the log itself is space: the part that the indexes have is freed, once.
                 Err(EngineError::Log(error)) if error.is_full() && !is_disk_full => {
@@ -216,9 +217,9 @@ impl Engine {
             }
         }
         commit(if self.containers.as_ref().is_some_and(|containers| containers.has_pending_merges()) {
-            Log::commit
+            <dyn Log>::commit
         } else {
-            Log::commit_beyond_limit
+            <dyn Log>::commit_beyond_limit
         })
     }
 
@@ -297,6 +298,9 @@ impl Engine {
         let references: Vec<&[Reference]> = transactions.iter().map(|transaction| &transaction.references[..]).collect();
         let stored = self.stored_metadata(&prepared, &counted);
         let mut superseded = self.superseded_by(&prepared);
+        for (fingerprint, address, _) in &prepared.surplus {
+            self.mark_dead(fingerprint, *address, &mut superseded);
+        }
         let has_moved = !superseded.noted.is_empty() || may_have_moved;
         let end = self.log.end();
         let noted = self.liveness.note(&Facts { references: &references, stored: &stored, has_moved, end, ..Facts::default() })?;
@@ -380,16 +384,17 @@ impl Engine {
     pub(crate) fn checkpoint_before(&self, position: Position) -> Result<()> {
         let _committing = self.commits.alone();
         let prepared = self.storage.checkpoint_before(position)?;
-        if self.levels.is_some() {
-            // What the chunks of its tables refer to is counted with them.
-            return self.commit(Scope::FullFrames, Log::commit_beyond_limit);
+        if self.levels.is_some() || self.log.has_history() {
+            // What the chunks of its tables refer to is counted with them. And containers of a store in a bucket are
+            // sealed, also with chunks that are new.
+            return self.commit(Scope::FullFrames, <dyn Log>::commit_beyond_limit);
         }
         if prepared.is_empty() {
             self.storage.abandoned(prepared);
             return Ok(());
         }
         let records = prepared.records.clone();
-        self.log_and_apply(Log::commit_beyond_limit, prepared, &records, Effects::default()).map(drop)
+        self.log_and_apply(<dyn Log>::commit_beyond_limit, prepared, &records, Effects::default()).map(drop)
     }
 
     /// Logs the removal of chunks and its consequences. `of_storage` are the records of
@@ -450,7 +455,7 @@ impl Engine {
         effects: Effects<'_>,
     ) -> Result<(Position, Position)> {
         let bytes = records.iter().map(|record| record.payload.len() as u64).sum();
-        let logged = self.check_lock().and_then(|()| Ok(self.profile.time(&LOG, bytes, || write(&self.log, records))?));
+        let logged = self.check_lock().and_then(|()| Ok(self.profile.time(&LOG, bytes, || write(&*self.log, records))?));
         let (start, end) = match logged {
             Ok(range) => range,
             Err(error) => {

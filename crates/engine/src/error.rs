@@ -81,6 +81,12 @@ pub enum EngineError {
         /// What contradicts what.
         why: String,
     },
+    /// The local state of a store in a bucket is of no use: it has to be made anew.
+    #[error("the local state of the store is out of date: {why}")]
+    Outdated {
+        /// What does not fit.
+        why: String,
+    },
     /// A structure kept in chunks or objects cannot be read.
     #[error("damaged {what}: {source}")]
     Wire {

@@ -107,7 +107,7 @@ pub struct Engine {
     levels: Option<Arc<LevelsStore>>,
     lookup: lookup::Lookup,
     objects: Arc<ObjectIndex>,
-    log: Log,
+    log: Box<dyn Log>,
     claims: Arc<dyn Claims>,
     /// Chunks that are stored again because a copy was damaged.
     superseded: commit::superseded::Superseded,

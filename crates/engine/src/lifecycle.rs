@@ -13,5 +13,7 @@ pub(crate) mod mode;
 pub(crate) mod open;
 pub(crate) mod partitions;
 pub(crate) mod profile;
+pub(crate) mod recovery;
 pub(crate) mod reserve;
 pub(crate) mod settings;
+pub(crate) mod state;

@@ -3,7 +3,7 @@
 //!
 //! If you override `read_at`, override `try_read_at` too: it is another way to the same bytes.
 
-use crate::{Access, DirectoryEntry, Exposure, File, Ground, Holder, Identity, LockError, LockGuard, Result, Space};
+use crate::{Access, Bucket, DirectoryEntry, Exposure, File, Ground, Holder, Identity, LockError, LockGuard, Result, Space};
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -58,6 +58,7 @@ delegating! {
     fn identity(&self, path: &str) -> Result<Option<Identity>>;
     fn describe(&self, path: &str) -> String;
     fn exposure(&self) -> Result<Option<Exposure>>;
+    fn bucket(&self) -> Option<Arc<dyn Bucket>>;
 }
 
 delegating! {

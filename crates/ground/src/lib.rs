@@ -3,6 +3,7 @@
 //! * [`Ground`] and [`File`]: the few file operations that the parts use. The same part runs on a local directory
 //!   ([`LocalGround`]) or on a simulated disk that crashes, tears and fills up ([`simulation`]).
 //! * [`DelegatingGround`] and [`DelegatingFile`]: wrappers that change some operations and forward the rest.
+//! * [`Bucket`]: object storage, as far as a store needs it. Crate `onefold-bucket` has it.
 //! * [`ModelledGround`]: another ground's files with the timing of modelled devices, for experiments.
 //! * [`Readers`]: many places read at once.
 //! * [`reserve`]: space kept for reclamation, and a ground whose writes may use it.
@@ -14,6 +15,7 @@
 //!
 //! This crate must never know what a chunk, a container or a log is.
 
+mod bucket;
 mod delegating;
 mod direct;
 mod error;
@@ -33,6 +35,7 @@ pub mod time;
 pub mod wire;
 pub mod words;
 
+pub use bucket::{Bucket, Listing, Put, Requests, list_after};
 pub use delegating::{DelegatingFile, DelegatingGround};
 pub use direct::ReadBuffer;
 pub use error::{GroundError, Result};
@@ -141,6 +144,11 @@ pub trait Ground: Send + Sync + Debug {
     /// Returns how users other than the owner and the group of the store can open files here. Returns `None` if nobody
     /// else can, or if the ground has no users.
     fn exposure(&self) -> Result<Option<Exposure>>;
+    /// Returns the bucket that the store is in. `None`: it is in this directory.
+    ///
+    /// With a bucket, a sealed container is an object, and so is everything that is written once. The rest of the
+    /// directory is derived from the log, which is in the bucket too: nothing is lost with it.
+    fn bucket(&self) -> Option<Arc<dyn Bucket>>;
 }
 
 /// An open file. Any number of threads may call its methods at once.

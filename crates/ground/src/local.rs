@@ -4,7 +4,7 @@ use crate::direct::DirectFile;
 use crate::error::refused;
 use crate::lock::{Held, LINE_MAX_BYTES};
 use crate::permissions::{self, Exposure, Permissions};
-use crate::{Access, DirectoryEntry, File, Ground, Holder, Identity, LockError, LockGuard, Result, Space};
+use crate::{Access, Bucket, DirectoryEntry, File, Ground, Holder, Identity, LockError, LockGuard, Result, Space};
 use parking_lot::Mutex;
 use rustix::fs::{Advice, AtFlags, FallocateFlags, FlockOperation, Gid, OFlags, SeekFrom, StatxFlags, Uid};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
@@ -293,6 +293,10 @@ impl Ground for LocalGround {
 
     fn exposure(&self) -> Result<Option<Exposure>> {
         permissions::exposure(&self.root).map_err(|source| refused("read the file modes in", &self.root, source))
+    }
+
+    fn bucket(&self) -> Option<Arc<dyn Bucket>> {
+        None
     }
 }
 

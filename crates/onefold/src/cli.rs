@@ -152,11 +152,17 @@ pub enum Command {
     Manpage,
 }
 
+/// Returns what reads the name of a store.
+pub(crate) fn place_parser() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
+    clap::builder::TypedValueParser::try_map(clap::builder::OsStringValueParser::new(), crate::bucket::place)
+}
+
 /// Which store.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Store {
-    /// Directory of the store, or onefold://ACCOUNT@HOST[:PORT] behind a server; may also come before the command
-    #[arg(long = "store", visible_alias = "repository", value_name = "STORE", env = "ONEFOLD_STORE")]
+    /// Directory of the store, s3://BUCKET/PREFIX in object storage (also gs://, az://, file://), or
+    /// onefold://ACCOUNT@HOST[:PORT] behind a server; may also come before the command
+    #[arg(long = "store", visible_alias = "repository", value_name = "STORE", env = "ONEFOLD_STORE", value_parser = place_parser())]
     pub directory: PathBuf,
 }
 
@@ -229,8 +235,9 @@ Examples:
   onefold init /srv/large --profile leveled --partitions 8
   onefold init /srv/disks --chunker fixed --chunk-size 4KiB --compression lz4")]
 pub struct Init {
-    /// Directory of the new store: created if absent; must be empty if it exists
-    #[arg(value_name = "STORE", env = "ONEFOLD_STORE")]
+    /// Directory of the new store: created if absent; must be empty if it exists. Or s3://BUCKET/PREFIX in object
+    /// storage (also gs://, az://, file://), where nothing may be
+    #[arg(value_name = "STORE", env = "ONEFOLD_STORE", value_parser = place_parser())]
     pub directory: PathBuf,
     /// How the store finds duplicates
     #[arg(long, value_enum, default_value_t = ProfileName::Exact)]

@@ -10,6 +10,7 @@
 
 mod advice;
 mod allocator;
+pub mod bucket;
 pub mod cli;
 mod clocks;
 pub mod commands;

@@ -131,7 +131,7 @@ pub fn ground(directory: &Path) -> Result<Arc<dyn Ground>> {
         );
     }
     match LocalGround::open(directory) {
-        Ok(ground) => Ok(Arc::new(ground)),
+        Ok(ground) => crate::bucket::ground(Arc::new(ground)),
         Err(error) if error.is_not_found() => {
             Err(Failure::cannot_run(format!("there is no store at {}: no such directory", directory.display()))
                 .advise(format!("check the spelling, or create a store with `onefold init {}`", directory.display())))

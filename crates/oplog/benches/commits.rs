@@ -4,7 +4,7 @@
 //! write and a sync of the same bytes at the end of an allocated file, without a log.
 
 use onefold_ground::{Ground, LocalGround};
-use onefold_oplog::{Log, LogOptions, Opening, Partition, PartitionClass, Record};
+use onefold_oplog::{Log, LogOptions, Opening, Partition, PartitionClass, Record, SegmentLog};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,8 +21,9 @@ fn main() {
     for bytes in SIZES {
         let directory = tempfile::tempdir_in(&base).expect("a directory to measure in");
         let ground: Arc<dyn Ground> = Arc::new(LocalGround::open(directory.path()).expect("it was made just now"));
-        Log::create(&ground, "log", [0; 16], LogOptions::default()).expect("an empty directory");
-        let log = Log::open(ground.clone(), "log", [0; 16], LogOptions::default(), Opening::ReadWrite { epoch: 1 }).expect("a new log");
+        SegmentLog::create(&ground, "log", [0; 16], LogOptions::default()).expect("an empty directory");
+        let log =
+            SegmentLog::open(ground.clone(), "log", [0; 16], LogOptions::default(), Opening::ReadWrite { epoch: 1 }).expect("a new log");
         let partition = Partition { class: PartitionClass::Container, number: 0 };
         let record = Record { kind: 1, partition, payload: vec![7; bytes] };
         let file = ground.create("floor").expect("a new file");

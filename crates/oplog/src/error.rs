@@ -20,6 +20,18 @@ pub enum LogError {
         /// What is wrong there.
         why: String,
     },
+    /// Another opening has taken the log over. Nothing was written, and never will be by this one.
+    #[error("another process has opened the store for writing: {path} has batches of its own; nothing more is written here")]
+    Fenced {
+        /// The log.
+        path: String,
+    },
+    /// Somebody trimmed the log while it was read. Open it again.
+    #[error("{path} was replaced while it was read; try again")]
+    Trimmed {
+        /// What was read.
+        path: String,
+    },
     /// A log exists where one was to be created.
     #[error("{path} already has an operations log")]
     Exists {

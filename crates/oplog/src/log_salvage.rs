@@ -5,8 +5,9 @@
 //! writer knew the store's random name.
 
 use crate::batch::ALIGNMENT_BYTES;
-use crate::log::{Log, LogOptions, POSITIONS_END};
+use crate::log::{LogOptions, POSITIONS_END};
 use crate::segment::{Cursor, SEGMENT_HEADER_BYTES, parse_name, segment_path};
+use crate::segment_log::SegmentLog;
 use crate::{Batch, LogError, Position, Record, Result};
 use onefold_ground::Ground;
 use std::sync::Arc;
@@ -177,7 +178,7 @@ pub fn replace_log(
     }
     ground.sync_directory(into)?;
     ground.sync_directory(directory)?;
-    Log::create_at(ground, directory, store, options, epoch, start)
+    SegmentLog::create_at(ground, directory, store, options, epoch, start)
 }
 
 fn segment_starts(ground: &dyn Ground, directory: &str) -> Result<Vec<Position>> {

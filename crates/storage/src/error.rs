@@ -228,6 +228,12 @@ pub enum StorageError {
         /// The partition.
         partition: u16,
     },
+    /// The log has to name more numbers of containers before new ones are given out. Nothing is lost; commit and retry.
+    #[error("container partition {partition} has used all numbers up to the next commit")]
+    CommitFirst {
+        /// The partition.
+        partition: u16,
+    },
     /// All 2^32 - 1 numbers of a partition are taken.
     #[error("container partition {partition} has used all its container numbers")]
     NumbersUsedUp {

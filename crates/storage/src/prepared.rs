@@ -1,6 +1,6 @@
 //! What a chunk store makes durable in one batch of the log.
 
-use crate::{Address, ChunkKind, FileFigures, containers, levels};
+use crate::{Address, ChunkKind, ContainerId, FileFigures, containers, levels};
 use onefold_fingerprint::Fingerprint;
 use onefold_oplog::Record;
 
@@ -9,7 +9,8 @@ use onefold_oplog::Record;
 pub enum Scope {
     /// All chunks. Those of open frames go into the log with their bytes. For a flush.
     Everything,
-    /// Full frames only. For the background, to bound the unsynced data.
+    /// Full frames only. For the background, to bound the unsynced data. In a store with whole files: full containers
+    /// only, so that nothing is sent twice.
     FullFrames,
 }
 
@@ -31,6 +32,11 @@ pub struct Prepared {
     pub stored_bytes: u64,
     /// The files of the containers that it seals.
     pub sealed: FileFigures,
+    /// Chunks in the files of the sealed containers that no batch ever named: an earlier owner put the file and got no
+    /// further. Nobody knows what they refer to, so nobody may ever use them. They are dead from the beginning.
+    pub surplus: Vec<(Fingerprint, Address, ChunkKind)>,
+    /// In a store with whole files: up to which numbers the batch calls containers used.
+    pub(crate) numbers: Vec<ContainerId>,
     /// What the log will have of containers.
     pub(crate) changes: Vec<containers::Change>,
     /// What the log will have of an arena: blocks, and the serial numbers of their chunks.

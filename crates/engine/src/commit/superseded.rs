@@ -116,7 +116,8 @@ impl Engine {
         }
     }
 
-    fn mark_dead(&self, chunk: &Fingerprint, address: Address, found: &mut Superseding) {
+    /// Marks the copy of a chunk at an address as dead.
+    pub(crate) fn mark_dead(&self, chunk: &Fingerprint, address: Address, found: &mut Superseding) {
         // If the catalog of a file cannot be read, there is nothing to mark.
         let Ok((file, slots)) = self.storage.chunks_beside(address.origin()) else { return };
         let of_bytes = slots.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum();

@@ -81,8 +81,6 @@ impl Background {
 const WRITER_COMMITS_AT: u64 = 4;
 /// Share of the log's limit from which the consumers must catch up.
 const TRIM_AT_PERCENT: u64 = 50;
-/// A clean close shortens a log that is longer than this, so that the next opening has little to replay.
-const CLOSE_LOG_BYTES: u64 = 16 << 20;
 
 /// Parity that could not be made (a full disk) is retried after this time.
 const PARITY_AFTER_ERROR: Duration = Duration::from_secs(60);
@@ -199,7 +197,9 @@ impl Engine {
             self.has_noted();
         }
         self.save_hooks(&|| !self.background.is_closed());
-        self.maintain(false)
+        self.maintain(false)?;
+        while !self.background.is_closed() && self.log.tidy()? {}
+        Ok(())
     }
 
     /// Lets each view do the work that it asks for. With `all`, or when the log is long, makes all views catch up and
@@ -304,7 +304,11 @@ impl Engine {
     fn trim_to(&self, target: Position) -> Result<()> {
         let upto = self.storage.trim_point(target);
         // One that failed is behind the log, whatever is trimmed now.
-        if self.log.has_segments_before(upto) || self.background.copy_fails.load(Ordering::Relaxed) {
+        // A log in a bucket keeps the effects of what it trims.
+        if self.log.has_history() {
+            return Ok(self.log.trim(upto)?);
+        }
+        if self.log.has_parts_before(upto) || self.background.copy_fails.load(Ordering::Relaxed) {
             let copied = self.objects.copy_objects();
             let failed_before = self.background.copy_fails.swap(copied.is_err(), Ordering::Relaxed);
             if let Err(error) = copied {
@@ -440,7 +444,7 @@ impl Engine {
         if let Err(error) = self.last_parity() {
             tracing::warn!(%error, "parity could not be written; the next opening retries");
         }
-        if self.log.used_bytes() > CLOSE_LOG_BYTES {
+        if self.log.is_long() {
             self.maintain(true)?;
         }
         self.save_hooks(&|| true);
@@ -552,7 +556,7 @@ mod tests {
         }
         let pages = disk.list("index/0000").unwrap().into_iter().find(|entry| entry.name.starts_with("pages-")).unwrap().name;
         disk.make_unreadable(&format!("index/0000/{pages}")).unwrap();
-        assert!(engine.log.segments() > 3);
+        assert!(engine.log.parts() > 3);
         engine.maintain(true).unwrap_err();
         assert!(engine.objects.position() > engine.index().unwrap().position());
         assert!(engine.log.start() <= engine.index().unwrap().position(), "what the chunk index lacks is in the log alone");

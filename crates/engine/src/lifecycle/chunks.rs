@@ -2,8 +2,8 @@
 
 use crate::lifecycle::descriptor::Descriptor;
 use crate::lifecycle::layout::{ARENA, CONTAINERS, INDEX, LEVELS, arena_options, levels_options, storage_options};
-use crate::lifecycle::open::recover;
 use crate::lifecycle::profile::ChunkStoreKind;
+use crate::lifecycle::recovery::recover;
 use crate::lifecycle::settings::Settings;
 use crate::lookup::blocks::Blocks;
 use crate::lost::rebuild::blocks::{NEW_INDEX, forget_new_index, new_linked_index};
@@ -79,7 +79,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) epoch: u64,
     pub(crate) profile: &'a Arc<Profile>,
     pub(crate) objects: &'a Arc<ObjectIndex>,
-    pub(crate) log: &'a Log,
+    pub(crate) log: &'a dyn Log,
 }
 
 impl Parts<'_> {
@@ -114,7 +114,7 @@ impl Parts<'_> {
             self.ground.clone(),
             CONTAINERS,
             &Ownership::all(u32::from(self.descriptor.container_partitions), self.epoch),
-            storage_options(self.descriptor, self.settings),
+            storage_options(&**self.ground, self.descriptor, self.settings),
             self.access(),
             self.profile.clone(),
         )?;
@@ -196,18 +196,28 @@ impl Parts<'_> {
     }
 
     fn chunk_index(&self) -> Result<Option<IndexView>> {
-        if !self.descriptor.profile.is_exact() {
-            return Ok(None);
-        }
-        let options = ChunkIndexOptions {
-            auxiliary_bytes: self.settings.auxiliary_index_bytes,
-            page_cache_bytes: self.settings.chunk_index_cache_bytes,
-            filter_bytes: self.settings.chunk_index_filter_bytes,
-            reads_in_flight: self.settings.chunk_index_reads,
-        };
-        let ownership = Ownership::all(self.descriptor.index_partitions, self.epoch);
-        let digest_bytes = self.descriptor.fingerprint.digest_bytes();
-        let index = ChunkIndex::open(self.ground, INDEX, &ownership, digest_bytes, options, self.index_access())?;
-        Ok(Some(IndexView(Arc::new(index))))
+        open_index(self.ground, self.descriptor, self.settings, self.epoch, self.index_access())
     }
+}
+
+/// Opens the chunk index of a store that has one.
+pub(crate) fn open_index(
+    ground: &Arc<dyn Ground>,
+    descriptor: &Descriptor,
+    settings: &Settings,
+    epoch: u64,
+    access: Access,
+) -> Result<Option<IndexView>> {
+    if !descriptor.profile.is_exact() {
+        return Ok(None);
+    }
+    let options = ChunkIndexOptions {
+        auxiliary_bytes: settings.auxiliary_index_bytes,
+        page_cache_bytes: settings.chunk_index_cache_bytes,
+        filter_bytes: settings.chunk_index_filter_bytes,
+        reads_in_flight: settings.chunk_index_reads,
+    };
+    let ownership = Ownership::all(descriptor.index_partitions, epoch);
+    let index = ChunkIndex::open(ground, INDEX, &ownership, descriptor.fingerprint.digest_bytes(), options, access)?;
+    Ok(Some(IndexView(Arc::new(index))))
 }

@@ -22,7 +22,7 @@ pub(crate) const OWNER: &str = "owner";
 /// written after that part.
 pub(crate) const UNUSED_KEPT: &str = "objects/layers-kept";
 
-pub(crate) fn storage_options(descriptor: &Descriptor, settings: &Settings) -> StorageOptions {
+pub(crate) fn storage_options(ground: &dyn Ground, descriptor: &Descriptor, settings: &Settings) -> StorageOptions {
     StorageOptions {
         container_bytes: descriptor.container_bytes,
         frame_bytes: descriptor.frame_bytes,
@@ -37,6 +37,7 @@ pub(crate) fn storage_options(descriptor: &Descriptor, settings: &Settings) -> S
         catalog_cache_bytes: settings.catalog_cache_bytes,
         catalog_cache_policy: settings.catalog_cache_policy,
         discards_data: descriptor.discards_data,
+        whole_files: ground.bucket().is_some(),
     }
 }
 

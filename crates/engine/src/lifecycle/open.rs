@@ -5,9 +5,8 @@
 //! limit, not by the store's size.
 
 use super::background::Background;
-use super::{background, copied, reserve};
+use super::{background, copied, recovery, reserve, state};
 use crate::commit::Commits;
-use crate::commit::records::Decoded;
 use crate::lifecycle::activity::Earlier;
 use crate::lifecycle::chunks::{self, Chunks, Parts};
 use crate::lifecycle::clock::Clock;
@@ -37,17 +36,26 @@ use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, Holder, LocalGround, LockGuard};
 use onefold_index::{ObjectIndex, ObjectIndexOptions};
-use onefold_oplog::{Effects, Log, LogError, Opening, Ownership, Pressure, View};
-use onefold_storage::{ArenaStore, ChunkView};
+use onefold_oplog::{Log, Ownership, SegmentLog};
+use onefold_storage::ArenaStore;
 use parking_lot::{Mutex, RwLock};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 impl Engine {
-    /// Creates an empty store on an empty ground. The descriptor is written last: before it, there is no store.
+    /// Creates an empty store on an empty ground, or in its bucket. The descriptor is written last: before it, there is
+    /// no store.
     pub fn create(ground: &Arc<dyn Ground>, descriptor: &Descriptor) -> Result<()> {
-        Engine::make(ground, descriptor, None)
+        match ground.bucket() {
+            None => Engine::make(ground, descriptor, None),
+            Some(bucket) => {
+                descriptor.validate()?;
+                state::create(&*bucket, descriptor)?;
+                // Of a store that was here before.
+                state::discard(&**ground, &Holder::this_process("init")).map(drop)
+            }
+        }
     }
 
     /// Creates an empty store of profile `cacheless` whose blocks are on a block device. Errors: the device is in use,
@@ -74,7 +82,7 @@ impl Engine {
         }
         chunks::create(ground, descriptor)?;
         ObjectIndex::create(ground, OBJECTS, descriptor.object_partitions)?;
-        Log::create(ground, LOG, descriptor.store, log_options(&Settings::default()))?;
+        SegmentLog::create(ground, LOG, descriptor.store, log_options(&Settings::default()))?;
         write_epoch(&**ground, 0)?;
         // Create the lock file now, while there is space for it.
         drop(lock_views_within(&**ground, true, &Holder::this_process("init"), OPENING_LIMIT)?);
@@ -96,32 +104,50 @@ impl Engine {
         command: &str,
         around: impl FnOnce(Box<dyn Liveness>, &dyn Fn() -> Marked) -> Box<dyn Liveness>,
     ) -> Result<Arc<Engine>> {
+        let mut around = Some(around);
+        match Engine::open_once(&ground, &settings, mode, command, &mut around) {
+            // What is damaged may be in the directory.
+            Err(error) if ground.bucket().is_some() && (error.is_damage() || matches!(error, EngineError::Outdated { .. })) => {
+                if !state::discard(&*ground, &Holder::this_process(command))? {
+                    return Err(error);
+                }
+                tracing::info!(why = %error, "the local state of the store is made anew");
+                Engine::open_once(&ground, &settings, mode, command, &mut around)
+            }
+            opened => opened,
+        }
+    }
+
+    fn open_once(
+        ground: &Arc<dyn Ground>,
+        settings: &Settings,
+        mode: Mode,
+        command: &str,
+        around: &mut Option<impl FnOnce(Box<dyn Liveness>, &dyn Fn() -> Marked) -> Box<dyn Liveness>>,
+    ) -> Result<Arc<Engine>> {
+        let (ground, settings) = (ground.clone(), settings.clone());
         // If there is no store here, say so, and leave no lock file behind.
         let only_reads = matches!(mode, Mode::ReadOnly | Mode::Snapshot);
+        let holder = Holder::this_process(command);
+        let bucket = ground.bucket();
+        if let Some(bucket) = &bucket {
+            state::prepare(&ground, bucket, &settings, &holder)?;
+        }
         let descriptor = if only_reads { Descriptor::read_any(&*ground)? } else { Descriptor::read(&*ground)? };
         descriptor.check_settings(&settings, &*ground)?;
-        let holder = Holder::this_process(command);
         let Locks { mode, lock, views, reading } = Locks::take(&ground, mode, &holder)?;
         let (ground, reserve) = reserve::over(ground, &settings, mode);
         let access = if mode == Mode::ReadWrite { Access::ReadWrite } else { Access::Read };
-        copied::refuse_a_copy(&*ground)?;
-        if ground.exists(store_salvage::MARKER)? {
-            return Err(EngineError::Inconsistent { why: "its repair was interrupted and must run again".into() });
-        }
-        if mode == Mode::ReadWrite {
-            // Before anything notes this opening.
-            chunks::check_owner(&*ground, &descriptor, &settings)?;
-        }
-        let mut was_left_open = false;
-        let epoch = read_epoch(&*ground)? + u64::from(mode == Mode::ReadWrite);
-        if mode == Mode::ReadWrite {
-            if !ground.exists(DESCRIPTOR_COPY)? {
-                descriptor.write_copy(&*ground)?;
+        let (log, epoch, was_left_open) = match bucket {
+            Some(bucket) => {
+                let (log, epoch) = recovery::open_objects(&ground, bucket, &descriptor, &settings, mode)?;
+                if mode == Mode::ReadWrite {
+                    write_epoch(&*ground, epoch)?;
+                }
+                (log, epoch, false)
             }
-            was_left_open = copied::was_left_open(&*ground)?;
-            copied::note(&*ground)?;
-            write_epoch(&*ground, epoch)?;
-        }
+            None => Engine::open_directory(&ground, &descriptor, &settings, mode)?,
+        };
         let profile = Arc::new(Profile::default());
         let object_options =
             ObjectIndexOptions { cache_bytes: settings.object_index_cache_bytes, pending_bytes: settings.object_index_pending_bytes };
@@ -133,8 +159,6 @@ impl Engine {
             access,
         )?;
         let objects = Arc::new(objects);
-        let opening = if mode == Mode::ReadWrite { Opening::ReadWrite { epoch } } else { Opening::ReadOnly };
-        let log = open_log(&ground, &descriptor, &settings, opening, mode)?;
 
         let digest_bytes = descriptor.fingerprint.digest_bytes();
         let parts = Parts {
@@ -145,7 +169,7 @@ impl Engine {
             epoch,
             profile: &profile,
             objects: &objects,
-            log: &log,
+            log: &*log,
         };
         let Chunks { storage: storage_view, containers, arena, levels, index } = parts.open()?;
         let storage = storage_view.0.clone();
@@ -189,7 +213,10 @@ impl Engine {
             Some(index) => Box::new(Counted::new(index.clone(), digest_bytes)),
             None => Box::new(marks()),
         };
-        let liveness = around(liveness, &marks);
+        let liveness = match around.take() {
+            Some(around) => around(liveness, &marks),
+            None => liveness,
+        };
         let chunker = onefold_chunking::chunker(descriptor.chunker, descriptor.chunk_sizes)
             .map_err(|error| EngineError::Invalid { what: "chunk sizes".into(), why: error.to_string() })?;
         let (partition, key) = Earlier::PLACE;
@@ -242,7 +269,9 @@ impl Engine {
         drop(opening_views);
         if mode == Mode::ReadWrite {
             engine.keep_reserve();
-            if let Err(error) = engine.objects.renew_copies(engine.log.start()) {
+            if !engine.log.has_history()
+                && let Err(error) = engine.objects.renew_copies(engine.log.start())
+            {
                 tracing::warn!(%error, "the second copy of objects could not be written; will retry");
             }
             match engine.note_recount() {
@@ -250,9 +279,44 @@ impl Engine {
                 Err(error) if error.is_full() => tracing::warn!(%error, "the lost chunks could not be noted; a later opening retries"),
                 noted => noted?,
             }
+            if engine.log.has_history() {
+                // Containers of earlier owners are sealed, and the log says which numbers this owner gives out.
+                engine.commit_full_frames()?;
+            }
             background::start(&engine, was_left_open)?;
         }
         Ok(engine)
+    }
+}
+
+impl Engine {
+    /// Opens the log of a store in a directory. Returns it with the epoch of this opening, and says whether the store
+    /// was not closed cleanly.
+    fn open_directory(
+        ground: &Arc<dyn Ground>,
+        descriptor: &Descriptor,
+        settings: &Settings,
+        mode: Mode,
+    ) -> Result<(Box<dyn Log>, u64, bool)> {
+        copied::refuse_a_copy(&**ground)?;
+        if ground.exists(store_salvage::MARKER)? {
+            return Err(EngineError::Inconsistent { why: "its repair was interrupted and must run again".into() });
+        }
+        let mut was_left_open = false;
+        if mode == Mode::ReadWrite {
+            // Before anything notes this opening.
+            chunks::check_owner(&**ground, descriptor, settings)?;
+        }
+        let epoch = read_epoch(&**ground)? + u64::from(mode == Mode::ReadWrite);
+        if mode == Mode::ReadWrite {
+            if !ground.exists(DESCRIPTOR_COPY)? {
+                descriptor.write_copy(&**ground)?;
+            }
+            was_left_open = copied::was_left_open(&**ground)?;
+            copied::note(&**ground)?;
+            write_epoch(&**ground, epoch)?;
+        }
+        Ok((recovery::open_segments(ground, descriptor, settings, epoch, mode)?, epoch, was_left_open))
     }
 }
 
@@ -283,75 +347,5 @@ impl Locks {
             snapshot::nobody_reads(&**ground, holder)?;
         }
         Ok(Locks { mode, lock, views, reading: snapshot::Reading::default() })
-    }
-}
-
-/// Opens the log. A writer may append to it meanwhile. A batch that was incomplete when it was read may then look like
-/// a hole before later batches. The next try finds it complete and gets further; the same hole twice is a real one.
-fn open_log(ground: &Arc<dyn Ground>, descriptor: &Descriptor, settings: &Settings, opening: Opening, mode: Mode) -> Result<Log> {
-    let mut hole = None;
-    loop {
-        match Log::open(ground.clone(), LOG, descriptor.store, log_options(settings), opening) {
-            Err(LogError::Damaged { path, offset_bytes, .. }) if mode == Mode::Snapshot && hole != Some((path.clone(), offset_bytes)) => {
-                hole = Some((path, offset_bytes));
-            }
-            opened => return Ok(opened?),
-        }
-    }
-}
-
-/// Brings the containers and `indexes` to the end of the log. The state of open containers is in the log alone, so they
-/// read all of it.
-pub(crate) fn recover(storage: &ChunkView, indexes: &[&dyn View<EngineError>], log: &Log, mode: Mode, digest_bytes: usize) -> Result<()> {
-    let applied = indexes.iter().map(|view| view.position()).min().unwrap_or_default();
-    let ahead = indexes.iter().map(|view| view.required_end()).max().unwrap_or_default();
-    if ahead > log.end() {
-        return Err(EngineError::Inconsistent {
-            why: format!(
-                "the operations log ends at {}, but an index has applied it up to {}: the end of the log is lost. Restore the log from a \
-                    copy of the store",
-                log.end().0,
-                ahead.0
-            ),
-        });
-    }
-    if applied < log.start() {
-        return Err(EngineError::Inconsistent {
-            why: format!(
-                "an index has applied the operations log up to {}, but the log starts at {}: segments of the log or newer index files are missing",
-                applied.0,
-                log.start().0
-            ),
-        });
-    }
-    let mut failed = None;
-    log.replay(log.start(), &mut |start, end, records| {
-        let replay = || -> Result<()> {
-            let containers: &dyn View<EngineError> = storage;
-            if end <= applied {
-                return containers.apply(end, &Effects { start, replayed: records, ..Effects::default() });
-            }
-            let decoded = Decoded::read(records, digest_bytes)?;
-            let effects = decoded.effects(start, records);
-            containers.apply(end, &effects)?;
-            indexes.iter().try_for_each(|view| view.apply(end, &effects))?;
-            if mode == Mode::ReadWrite {
-                for view in indexes {
-                    while view.pressure() >= Pressure::Behind && view.step()? {}
-                }
-            }
-            Ok(())
-        };
-        match replay() {
-            Ok(()) => std::ops::ControlFlow::Continue(()),
-            Err(error) => {
-                failed = Some(error);
-                std::ops::ControlFlow::Break(())
-            }
-        }
-    })?;
-    match failed {
-        Some(error) => Err(error),
-        None => Ok(storage.0.recovered(log.start(), log.end())?),
     }
 }

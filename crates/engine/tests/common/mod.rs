@@ -6,7 +6,7 @@ use onefold_engine::{
     Candidate, Cursor, Descriptor, Engine, EngineError, Group, Hints, Mode, Piece, Reference, Settings, Transaction, WriteStream,
 };
 use onefold_ground::{Access, Ground, SimulatedGround, read_file};
-use onefold_oplog::{ALIGNMENT_BYTES, Log, LogOptions, Opening, Position};
+use onefold_oplog::{ALIGNMENT_BYTES, Log, LogOptions, Opening, Position, SegmentLog};
 use onefold_storage::Compression;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -121,7 +121,7 @@ pub fn jump(ground: &SimulatedGround, pages: u64) {
     let mut store = [0; 16];
     ground.open(&format!("log/{segment}"), Access::Read).unwrap().read_at(16, &mut store).unwrap();
     let options = LogOptions { segment_bytes: 16 << 10, limit_bytes: 1 << 20 };
-    let open = |opening| Log::open(Arc::new(ground.clone()), "log", store, options, opening).unwrap();
+    let open = |opening| SegmentLog::open(Arc::new(ground.clone()), "log", store, options, opening).unwrap();
     let epoch = open(Opening::ReadOnly).epoch();
     let log = open(Opening::ReadWrite { epoch });
     log.jump_to(Position(log.end().0 + pages * ALIGNMENT_BYTES)).unwrap();

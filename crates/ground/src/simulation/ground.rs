@@ -6,7 +6,7 @@ use super::names::Entry;
 use super::state::State;
 use super::{SimulatedGround, failure};
 use crate::lock::Held;
-use crate::{Access, DirectoryEntry, Exposure, File, Ground, Holder, Identity, LockError, LockGuard, Result, Space, parent};
+use crate::{Access, Bucket, DirectoryEntry, Exposure, File, Ground, Holder, Identity, LockError, LockGuard, Result, Space, parent};
 use parking_lot::{Mutex, MutexGuard};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -206,6 +206,10 @@ impl Ground for SimulatedGround {
 
     fn exposure(&self) -> Result<Option<Exposure>> {
         Ok(None)
+    }
+
+    fn bucket(&self) -> Option<Arc<dyn Bucket>> {
+        None
     }
 }
 

@@ -22,8 +22,8 @@ pub struct Copy {
     /// Which store.
     #[command(flatten)]
     pub store: StoreToOneself,
-    /// Directory of the store to copy into
-    #[arg(long, value_name = "STORE")]
+    /// Directory of the store to copy into, or s3://BUCKET/PREFIX
+    #[arg(long, value_name = "STORE", value_parser = super::place_parser())]
     pub to: PathBuf,
     /// Creates that store first if there is none, with the settings of this one
     #[arg(long)]

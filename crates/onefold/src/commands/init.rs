@@ -1,5 +1,6 @@
 //! `onefold init`.
 
+use crate::bucket;
 use crate::cli::{AreaName, ChunkerName, FingerprintName, Init, ProfileName, TagName};
 use crate::failure::{Exit, Failure, Result};
 use crate::output::Output;
@@ -154,10 +155,17 @@ pub(super) fn create(
         Failure::cannot_run(format!("cannot make the directory {}: {error}", directory.display()))
             .advise("give a place where you can write")
     })?;
-    // Fails if it is not empty, before anything changes.
-    check_empty(directory)?;
-    close_to_others(directory, group)?;
-    let ground = ground(directory)?;
+    let ground = if bucket::is_state(directory) {
+        if group.is_some() {
+            return Err(Failure::cannot_run("--group: who may use a store in a bucket is said there").advise("leave it out"));
+        }
+        ground(directory)?
+    } else {
+        // Fails if it is not empty, before anything changes.
+        check_empty(directory)?;
+        close_to_others(directory, group)?;
+        ground(directory)?
+    };
     let made = match device {
         Some(device) => Engine::create_on_device(&ground, descriptor, device),
         None => Engine::create(&ground, descriptor),

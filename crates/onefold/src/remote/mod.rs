@@ -37,7 +37,7 @@ pub struct Server {
 }
 
 /// Returns a directory of the user: `$VARIABLE`, else a place in the home directory.
-fn user_directory(variable: &str, otherwise: &str) -> Option<PathBuf> {
+pub(crate) fn user_directory(variable: &str, otherwise: &str) -> Option<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let directory = absolute(variable).or_else(|| absolute("HOME").map(|home| home.join(otherwise)))?;
     Some(directory.join("onefold"))

@@ -1,6 +1,9 @@
 //! Keeps the log short: an open container whose oldest record is far back is written again at the head of the log.
 //!
 //! A checkpoint only repeats what the log has of a container. It makes no chunk durable, and syncs nothing.
+//!
+//! In a store with whole files there are no checkpoints: they would send the frames again. Such a container is closed,
+//! and the next commit seals it.
 
 use crate::Prepared;
 use crate::containers::open::{Cursor, OpenContainer, State};
@@ -16,6 +19,9 @@ impl ContainerStore {
     /// `position`. Once they are [committed](Self::committed), the log can be trimmed up to there. They have no new
     /// chunks. Full containers are left to [`prepare`](Self::prepare), which seals them.
     ///
+    /// In a store with whole files the result is empty. The next prepare, of whatever scope, then has what must be
+    /// logged: it seals those containers, also with chunks that are new.
+    ///
     /// If merges hold the log before `position`, only those containers are written that let it be trimmed up to there.
     /// So nothing is written again and again in vain.
     pub fn checkpoint_before(&self, position: Position) -> Result<Prepared> {
@@ -25,6 +31,12 @@ impl ContainerStore {
         let containers = self.shared.unsealed.all();
         let position = self.shared.merging.oldest_log().map_or(position, |held| held.min(position));
         let mut prepared = Prepared::default();
+        if self.shared.options.whole_files {
+            let is_old = |container: &&Arc<OpenContainer>| container.state.lock().oldest.is_some_and(|oldest| oldest < position);
+            containers.iter().filter(is_old).for_each(|container| self.close(container));
+            self.shared.placement.renew_numbers(position);
+            return Ok(prepared);
+        }
         for container in containers {
             if let Some((change, record)) = self.shared.checkpoint(&container, position)? {
                 prepared.records.push(record.encode(self.shared.options.digest_bytes()));
@@ -36,14 +48,15 @@ impl ContainerStore {
 }
 
 impl Shared {
-    /// Returns the start of the oldest batch that is needed to describe an unsealed container, or to tell that its file
-    /// was never committed.
+    /// Returns the start of the oldest batch that is needed to describe an unsealed container, to tell that its file was
+    /// never committed, or to tell which numbers are used.
     pub(crate) fn oldest_of_open(&self) -> Option<Position> {
         let needed = |container: &Arc<OpenContainer>| {
             let state = container.state.lock();
             state.oldest.or(state.created)
         };
-        self.unsealed.with_all(|containers| containers.filter_map(needed).min())
+        let oldest = self.unsealed.with_all(|containers| containers.filter_map(needed).min());
+        oldest.into_iter().chain(self.placement.numbers_since()).min()
     }
 
     fn checkpoint(&self, container: &Arc<OpenContainer>, position: Position) -> Result<Option<(Change, ContainerRecord)>> {

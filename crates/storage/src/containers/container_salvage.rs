@@ -80,6 +80,11 @@ impl ContainerStore {
     /// [unreadable](Closed::unreadable) chunks do not count as stored.
     pub fn close_damaged(&self, epoch: u64, log_start: Position, aside: &str, dry_run: bool) -> Result<Closed> {
         let shared = &self.shared;
+        if shared.options.whole_files {
+            // Their files exist only in this process: nothing is changed by that.
+            let stored = shared.replay.recovery.lock().as_mut().map(|recovery| std::mem::take(&mut recovery.stored));
+            shared.restore_files(stored.unwrap_or_default())?;
+        }
         let mut closed = Closed::default();
         let (mut folders, mut set_aside) = (BTreeSet::new(), Vec::new());
         for container in shared.unsealed.all() {

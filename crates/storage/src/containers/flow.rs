@@ -96,7 +96,14 @@ impl Flow {
         self.changed.notify_all();
     }
 
-    /// Waits until `is_done`, which may change with each settled frame. `retry` is as in [`reserve`](Self::reserve).
+    /// Notes that a put of a container has ended.
+    pub(crate) fn put_ended(&self) {
+        // Whoever has asked whether it has waits by now.
+        drop(self.state.lock());
+        self.changed.notify_all();
+    }
+
+    /// Waits until `is_done`, which may change with each settled frame and each put. `retry` is as in [`reserve`](Self::reserve).
     pub(crate) fn wait_until(&self, is_done: impl Fn() -> bool, retry: impl Fn() -> Result<()>) -> Result<()> {
         loop {
             let mut state = self.sound(&retry)?;

@@ -158,6 +158,12 @@ impl FrameCache {
         share
     }
 
+    /// Drops frames of a container.
+    pub(crate) fn forget(&self, container: ContainerId, frames: Range<u32>) {
+        let mut inner = self.inner.lock();
+        frames.for_each(|frame| inner.cached.remove(&(container, frame)));
+    }
+
     pub(crate) fn used_bytes(&self) -> usize {
         self.inner.lock().cached.used_bytes()
     }

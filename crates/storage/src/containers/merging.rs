@@ -49,6 +49,11 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
+    /// Returns the new container.
+    pub(crate) fn target(&self) -> Option<ContainerId> {
+        self.target
+    }
+
     /// Returns the new container if it has a file that the log does not know yet.
     pub(crate) fn unlogged_file(&self) -> Option<ContainerId> {
         self.target.filter(|_| self.has_file)

@@ -2,7 +2,8 @@
 //!
 //! Invariants of [`State`]:
 //! * Frames are `catalog.frames`, then `pending`, then `open`, numbered in this order without holes. Slots likewise.
-//! * Frames below `synced_frames` are synced. `logged` never passes what is synced or carried by the log itself.
+//! * Frames below `synced_frames` are synced, or a prepare has seen to them in another way. `logged` never passes what is
+//!   synced or carried by the log itself.
 //! * `end_bytes` is behind every frame that has a place in the file.
 
 use crate::containers::catalog::{MAX_FRAMES, MAX_SLOTS};
@@ -80,12 +81,19 @@ pub(crate) struct State {
     pub(crate) logged: Cursor,
     /// Start of the oldest log batch that describes this container.
     pub(crate) oldest: Option<Position>,
-    /// Where the log ended when the file was created. Set only if this opening created the file.
+    /// Where the log ended when the file was created. Set only if this opening created the file. In a store with whole
+    /// files: when it was sealed.
     pub(crate) created: Option<Position>,
     /// Its checkpoints on their way to the log.
     pub(crate) checkpoints: u32,
     /// During replay: why the log's records so far do not describe it.
     pub(crate) broken: Option<String>,
+    /// Whether a thread is putting it (`puts.rs`).
+    pub(crate) is_putting: bool,
+    /// Whether a put found its name taken.
+    pub(crate) is_taken: bool,
+    /// Whether it has the content that somebody else put. All chunks that it should have are logged (`whole.rs`).
+    pub(crate) is_adopted: bool,
 }
 
 /// A frame handed over.
@@ -208,6 +216,9 @@ impl OpenContainer {
             created: None,
             checkpoints: 0,
             broken: None,
+            is_putting: false,
+            is_taken: false,
+            is_adopted: false,
         };
         OpenContainer { id, path, state: Mutex::new(state) }
     }
@@ -248,8 +259,32 @@ impl State {
         self.end_bytes.next_multiple_of(PAGE_BYTES)
     }
 
-    /// Takes chunks from the front of `chunks` while they fit, and appends their slots to `out`.
+    /// Returns whether nothing is added any more, and everything is in the file.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.full && self.pending.is_empty() && self.open.slots.is_empty()
+    }
+
+    /// Returns whether a batch with the first `frames` frames seals the container.
+    pub(crate) fn seals_with(&self, frames: usize) -> bool {
+        let is_sealed = self.full && self.checkpoints == 0 && self.seal == Seal::Synced && self.catalog.frames.len() == frames;
+        self.is_adopted || is_sealed
+    }
+
+    /// Returns at most how many bytes of frames and chunks a batch has to carry so that the log has everything.
+    pub(crate) fn unlogged_bytes(&self) -> u64 {
+        let written: u64 = self.catalog.frames.iter().skip(self.logged.frames).map(|frame| u64::from(frame.stored_bytes)).sum();
+        let pending: u64 = self.pending.iter().map(|pending| pending.raw.len() as u64).sum();
+        let known = self.logged.slots.saturating_sub(self.open_first_slot());
+        let open: u64 = self.open.slots.iter().skip(known).map(|slot| u64::from(slot.length_bytes)).sum();
+        written + pending + open
+    }
+
+    /// Takes chunks from the front of `chunks` while they fit, and appends their slots to `out`. A container that was
+    /// closed takes none.
     pub(crate) fn accept(&mut self, chunks: &[NewChunk<'_>], limits: &Limits, out: &mut Vec<u16>) -> Stopped {
+        if self.full {
+            return Stopped::ContainerFull;
+        }
         let number = self.open_number();
         let first_slot = self.open_first_slot();
         for chunk in chunks {
@@ -292,6 +327,9 @@ impl State {
 
     /// Returns whether a frame of so many chunks that came compressed can be the next one.
     pub(crate) fn fit(&self, chunks: usize, frame: &CompressedFrame<'_>, limits: &Limits) -> Fit {
+        if self.full {
+            return Fit::ContainerFull;
+        }
         let first = self.open_first_slot() + self.open.slots.len();
         let last = first + chunks.saturating_sub(1);
         // The open frame may come before it.

@@ -12,6 +12,7 @@ use crate::containers::mode::Mode;
 use crate::containers::owner::{self, Owners};
 use crate::containers::placement::Placement;
 use crate::containers::protection::Protection;
+use crate::containers::puts::{PUTS_AT_ONCE, Puts, put_all};
 use crate::containers::rehearsal::Rehearsal;
 use crate::containers::replay::{Recovery, Replay};
 use crate::containers::store::{ContainerStore, Shared, StorageOptions};
@@ -23,6 +24,7 @@ use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground};
 use onefold_oplog::{Owned, Ownership};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 impl ContainerStore {
     /// Makes the directories of a new store. Durable on return.
@@ -52,7 +54,11 @@ impl ContainerStore {
             return Err(StorageError::Option { option: "partitions", value: "0".to_owned(), allowed: "at least 1" });
         }
         let recovery = Recovery::start(&*ground, directory, ownership.numbers())?;
-        let owners = Owners::open(&*ground, directory, ownership, access == Access::ReadWrite)?;
+        let owners = match options.whole_files {
+            // All containers belong to the owners of one log, which fences earlier ones.
+            true => Owners::of_log(ownership),
+            false => Owners::open(&*ground, directory, ownership, access == Access::ReadWrite)?,
+        };
         let shared = Arc::new(Shared {
             ground,
             directory: directory.to_owned(),
@@ -68,24 +74,26 @@ impl ContainerStore {
             rehearsal: Rehearsal::default(),
             placement: Placement::new(ownership),
             flow: Flow::new(options.in_flight_bytes),
+            puts: Puts::default(),
             frames: FrameCache::new(options.frame_cache_bytes),
             caches: Caches::new(options.catalog_cache_bytes, options.catalog_cache_policy),
             counters: Counters::default(),
             options,
         });
         let (jobs, queue) = unbounded();
-        let mut store = ContainerStore { shared, jobs: Some(jobs), workers: Vec::new() };
-        let threads = if access == Access::ReadWrite { store.shared.options.workers } else { 0 };
-        for number in 0..threads {
-            let (shared, queue) = (store.shared.clone(), queue.clone());
-            let thread = std::thread::Builder::new().name(format!("storage-{number}")).spawn(move || work(&shared, &queue));
-            store.workers.push(thread.map_err(|source| {
-                StorageError::Ground(onefold_ground::GroundError::Io {
-                    operation: "start a thread for",
-                    path: directory.to_owned(),
-                    source,
-                })
-            })?);
+        let mut store = ContainerStore { shared, jobs: Some(jobs), workers: Vec::new(), putters: Vec::new() };
+        let shared = store.shared.clone();
+        let is_for_writing = access == Access::ReadWrite;
+        for number in 0..if is_for_writing { shared.options.workers } else { 0 } {
+            let (shared, queue) = (shared.clone(), queue.clone());
+            store.workers.push(start(directory, format!("storage-{number}"), move || work(&shared, &queue))?);
+        }
+        if is_for_writing && shared.options.whole_files {
+            let full = shared.puts.open();
+            for number in 0..PUTS_AT_ONCE {
+                let (shared, full) = (shared.clone(), full.clone());
+                store.putters.push(start(directory, format!("storage-put-{number}"), move || put_all(&shared, &full))?);
+            }
         }
         Ok(Arc::new(store))
     }
@@ -105,4 +113,11 @@ impl ContainerStore {
     pub fn damaged_owners(&self) -> Result<Vec<String>> {
         self.shared.owners.damaged(&*self.shared.ground, &self.shared.directory)
     }
+}
+
+/// Starts a thread of a store.
+fn start(directory: &str, name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name).spawn(work).map_err(|source| {
+        StorageError::Ground(onefold_ground::GroundError::Io { operation: "start a thread for", path: directory.to_owned(), source })
+    })
 }

@@ -104,6 +104,7 @@ pub(crate) struct Owners {
     ownership: Ownership,
     /// By opened partition: containers from this number on were made by its owner. `None`: the file does not say.
     firsts: Vec<Option<u32>>,
+    has_files: bool,
 }
 
 impl Owners {
@@ -131,7 +132,13 @@ impl Owners {
                 }
             }
         }
-        Ok(Owners { ownership: ownership.clone(), firsts })
+        Ok(Owners { ownership: ownership.clone(), firsts, has_files: true })
+    }
+
+    /// Opens partitions whose containers, all of them, are in one log. It alone says who owns them, so there are no
+    /// files.
+    pub(crate) fn of_log(ownership: &Ownership) -> Owners {
+        Owners { ownership: ownership.clone(), firsts: vec![Some(0); ownership.owned().len()], has_files: false }
     }
 
     /// Returns the numbers of the opened partitions, ascending.
@@ -165,7 +172,7 @@ impl Owners {
     /// Returns what is wrong with the files of the opened partitions.
     pub(crate) fn damaged(&self, ground: &dyn Ground, directory: &str) -> Result<Vec<String>> {
         let mut damaged = Vec::new();
-        for partition in self.partitions() {
+        for partition in self.partitions().filter(|_| self.has_files) {
             damaged.extend(look(ground, directory, partition)?.err());
         }
         Ok(damaged)
@@ -174,7 +181,7 @@ impl Owners {
     /// Returns the greatest epoch that has opened a partition for writing, as far as readable.
     pub(crate) fn greatest_epoch(&self, ground: &dyn Ground, directory: &str) -> Result<u64> {
         let mut greatest = 0;
-        for partition in self.partitions() {
+        for partition in self.partitions().filter(|_| self.has_files) {
             greatest = look(ground, directory, partition)?.map_or(greatest, |owner| greatest.max(owner.epoch));
         }
         Ok(greatest)

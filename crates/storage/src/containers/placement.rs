@@ -1,10 +1,12 @@
 //! Decides which container a writer gets next, and counts the numbers of containers.
 //!
 //! This opening never gives out a number twice, even if its container never came to be. A later opening may give it out
-//! again if no file, folder or record names it. Each method takes the lock last and alone.
+//! again if no file, folder or record names it. In a store with whole files no opening ever does (`numbers.rs`). Each
+//! method takes the lock last and alone.
 
+use crate::containers::numbers::{NUMBERS_AHEAD, Numbers, Used};
 use crate::{Address, ChunkKind, ContainerId, Origin, Prepared, Result, StorageError};
-use onefold_oplog::Ownership;
+use onefold_oplog::{Ownership, Position};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::{Arc, Weak};
@@ -28,6 +30,8 @@ struct State {
     idle: Vec<VecDeque<ContainerId>>,
     /// The opened partition whose turn it is.
     turn: usize,
+    /// In a store with whole files that is open for writing: what the log must know of numbers.
+    numbers: Option<Numbers>,
 }
 
 /// What a writer fills next.
@@ -94,6 +98,7 @@ impl Placement {
             creating: BTreeSet::new(),
             idle: vec![VecDeque::new(); partitions.len()],
             turn: 0,
+            numbers: None,
         };
         Placement { partitions, state: Mutex::new(state) }
     }
@@ -105,6 +110,13 @@ impl Placement {
             *next = next_number(*partition);
         }
         open.for_each(|container| self.add_idle(&mut state, container));
+    }
+
+    /// Continues after replay in a store with whole files: goes on far above the numbers that the log names. Containers
+    /// of earlier openings get no writer. They are `unsealed`. The log starts at `log_start`.
+    pub(crate) fn resume_above(&self, next_number: impl Fn(u16) -> u32, unsealed: impl Iterator<Item = ContainerId>, log_start: Position) {
+        self.resume(|partition| next_number(partition).saturating_add(NUMBERS_AHEAD), std::iter::empty());
+        self.state.lock().numbers = Some(Numbers::new(log_start, unsealed));
     }
 
     /// Chooses a container for a writer: one that waits, or else a new one. Partitions take turns.
@@ -149,6 +161,43 @@ impl Placement {
         Ok(id)
     }
 
+    /// Notes that a durable batch names a container.
+    pub(crate) fn named(&self, container: ContainerId) {
+        self.state.lock().numbers.iter_mut().for_each(|numbers| numbers.named(container));
+    }
+
+    /// Notes that containers are in the log, sealed, or that their files are gone.
+    pub(crate) fn settled<'a>(&self, containers: impl Iterator<Item = &'a ContainerId>) {
+        if let Some(numbers) = &mut self.state.lock().numbers {
+            containers.for_each(|container| numbers.settled(*container));
+        }
+    }
+
+    /// Returns what the next batch must say of the numbers of each partition, or may say if it `has_records` anyway.
+    pub(crate) fn used_numbers(&self, has_records: bool) -> Vec<Used> {
+        let state = self.state.lock();
+        let Some(numbers) = &state.numbers else { return Vec::new() };
+        if !has_records && !numbers.is_due(state.last_given_out()) {
+            return Vec::new();
+        }
+        state.last_given_out().map(|last| numbers.used(last)).collect()
+    }
+
+    /// Notes that the batch at `start` has said it of these.
+    pub(crate) fn logged_numbers(&self, used: &[ContainerId], start: Position) {
+        self.state.lock().numbers.iter_mut().for_each(|numbers| numbers.logged(used, start));
+    }
+
+    /// Returns from where on the log is needed for the numbers; `None`: it is not.
+    pub(crate) fn numbers_since(&self) -> Option<Position> {
+        self.state.lock().numbers.as_ref().map(Numbers::since)
+    }
+
+    /// Makes the next batch say which numbers are used, if the log before `position` is needed for it.
+    pub(crate) fn renew_numbers(&self, position: Position) {
+        self.state.lock().numbers.iter_mut().for_each(|numbers| numbers.renew_before(position));
+    }
+
     /// Call when the container is among the open ones, or when its creation failed.
     pub(crate) fn end_creation(&self, container: ContainerId) {
         self.state.lock().creating.remove(&container);
@@ -175,8 +224,18 @@ impl State {
     fn give_out(&mut self, partition: u16) -> Result<ContainerId> {
         let next = self.next_numbers.get_mut(&partition).ok_or(StorageError::NotOpened { partition })?;
         let number = *next;
-        *next = number.checked_add(1).ok_or(StorageError::NumbersUsedUp { partition })?;
-        Ok(ContainerId::new(partition, number))
+        let after = number.checked_add(1).ok_or(StorageError::NumbersUsedUp { partition })?;
+        let container = ContainerId::new(partition, number);
+        if let Some(numbers) = &mut self.numbers {
+            numbers.give_out(container)?;
+        }
+        *next = after;
+        Ok(container)
+    }
+
+    /// Returns the last number given out in each partition.
+    fn last_given_out(&self) -> impl Iterator<Item = ContainerId> {
+        self.next_numbers.iter().map(|(partition, next)| ContainerId::new(*partition, next.saturating_sub(1)))
     }
 }
 

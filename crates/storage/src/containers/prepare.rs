@@ -2,12 +2,17 @@
 //!
 //! Every [`Prepared`] starts from what the log is *known* to hold, never from what another one is about to log. So an
 //! abandoned one needs no undoing. Two at the same time only say some things twice, which replay allows.
+//!
+//! In a store with whole files only sealed files are synced: they are put. Of the others the log gets the frames with
+//! their bytes. So every container is sealed either by this batch or not at all, as far as the log says.
 
 use crate::components::STORAGE_WRITE;
 use crate::containers::job::Job;
+use crate::containers::numbers::Used;
 use crate::containers::open::{Cursor, OpenContainer, Seal, State};
-use crate::containers::records::{ContainerRecord, frame_committed, frame_data};
+use crate::containers::records::{ContainerRecord, frame_committed, frame_data, frame_stored};
 use crate::containers::store::{ContainerStore, Shared};
+use crate::containers::whole::StoredFrames;
 use crate::{Address, ChunkKind, ContainerId, Prepared, Result, Scope, Slot, StorageError};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{File, parent};
@@ -56,6 +61,9 @@ impl ContainerStore {
     /// Makes durable what was appended before the call, as far as `scope` says, except for the log. It waits for frames
     /// on their way, retries failed writes, finishes full containers, and syncs. The caller logs the records next.
     ///
+    /// In a store with whole files, a batch of [`Scope::Everything`] carries at most about 16 MiB: containers are
+    /// sealed early if it would be more.
+    ///
     /// On [`StorageError::CannotWrite`] nothing is lost and the call may be repeated.
     pub fn prepare(&self, scope: Scope) -> Result<Prepared> {
         let shared = &self.shared;
@@ -64,12 +72,33 @@ impl ContainerStore {
         }
         let containers = shared.unsealed.all();
         containers.iter().for_each(|container| self.hand_over_left(container));
+        if shared.options.whole_files && scope == Scope::Everything {
+            self.close_largest(&containers);
+        }
         let targets = self.targets(scope);
-        shared.settle(&targets)?;
+        if shared.options.whole_files {
+            shared.settle_whole(&targets)?
+        } else {
+            shared.settle(&targets)?
+        }
         let mut prepared = Prepared::default();
         for target in targets {
-            prepared.add(target, shared.options.digest_bytes());
+            let stored = if shared.options.whole_files { Some(shared.frames_to_store(&target)?) } else { None };
+            prepared.add(target, stored, shared.options.digest_bytes());
         }
+        shared.add_numbers(&mut prepared);
+        Ok(prepared)
+    }
+
+    /// Returns the records without which a store with whole files gives out no numbers: [`StorageError::CommitFirst`].
+    /// Log them after [`recovered`](Self::recovered) and before the first chunk is written. Every other prepare returns
+    /// them too, but may wait for containers. Empty: nothing has to be logged.
+    pub fn reserve_numbers(&self) -> Result<Prepared> {
+        if !self.shared.mode.is_writable() {
+            return Err(StorageError::ReadOnly);
+        }
+        let mut prepared = Prepared::default();
+        self.shared.add_numbers(&mut prepared);
         Ok(prepared)
     }
 
@@ -77,11 +106,13 @@ impl ContainerStore {
     pub fn committed(&self, prepared: Prepared, start: Position, end: Position) {
         debug_assert!(start <= end);
         self.shared.log_end.set(end);
+        self.shared.placement.logged_numbers(&prepared.numbers, start);
         for change in &prepared.changes {
             let mut state = change.container.state.lock();
             if change.seals {
                 let catalog = state.catalog.clone();
                 drop(state);
+                self.shared.placement.settled(std::iter::once(&change.container.id));
                 self.shared.caches.keep_catalog(&catalog);
                 if self.shared.unsealed.remove(change.container.id) {
                     self.shared.counters.sealed();
@@ -125,6 +156,10 @@ impl ContainerStore {
     fn targets(&self, scope: Scope) -> Vec<Target> {
         self.shared.unsealed.with_all(|containers| {
             let mut states: Vec<_> = containers.map(|container| (container, container.state.lock())).collect();
+            if self.shared.options.whole_files && scope == Scope::FullFrames {
+                // Frames of the others would be sent twice.
+                states.retain(|(_, state)| state.full);
+            }
             states.iter_mut().for_each(|(_, state)| state.end_round());
             states.iter().map(|(container, state)| self.target(container, state, scope)).collect()
         })
@@ -151,16 +186,29 @@ impl ContainerStore {
 }
 
 impl Prepared {
-    /// Adds full frames, the seal, and new chunks of the open frame.
-    fn add(&mut self, target: Target, digest_bytes: usize) {
+    /// Adds full frames, the seal, and new chunks of the open frame. In a store with whole files, `stored` are the bytes
+    /// of its frames that the log lacks, unless the container is sealed.
+    fn add(&mut self, target: Target, stored: Option<StoredFrames>, digest_bytes: usize) {
         let Target { container, frames, data, chunks } = target;
         let records_before = self.records.len();
         let state = container.state.lock();
+        if state.is_adopted {
+            self.add_adopted(&state, digest_bytes);
+            let logged = state.logged;
+            drop(state);
+            self.changes.push(Change { container, logged, seals: true, checkpoint: false });
+            return;
+        }
         let known = state.logged;
+        let seals = state.seals_with(frames);
         for frame in state.catalog.frames.iter().take(frames).skip(known.frames) {
             let slots = state.catalog.slots_of(frame);
             let new = known.slots.saturating_sub(frame.first_slot as usize).min(slots.len());
-            self.records.push(frame_committed(container.id, new as u32, frame, slots, digest_bytes));
+            let record = match stored.as_ref().filter(|_| !seals) {
+                None => frame_committed(container.id, new as u32, frame, slots, digest_bytes),
+                Some(stored) => frame_stored(container.id, new as u32, frame, slots, &stored[&frame.number], digest_bytes),
+            };
+            self.records.push(record);
             self.raw_bytes += u64::from(frame.raw_bytes);
             self.stored_bytes += u64::from(frame.stored_bytes);
             self.chunks.extend(chunks_of(container.id, frame.first_slot as usize + new, &slots[new..]));
@@ -168,13 +216,11 @@ impl Prepared {
         let full_slots = state.catalog.frames.get(frames).map_or(state.catalog.slots.len(), |next| next.first_slot as usize);
         let slots = chunks.last().map_or(known.slots.max(full_slots), |(_, address, _)| usize::from(address.slot()) + 1);
         let logged = Cursor { frames, slots };
-        let seals = state.full && state.checkpoints == 0 && state.seal == Seal::Synced && state.catalog.frames.len() == frames;
         self.records.extend(data);
         self.chunks.extend(chunks);
         if seals {
-            self.records.push(ContainerRecord::ContainerSealed { container: container.id }.encode(digest_bytes));
-            self.sealed.add(state.file.as_ref().and_then(|file| file.len().ok()).unwrap_or_else(|| state.end_bytes()));
-        } else if self.records.len() == records_before && state.oldest.is_none() {
+            self.add_seal(&state, digest_bytes);
+        } else if stored.is_none() && self.records.len() == records_before && state.oldest.is_none() {
             // The log names every file that is there. So after a crash, files that it does not name can only be newer.
             self.records.push(frame_data(container.id, frames as u32, full_slots as u32, &[], &[], digest_bytes));
         }
@@ -182,6 +228,22 @@ impl Prepared {
         if self.records.len() > records_before {
             self.changes.push(Change { container, logged, seals, checkpoint: false });
         }
+    }
+
+    fn add_seal(&mut self, state: &State, digest_bytes: usize) {
+        self.records.push(ContainerRecord::ContainerSealed { container: state.catalog.container }.encode(digest_bytes));
+        self.sealed.add(state.file.as_ref().and_then(|file| file.len().ok()).unwrap_or_else(|| state.end_bytes()));
+    }
+
+    /// Adds the seal of a container whose file somebody else put. The log has all its chunks that anybody may use.
+    fn add_adopted(&mut self, state: &State, digest_bytes: usize) {
+        let (catalog, known) = (&state.catalog, state.logged);
+        for frame in catalog.frames.iter().skip(known.frames) {
+            self.raw_bytes += u64::from(frame.raw_bytes);
+            self.stored_bytes += u64::from(frame.stored_bytes);
+        }
+        self.surplus.extend(chunks_of(catalog.container, known.slots, catalog.slots.get(known.slots..).unwrap_or_default()));
+        self.add_seal(state, digest_bytes);
     }
 }
 
@@ -223,7 +285,8 @@ impl Shared {
         }
         self.profile
             .time(&STORAGE_WRITE, 0, || {
-                sync_all(&unsynced).and_then(|()| folders.iter().try_for_each(|folder| self.ground.sync_directory(folder)))
+                in_threads(&unsynced, |unsynced| unsynced.file.sync())
+                    .and_then(|()| folders.iter().try_for_each(|folder| self.ground.sync_directory(folder)))
             })
             .map_err(|error| {
                 self.flow.poison(&error.to_string());
@@ -232,15 +295,58 @@ impl Shared {
         for Unsynced { container, frames, seal, .. } in unsynced {
             let mut state = container.state.lock();
             state.name_synced = true;
-            let synced = state.catalog.frames.get(state.synced_frames..frames).unwrap_or_default();
-            let synced_bytes: u64 = synced.iter().map(|frame| u64::from(frame.raw_bytes)).sum();
-            self.counters.synced(synced_bytes);
-            state.synced_frames = state.synced_frames.max(frames);
+            self.note_synced(&mut state, frames);
             if seal == Seal::Written {
                 state.seal = Seal::Synced;
             }
         }
         Ok(())
+    }
+
+    /// Brings the targets' frames into their files, and puts the files that are complete.
+    fn settle_whole(&self, targets: &[Target]) -> Result<()> {
+        let _settling = self.flow.settle_alone();
+        self.write_failed_frames()?;
+        self.wait_for_frames(targets)?;
+        let is_complete = |target: &&Target| {
+            let state = target.container.state.lock();
+            state.is_complete() && state.catalog.frames.len() == target.frames
+        };
+        let complete: Vec<_> = targets.iter().filter(is_complete).collect();
+        in_threads(&complete, |target| self.put_or_wait(&target.container))?;
+        // The batch has all of them: in sealed containers, or with their bytes.
+        for target in targets {
+            self.note_synced(&mut target.container.state.lock(), target.frames);
+        }
+        Ok(())
+    }
+
+    /// Notes that a prepare has seen to the first frames of a container.
+    fn note_synced(&self, state: &mut State, frames: usize) {
+        let synced = state.catalog.frames.get(state.synced_frames..frames).unwrap_or_default();
+        self.counters.synced(synced.iter().map(|frame| u64::from(frame.raw_bytes)).sum());
+        state.synced_frames = state.synced_frames.max(frames);
+    }
+
+    /// Returns the bytes of a target's frames that the log has to carry: none if the batch seals the container.
+    fn frames_to_store(&self, target: &Target) -> Result<StoredFrames> {
+        let (frames, file) = {
+            let state = target.container.state.lock();
+            if state.seals_with(target.frames) {
+                return Ok(StoredFrames::new());
+            }
+            let unlogged = state.catalog.frames.get(state.logged.frames..target.frames).unwrap_or_default();
+            (unlogged.to_vec(), state.file.clone())
+        };
+        // Others append and read meanwhile. Nothing of what is in the file changes.
+        file.map_or(Ok(StoredFrames::new()), |file| self.stored_frames(target.container.id, &frames, &*file))
+    }
+
+    /// Adds what the batch has to say, or may say, of used numbers.
+    fn add_numbers(&self, prepared: &mut Prepared) {
+        let used = self.placement.used_numbers(!prepared.records.is_empty());
+        prepared.numbers = used.iter().map(|used| used.last).collect();
+        prepared.records.extend(used.into_iter().map(Used::encode));
     }
 
     /// Retries failed writes. Writers may go on when they are done.
@@ -250,9 +356,17 @@ impl Shared {
         }
         let containers = self.unsealed.all();
         for container in containers {
-            let result = container.state.lock().write_failed_again();
+            let (result, is_complete) = {
+                let mut state = container.state.lock();
+                (state.write_failed_again(), state.is_complete())
+            };
             match result {
-                Ok(released) => self.flow.release(released),
+                Ok(released) => {
+                    self.flow.release(released);
+                    if is_complete && released > 0 && self.options.whole_files {
+                        self.puts.add(&container);
+                    }
+                }
                 Err(source) => {
                     let source = Arc::new(source);
                     self.flow.fail(source.clone());
@@ -281,24 +395,28 @@ struct Unsynced {
     seal: Seal,
 }
 
-/// Syncs many files, some at a time: the file system then commits its journal once for several.
-fn sync_all(files: &[Unsynced]) -> onefold_ground::Result<()> {
+/// Does some work with many things, some at a time. With syncs the file system commits its journal once for several.
+/// Returns the first error that a thread met, and begins nothing in that thread after it.
+pub(crate) fn in_threads<T: Sync, E: Send>(
+    things: &[T],
+    work: impl Fn(&T) -> std::result::Result<(), E> + Sync,
+) -> std::result::Result<(), E> {
     const THREADS: usize = 4;
-    if files.len() <= 1 {
-        return files.iter().try_for_each(|unsynced| unsynced.file.sync());
+    if things.len() <= 1 {
+        return things.iter().try_for_each(work);
     }
-    let queue = Mutex::new(files.iter());
-    let work = || -> onefold_ground::Result<()> {
+    let queue = Mutex::new(things.iter());
+    let work = || -> std::result::Result<(), E> {
         loop {
             let next = queue.lock().next();
             match next {
-                Some(unsynced) => unsynced.file.sync()?,
+                Some(thing) => work(thing)?,
                 None => return Ok(()),
             }
         }
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (1..THREADS.min(files.len())).map(|_| scope.spawn(work)).collect();
+        let threads: Vec<_> = (1..THREADS.min(things.len())).map(|_| scope.spawn(work)).collect();
         let mut result = work();
         for thread in threads {
             match thread.join() {

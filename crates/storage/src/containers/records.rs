@@ -1,7 +1,8 @@
-//! The log records of containers (`docs/format.md` sections 4 and 5.3 to 5.5).
+//! The log records of containers (`docs/format.md` sections 4, 5.3 to 5.5, and 5.14).
 
 use crate::address::decode_container;
 use crate::containers::catalog::{MAX_FRAME_BYTES, MAX_FRAMES, MAX_SLOTS, decode_frame, decode_slots, encode_frame, encode_slots};
+use crate::containers::numbers::{NUMBERS_USED, decode_numbers};
 use crate::{Address, Catalog, ChunkKind, ContainerId, Frame, Result, Slot, StorageError};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_varint};
@@ -17,6 +18,8 @@ pub const CONTAINER_SEALED: u8 = 3;
 pub const CONTAINER_CHECKPOINT: u8 = 4;
 /// Kind of a record: containers were merged.
 pub const CONTAINERS_MERGED: u8 = 8;
+/// Kind of a record: a full frame, with its bytes.
+pub const FRAME_STORED: u8 = 14;
 
 /// Chunks of a frame that is still open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +62,8 @@ pub enum ContainerRecord {
         frame: Frame,
         /// Its chunks.
         slots: Vec<Slot>,
+        /// The bytes that the frame has in the container: the record is a FrameStored (5.4). `None`: they are synced.
+        stored: Option<Vec<u8>>,
     },
     /// Chunks of a frame that is still open (5.4).
     FrameData {
@@ -110,8 +115,11 @@ impl ContainerRecord {
     pub fn encode(&self, digest_bytes: usize) -> Record {
         let mut payload = Vec::new();
         let kind = match self {
-            ContainerRecord::FrameCommitted { container, known, frame, slots } => {
-                return frame_committed(*container, *known, frame, slots, digest_bytes);
+            ContainerRecord::FrameCommitted { container, known, frame, slots, stored } => {
+                return match stored {
+                    None => frame_committed(*container, *known, frame, slots, digest_bytes),
+                    Some(stored) => frame_stored(*container, *known, frame, slots, stored, digest_bytes),
+                };
             }
             ContainerRecord::FrameData { container, chunks } => {
                 return frame_data(*container, chunks.frame, chunks.first_slot, &chunks.slots, &chunks.raw, digest_bytes);
@@ -162,14 +170,11 @@ impl ContainerRecord {
         }
         let container = decode_container(reader)?;
         Ok(match kind {
-            FRAME_COMMITTED => {
-                let offset_bytes = reader.position();
-                let known = reader.varint_to("known slots", MAX_SLOTS as u64)? as u32;
-                let (frame, slots) = decode_frame(reader, digest_bytes)?;
-                if known as usize > slots.len() {
-                    return Err(WireError::OutOfRange { what: "known slots", value: u64::from(known), offset_bytes });
-                }
-                ContainerRecord::FrameCommitted { container, known, frame, slots }
+            FRAME_COMMITTED | FRAME_STORED => {
+                let (known, frame, slots) = decode_full_frame(reader, digest_bytes)?;
+                // A frame has at most as many stored bytes as raw ones, and the record has all of them.
+                let stored = (kind == FRAME_STORED).then(|| reader.take(frame.stored_bytes as usize).map(<[u8]>::to_vec)).transpose()?;
+                ContainerRecord::FrameCommitted { container, known, frame, slots, stored }
             }
             FRAME_DATA => ContainerRecord::FrameData { container, chunks: OpenChunks::decode(reader, digest_bytes)? },
             CONTAINER_SEALED => ContainerRecord::ContainerSealed { container },
@@ -197,7 +202,7 @@ impl ContainerRecord {
             slots.iter().enumerate().map(|(at, slot)| (slot.fingerprint, address(at), slot.kind)).collect::<Vec<_>>()
         };
         match self {
-            ContainerRecord::FrameCommitted { container, known, frame, slots } => {
+            ContainerRecord::FrameCommitted { container, known, frame, slots, .. } => {
                 place(*container, frame.first_slot + known, &slots[*known as usize..])
             }
             ContainerRecord::FrameData { container, chunks } => place(*container, chunks.first_slot, &chunks.slots),
@@ -211,9 +216,23 @@ impl ContainerRecord {
 
 /// Appends the chunks that a record of a container is the first to place, with their addresses.
 pub(crate) fn stored_chunks(record: &Record, digest_bytes: usize, out: &mut Vec<(Fingerprint, u64)>) -> Result<()> {
+    if record.kind == NUMBERS_USED {
+        return decode_numbers(record).map(drop);
+    }
     let chunks = ContainerRecord::decode(record, digest_bytes)?.chunks();
     out.extend(chunks.into_iter().map(|(fingerprint, address, _)| (fingerprint, address.bits())));
     Ok(())
+}
+
+/// Reads what FrameCommitted and FrameStored say of a frame: the number of its known chunks, the frame, its chunks.
+fn decode_full_frame(reader: &mut Reader<'_>, digest_bytes: usize) -> std::result::Result<(u32, Frame, Vec<Slot>), WireError> {
+    let offset_bytes = reader.position();
+    let known = reader.varint_to("known slots", MAX_SLOTS as u64)? as u32;
+    let (frame, slots) = decode_frame(reader, digest_bytes)?;
+    if known as usize > slots.len() {
+        return Err(WireError::OutOfRange { what: "known slots", value: u64::from(known), offset_bytes });
+    }
+    Ok((known, frame, slots))
 }
 
 /// Reads the payload of ContainersMerged.
@@ -249,11 +268,29 @@ fn decode_merged(reader: &mut Reader<'_>) -> std::result::Result<ContainerRecord
 
 /// Makes the record of a full frame, without a copy of its slots.
 pub(crate) fn frame_committed(container: ContainerId, known: u32, frame: &Frame, slots: &[Slot], digest_bytes: usize) -> Record {
-    let mut payload = Vec::with_capacity(64 + slots.len() * (digest_bytes + 4));
+    record(FRAME_COMMITTED, container, encode_full_frame(container, known, frame, slots, &[], digest_bytes))
+}
+
+/// Makes the record of a full frame with its bytes.
+pub(crate) fn frame_stored(
+    container: ContainerId,
+    known: u32,
+    frame: &Frame,
+    slots: &[Slot],
+    stored: &[u8],
+    digest_bytes: usize,
+) -> Record {
+    debug_assert_eq!(stored.len(), frame.stored_bytes as usize);
+    record(FRAME_STORED, container, encode_full_frame(container, known, frame, slots, stored, digest_bytes))
+}
+
+fn encode_full_frame(container: ContainerId, known: u32, frame: &Frame, slots: &[Slot], stored: &[u8], digest_bytes: usize) -> Vec<u8> {
+    let mut payload = Vec::with_capacity(64 + slots.len() * (digest_bytes + 4) + stored.len());
     payload.extend_from_slice(&container.bits().to_le_bytes());
     put_varint(&mut payload, u64::from(known));
     encode_frame(frame, slots, digest_bytes, &mut payload);
-    record(FRAME_COMMITTED, container, payload)
+    payload.extend_from_slice(stored);
+    payload
 }
 
 /// Makes the record of new chunks of an open frame, without another copy of them.
@@ -271,7 +308,7 @@ fn encode_open(frame: u32, first_slot: u32, slots: &[Slot], raw: &[u8], digest_b
     out.extend_from_slice(raw);
 }
 
-fn record(kind: u8, container: ContainerId, payload: Vec<u8>) -> Record {
+pub(crate) fn record(kind: u8, container: ContainerId, payload: Vec<u8>) -> Record {
     Record { kind, partition: Partition { class: PartitionClass::Container, number: container.partition() }, payload }
 }
 
@@ -294,8 +331,11 @@ mod tests {
             if let Some(frame) = catalog.frames.last() {
                 let slots = catalog.slots_of(frame).to_vec();
                 let known = length.min(slots.len() as u32);
-                records.push(ContainerRecord::FrameCommitted { container, known, frame: frame.clone(), slots });
-                prop_assert_eq!(records.last().unwrap().chunks().len() as u32, frame.slots - known);
+                let stored = vec![7; frame.stored_bytes as usize];
+                for stored in [None, Some(stored)] {
+                    records.push(ContainerRecord::FrameCommitted { container, known, frame: frame.clone(), slots: slots.clone(), stored });
+                    prop_assert_eq!(records.last().unwrap().chunks().len() as u32, frame.slots - known);
+                }
             }
             let ids = |numbers: [u32; 2]| numbers.map(|number| ContainerId::new(container.partition(), number)).to_vec();
             records.push(ContainerRecord::ContainersMerged { target: Some(container), finished: Position(length.into()), forwarded: ids([3, 900]), removed: ids([1, 4]) });
@@ -308,7 +348,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_is_refused_without_panic(kind in 0..9u8, number: u16, payload: Vec<u8>) {
+        fn garbage_is_refused_without_panic(kind in 0..16u8, number: u16, payload: Vec<u8>) {
             let partition = Partition { class: PartitionClass::Container, number };
             let _ = ContainerRecord::decode(&Record { kind, partition, payload }, 32);
         }

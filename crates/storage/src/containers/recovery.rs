@@ -1,12 +1,13 @@
 //! After a restart, brings together what the log knows of containers and what a crash left in their directories.
 
 use crate::containers::file;
+use crate::containers::numbers::{Used, decode_numbers};
 use crate::containers::open::OpenContainer;
 use crate::containers::replay::{Fate, Recovery};
 use crate::containers::sealed::Bytes;
 use crate::containers::store::{ContainerStore, Shared};
-use crate::{ContainerId, ContainerRecord, FOOTER_BYTES, Footer, HEADER_BYTES, Header, Result, StorageError};
-use onefold_ground::{Access, File, GroundError, parent};
+use crate::{ContainerId, ContainerRecord, FOOTER_BYTES, FRAME_STORED, Footer, HEADER_BYTES, Header, NUMBERS_USED, Result, StorageError};
+use onefold_ground::{Access, File, GroundError, checksum, parent};
 use onefold_oplog::{Position, Record};
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -33,6 +34,12 @@ impl ContainerStore {
     pub fn replay(&self, start: Position, record: &Record) -> Result<()> {
         let shared = &self.shared;
         let refused = |why: &str| StorageError::Record { kind: record.kind, why: why.to_owned() };
+        if !shared.options.whole_files && matches!(record.kind, FRAME_STORED | NUMBERS_USED) {
+            return Err(refused("this store is not in a bucket"));
+        }
+        if record.kind == NUMBERS_USED {
+            return self.replay_numbers(decode_numbers(record)?);
+        }
         let record_read = ContainerRecord::decode(record, shared.options.digest_bytes())?;
         let id = record_read.container();
         let mut recovery = shared.replay.recovery.lock();
@@ -55,6 +62,7 @@ impl ContainerStore {
         }
         if let ContainerRecord::ContainerSealed { .. } = record_read {
             recovery.sealed.insert(id);
+            recovery.stored.remove(&id);
             shared.unsealed.remove(id);
             return Ok(());
         }
@@ -65,7 +73,14 @@ impl ContainerStore {
             // The log may begin in the middle of a container that it seals or replaces further on. So the decision
             // waits for its end.
             _ if state.broken.is_some() => Ok(()),
-            ContainerRecord::FrameCommitted { frame, slots, .. } => state.replay_frame(frame, slots),
+            ContainerRecord::FrameCommitted { frame, slots, stored, .. } => match stored {
+                None => state.replay_frame(frame, slots),
+                Some(stored) if checksum(&stored) != frame.checksum => Err(format!("the bytes of frame {} are damaged", frame.number)),
+                Some(stored) => {
+                    let number = frame.number;
+                    state.replay_frame(frame, slots).map(|()| drop(recovery.stored.entry(id).or_default().insert(number, stored)))
+                }
+            },
             ContainerRecord::FrameData { chunks, .. } => state.replay_data(&chunks),
             ContainerRecord::ContainerSealed { .. } | ContainerRecord::ContainersMerged { .. } => Ok(()),
         };
@@ -76,7 +91,21 @@ impl ContainerStore {
         Ok(())
     }
 
-    /// Ends the replay. Unsealed containers are kept for the next writers. Files that no record names and that were
+    fn replay_numbers(&self, used: Used) -> Result<()> {
+        let mut recovery = self.shared.replay.recovery.lock();
+        let partition = used.last.partition();
+        if let Some(recovery) = recovery.as_mut()
+            && let Some(highest) = recovery.highest.get_mut(&partition)
+        {
+            *highest = (*highest).max(used.last.number());
+            let settled = recovery.settled.entry(partition).or_default();
+            *settled = (*settled).max(used.settled);
+        }
+        Ok(())
+    }
+
+    /// Ends the replay. Unsealed containers are kept for the next writers, or sealed in a store with whole files
+    /// (`whole.rs`). Files that no record names and that were
     /// never sealed are removed, or skipped by a reader: a crash came before their first commit. The log goes from
     /// `log_start` to `log_end`.
     ///
@@ -87,12 +116,24 @@ impl ContainerStore {
     /// containers of this owner; others are left alone (`owner.rs`).
     pub fn recovered(&self, log_start: Position, log_end: Position) -> Result<()> {
         let shared = &self.shared;
-        let Some(recovery) = shared.replay.recovery.lock().take() else { return Ok(()) };
+        let Some(mut recovery) = shared.replay.recovery.lock().take() else { return Ok(()) };
         let containers = shared.unsealed.all();
         self.check_spelled()?;
-        shared.placement.resume(|partition| recovery.next_number(partition), containers.iter().map(|container| container.id));
-        shared.check_log_end(&recovery.newest, log_end)?;
+        let unsealed = containers.iter().map(|container| container.id);
+        let next_number = |partition| recovery.next_number(partition);
+        if shared.options.whole_files && !shared.mode.is_for_reading() {
+            shared.placement.resume_above(next_number, unsealed, log_start);
+        } else {
+            shared.placement.resume(next_number, unsealed);
+        }
+        // A reader of a bucket may see files of a writer elsewhere that is ahead of the log that it has read.
+        if !shared.options.whole_files || !shared.mode.is_for_reading() {
+            shared.check_log_end(&recovery.newest, log_end)?;
+        }
         shared.log_end.set(log_end);
+        if shared.options.whole_files {
+            shared.restore_files(std::mem::take(&mut recovery.stored))?;
+        }
         if shared.mode.follows_writers() {
             // Files come and go meanwhile, and the disk itself says what became of them.
             return Ok(());
@@ -103,7 +144,8 @@ impl ContainerStore {
             // From the highest downwards.
             for number in numbers {
                 let id = ContainerId::new(*partition, *number);
-                let is_named = recovery.sealed.contains(&id) || shared.unsealed.contains(id);
+                let is_settled = recovery.settled.get(partition).is_some_and(|settled| number <= settled);
+                let is_named = is_settled || recovery.sealed.contains(&id) || shared.unsealed.contains(id);
                 match if is_named { Unnamed::Committed } else { shared.unnamed(id, log_start)? } {
                     Unnamed::Leftover => drop(leftovers.insert(id)),
                     // Nobody misses it, but its number must not be given out again: others may refer to its old
@@ -121,6 +163,9 @@ impl ContainerStore {
             shared.resume_merges(&recovery.fates, recovery.finished, log_start)?;
             shared.owners.rebuild(&*shared.ground, &shared.directory, |partition| recovery.next_number(partition))?;
             shared.mode.begin_writing();
+            if shared.options.whole_files {
+                containers.iter().for_each(|container| self.close(container));
+            }
             shared.finish_or_warn();
         } else {
             shared.resume_merges(&recovery.fates, recovery.finished, log_start)?;
@@ -157,7 +202,9 @@ impl Shared {
                 Err(error) if !error.is_damage() => return Err(error),
                 header => header.ok(),
             };
-            if let Some(header) = header.filter(|header| header.created > log_end.0) {
+            // A later owner knows more of the log than this opening, which has lost the store.
+            let is_later = |header: &Header| self.options.whole_files && header.epoch > self.owners.epoch_of(container);
+            if let Some(header) = header.filter(|header| header.created > log_end.0 && !is_later(header)) {
                 let why = format!(
                     "it was created when the log ended at {}, but now the log ends at {}: the end of the log is lost",
                     header.created, log_end.0
@@ -284,6 +331,7 @@ impl Shared {
         let mut footer = [0; FOOTER_BYTES];
         let mut header = [0; HEADER_BYTES];
         let has_footer = length >= (HEADER_BYTES + FOOTER_BYTES) as u64;
+        let has_footer = has_footer && !self.options.whole_files;
         let read = match length {
             0 => return Ok(Unnamed::Empty),
             // No crash leaves part of a sector.
@@ -298,7 +346,11 @@ impl Shared {
             }
             read => read?,
         }
-        let is_leftover = if header != [0; HEADER_BYTES] {
+        let is_leftover = if self.options.whole_files {
+            // Objects are whole. One of a later owner may be named in the log behind what this opening has read.
+            let is_earlier = |header: &Header| self.mode.is_for_reading() || header.epoch <= self.owners.epoch_of(container);
+            Header::decode(&header).is_ok_and(|header| header.created >= log_start.0 && is_earlier(&header))
+        } else if header != [0; HEADER_BYTES] {
             Header::decode(&header).is_ok_and(|header| header.created >= log_start.0)
         } else {
             match Footer::decode(&footer) {

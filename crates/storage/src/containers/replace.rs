@@ -40,14 +40,20 @@ use crate::containers::file;
 use crate::containers::forward::Forward;
 use crate::containers::merge::Merge;
 use crate::containers::merging::{Claim, Replacement};
+use crate::containers::prepare::in_threads;
 use crate::containers::store::{ContainerStore, Shared};
 use crate::{ContainerId, HEADER_BYTES, Header, Result, StorageError};
-use onefold_ground::{Access, parent};
+use onefold_ground::{Access, Bucket, GroundError, Put, parent};
 use onefold_oplog::Position;
 use std::collections::BTreeSet;
+use std::io;
 
 /// Forwards written before the first of them is synced. All their files are open together.
 const FORWARDS_AT_ONCE: usize = 64;
+/// How often a put of a forward looks at one that somebody else put meanwhile.
+const FORWARD_TRIES: usize = 16;
+/// Bytes of a damaged forward that a put still replaces.
+const FORWARD_LIMIT_BYTES: u64 = 1 << 20;
 
 impl ContainerStore {
     /// Call when the batch with the record of the merge, from `start` to `end`, is durable in the log. Readers find the
@@ -67,6 +73,8 @@ impl ContainerStore {
         shared.merging.logged(&mut claim, start);
         let replacement = Replacement { claim, target, forwarded, removed };
         shared.switch(&replacement);
+        target.iter().for_each(|target| shared.placement.named(*target));
+        shared.placement.settled(target.iter());
         target.iter().for_each(|target| shared.protection.sealed(*target));
         shared.merging.add_pending(replacement);
     }
@@ -167,6 +175,7 @@ impl Shared {
         self.forwards.set_done(replacement.ids());
         // A reader that opened one of the files before it went has put it into the cache by now, or never will.
         self.retire(replacement.ids());
+        self.placement.settled(replacement.ids());
         self.merging.replaced(replacement);
     }
 
@@ -200,7 +209,10 @@ impl Shared {
 
     /// Does the first half of [`give_up`](Self::give_up), which writes nothing.
     fn set_aside(&self, claim: Claim) {
-        let Some(target) = claim.unlogged_file() else { return self.merging.release(&claim) };
+        let Some(target) = claim.unlogged_file() else {
+            self.placement.settled(claim.target().iter());
+            return self.merging.release(&claim);
+        };
         let replacement = Replacement { claim, target: None, forwarded: Vec::new(), removed: vec![target] };
         self.switch(&replacement);
         self.merging.add_pending(replacement);
@@ -273,6 +285,11 @@ impl Shared {
     /// first is synced, so that the syncs find the work done or do it together. Each gets its name only when its
     /// content is durable.
     fn write_forwards(&self, containers: &[ContainerId], target: ContainerId, folders: &mut BTreeSet<String>) -> Result<()> {
+        if self.options.whole_files
+            && let Some(bucket) = self.ground.bucket()
+        {
+            return in_threads(containers, |container| self.put_forward(&*bucket, *container, target));
+        }
         let mut written = Vec::with_capacity(containers.len());
         for container in containers {
             let path = file::forward_path(&self.directory, *container);
@@ -295,6 +312,37 @@ impl Shared {
             self.ground.rename(temporary, path).map_err(StorageError::cannot_write)?;
         }
         Ok(())
+    }
+
+    /// Puts a forward in a bucket, unless a later merge has put one. Durable on return.
+    ///
+    /// A former owner may come here late, with a merge that others have finished long ago and merged again. It finds
+    /// their forward by its target: what a container is merged into is merged again only when its own merge is finished,
+    /// and the new container then gets its number. So from merge to merge the targets of an id grow, also from owner to
+    /// owner (`numbers.rs`).
+    fn put_forward(&self, bucket: &dyn Bucket, container: ContainerId, target: ContainerId) -> Result<()> {
+        let path = file::forward_path(&self.directory, container);
+        let forward = Forward { container, target, store: self.options.store };
+        let bytes = forward.encode();
+        for _ in 0..FORWARD_TRIES {
+            if bucket.put_new(&path, &bytes).map_err(StorageError::cannot_write)? == Put::Done {
+                return Ok(());
+            }
+            let present = match bucket.get(&path, FORWARD_LIMIT_BYTES) {
+                Ok(present) => present,
+                // It was removed just now.
+                Err(error) if error.is_not_found() => continue,
+                Err(error) => return Err(StorageError::cannot_write(error)),
+            };
+            let is_later = |found: Forward| (found.container, found.store) == (container, forward.store) && found.target >= target;
+            if Forward::decode(&present).is_ok_and(is_later)
+                || bucket.replace(&path, &present, &bytes).map_err(StorageError::cannot_write)? == Put::Done
+            {
+                return Ok(());
+            }
+        }
+        let source = io::Error::new(io::ErrorKind::ResourceBusy, "others change it all the time");
+        Err(StorageError::cannot_write(GroundError::Io { operation: "write", path: self.ground.describe(&path), source }))
     }
 
     /// Keeps a number used: this opening does not give it out, and the next folder says to later ones that the numbers

@@ -2,6 +2,7 @@
 
 use crate::containers::file;
 use crate::containers::group_files::highest_member;
+use crate::containers::whole::StoredFrames;
 use crate::{ContainerId, Result};
 use onefold_ground::Ground;
 use onefold_oplog::Position;
@@ -53,6 +54,10 @@ pub(crate) struct Recovery {
     pub(crate) newest: BTreeMap<u16, Vec<u32>>,
     /// Folders with the files that the opening looks at.
     pub(crate) folders: BTreeSet<String>,
+    /// By partition: no container up to this number is a leftover, as the log says.
+    pub(crate) settled: BTreeMap<u16, u32>,
+    /// By unsealed container: the frames that the log has with their bytes.
+    pub(crate) stored: HashMap<ContainerId, StoredFrames>,
 }
 
 /// What a merge made of a container.
@@ -76,6 +81,8 @@ impl Recovery {
             highest: BTreeMap::new(),
             newest: BTreeMap::new(),
             folders: BTreeSet::new(),
+            settled: BTreeMap::new(),
+            stored: HashMap::new(),
         };
         for partition in partitions.map(|number| number as u16) {
             let directory = file::partition_directory(containers, partition);

@@ -130,6 +130,9 @@ impl ContainerStore {
             return Ok(false);
         }
         let is_open = shared.unsealed.contains(container);
+        if is_open && shared.options.whole_files {
+            return Ok(false); // it gets another one when it is sealed
+        }
         let header = |created, merged| Header {
             digest_bytes: shared.options.digest_bytes() as u8,
             container,
@@ -163,9 +166,13 @@ impl ContainerStore {
             shared.leave_parity([container].iter())?;
             shared.protection.sealed(container);
             let path = file::path(&shared.directory, container);
-            let file = shared.ground.open(&path, Access::ReadWrite)?;
-            // Within one sector, so it is written whole or not at all.
-            file.write_at(0, &header.encode()).and_then(|()| file.sync()).map_err(StorageError::cannot_write)?;
+            if shared.options.whole_files {
+                shared.rewrite(&path, &*with(&header)).map_err(StorageError::cannot_write)?;
+            } else {
+                let file = shared.ground.open(&path, Access::ReadWrite)?;
+                // Within one sector, so it is written whole or not at all.
+                file.write_at(0, &header.encode()).and_then(|()| file.sync()).map_err(StorageError::cannot_write)?;
+            }
             shared.retire(std::iter::once(&container));
         }
         Ok(true)
@@ -173,6 +180,27 @@ impl ContainerStore {
 }
 
 impl Shared {
+    /// Replaces a file that cannot be changed by one with other bytes. Durable on return.
+    fn rewrite(&self, path: &str, bytes: &dyn File) -> onefold_ground::Result<()> {
+        const PIECE_BYTES: u64 = 4 << 20;
+        let temporary = format!("{path}.new");
+        let file = match self.ground.create(&temporary) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                self.ground.remove(&temporary)?;
+                self.ground.create(&temporary)?
+            }
+            created => created?,
+        };
+        let length = bytes.len()?;
+        for start in (0..length).step_by(PIECE_BYTES as usize) {
+            let mut piece = vec![0; PIECE_BYTES.min(length - start) as usize];
+            bytes.read_at(start, &mut piece)?;
+            file.write_at(start, &piece)?;
+        }
+        file.sync()?;
+        self.ground.rename(&temporary, path)
+    }
+
     /// Reads and checks header, footer and catalog of a sealed container.
     pub(crate) fn read_catalog(&self, container: ContainerId) -> Result<Catalog> {
         let file = self.file_for_reading(container)?;

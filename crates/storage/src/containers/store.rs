@@ -16,6 +16,7 @@ use crate::containers::open::Seal;
 use crate::containers::owner::Owners;
 use crate::containers::placement::{CommittedSlots, Placement};
 use crate::containers::protection::Protection;
+use crate::containers::puts::Puts;
 use crate::containers::rehearsal::Rehearsal;
 use crate::containers::replay::Replay;
 use crate::containers::unsealed::Unsealed;
@@ -60,6 +61,13 @@ pub struct StorageOptions {
     /// and containers are merged only if nothing in them is needed. For experiments; a store that was once filled like
     /// this must always be opened like this.
     pub discards_data: bool,
+    /// Container files become durable only as a whole, when they are sealed: decision 0068. Until then a file exists
+    /// only in this process, and the log has all that is committed of it.
+    ///
+    /// The ground puts a file with [`File::sync`], once. If the name is taken by another content, that is an error of
+    /// kind `AlreadyExists`, and from then on the name leads to that content. After any other error the sync may be
+    /// repeated. A ground serves one opening: it begins without files of its own.
+    pub whole_files: bool,
 }
 
 impl Default for StorageOptions {
@@ -78,6 +86,7 @@ impl Default for StorageOptions {
             catalog_cache_bytes: 32 << 20,
             catalog_cache_policy: CachePolicy::default(),
             discards_data: false,
+            whole_files: false,
         }
     }
 }
@@ -101,6 +110,13 @@ impl StorageOptions {
         if self.workers == 0 {
             return refused("workers", 0, "at least 1");
         }
+        if self.discards_data && self.whole_files {
+            return Err(StorageError::Option {
+                option: "discards_data",
+                value: "true".to_owned(),
+                allowed: "false in a store with whole files",
+            });
+        }
         Ok(())
     }
 }
@@ -112,6 +128,8 @@ pub struct ContainerStore {
     /// `None` only while the store is dropped.
     pub(crate) jobs: Option<Sender<Job>>,
     pub(crate) workers: Vec<JoinHandle<()>>,
+    /// Threads that put full containers, in a store with whole files.
+    pub(crate) putters: Vec<JoinHandle<()>>,
 }
 
 /// The state that the workers share with the store.
@@ -138,6 +156,8 @@ pub(crate) struct Shared {
     pub(crate) rehearsal: Rehearsal,
     pub(crate) placement: Placement,
     pub(crate) flow: Flow,
+    /// Full containers to put, in a store with whole files.
+    pub(crate) puts: Puts,
     pub(crate) frames: FrameCache,
     pub(crate) caches: Caches,
     pub(crate) counters: Counters,
@@ -153,6 +173,9 @@ impl ContainerStore {
     /// Frees the space reserved for containers that are not full. For a store that is closed: the next opening reserves
     /// the space again. A failure harms nothing but the free space.
     pub fn release_room(&self) {
+        if self.shared.options.whole_files {
+            return; // nothing is reserved
+        }
         for container in self.shared.unsealed.all() {
             let state = container.state.lock();
             let kept = state.page_end_bytes();
@@ -221,6 +244,11 @@ impl Drop for ContainerStore {
         for worker in self.workers.drain(..) {
             // A worker that panicked has poisoned the store; there is nothing left to save.
             let _ = worker.join();
+        }
+        // Workers add to these.
+        self.shared.puts.close();
+        for putter in self.putters.drain(..) {
+            let _ = putter.join();
         }
     }
 }

@@ -22,8 +22,8 @@ pub(crate) fn work(shared: &Shared, jobs: &Receiver<Job>) {
 }
 
 /// Poisons the store when a worker dies, so that nobody waits forever for its frame.
-struct PoisonOnPanic<'a> {
-    shared: &'a Shared,
+pub(crate) struct PoisonOnPanic<'a> {
+    pub(crate) shared: &'a Shared,
 }
 
 impl Drop for PoisonOnPanic<'_> {
@@ -77,7 +77,13 @@ impl Shared {
             }
             Err(error) => (Progress::Failed(frame, stored.to_vec()), Some(error)),
         };
-        let released = container.state.lock().settle_frame(number, progress);
+        let (released, is_complete) = {
+            let mut state = container.state.lock();
+            (state.settle_frame(number, progress), state.is_complete())
+        };
         self.flow.settle_frame(released, failed);
+        if is_complete && self.options.whole_files {
+            self.puts.add(&container);
+        }
     }
 }

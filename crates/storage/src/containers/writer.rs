@@ -65,10 +65,17 @@ impl Writer {
             };
             match fit {
                 Fit::Now => {
-                    // Nobody else appends to the container meanwhile, so it still fits.
+                    // Nobody else appends to the container meanwhile, so it still fits, unless a commit closes it.
                     store.shared.flow.reserve(frame.in_flight_bytes(), || store.shared.write_failed_frames())?;
                     let mut slots = Vec::with_capacity(chunks.len());
-                    let (number, job) = container.state.lock().hand_over_compressed(chunks, frame, &mut slots);
+                    let handed_over = {
+                        let mut state = container.state.lock();
+                        (!state.full).then(|| state.hand_over_compressed(chunks, frame, &mut slots))
+                    };
+                    let Some((number, job)) = handed_over else {
+                        store.shared.flow.release(frame.in_flight_bytes());
+                        continue;
+                    };
                     store.send(Job::new(&container, number, job));
                     return Ok(slots.iter().map(|slot| Address::new(container.id, *slot)).collect());
                 }
@@ -148,15 +155,18 @@ impl ContainerStore {
     /// Hands the open frame to the workers, after waiting for its turn. With `last` the container takes no more.
     fn hand_over(&self, container: &Arc<OpenContainer>, open_bytes: usize, last: bool) -> Result<()> {
         self.shared.flow.reserve(open_bytes, || self.shared.write_failed_frames())?;
-        let handed_over = {
+        let (handed_over, is_complete) = {
             let mut state = container.state.lock();
             state.full |= last;
-            state.hand_over()
+            (state.hand_over(), state.is_complete())
         };
         match handed_over {
             Some((number, frame)) => self.send(Job::new(container, number, frame)),
             // A flush was faster.
             None => self.shared.flow.release(open_bytes),
+        }
+        if is_complete && self.shared.options.whole_files {
+            self.shared.puts.add(container);
         }
         Ok(())
     }
@@ -198,7 +208,7 @@ impl Shared {
                 Next::Open(id) => id,
                 Next::New(partition) => return self.new_container(partition),
             };
-            let Some(container) = self.unsealed.get(id) else { continue };
+            let Some(container) = self.unsealed.get(id).filter(|container| !container.state.lock().full) else { continue };
             let opened = self.open_for_writing(&container);
             match opened {
                 Ok(()) => return Ok(container),
@@ -247,32 +257,37 @@ impl Shared {
         {
             let mut state = container.state.lock();
             state.file = Some(file);
-            state.created = Some(created);
+            // A file that only this process has needs no log to tell what it is.
+            state.created = (!self.options.whole_files).then_some(created);
         }
         self.counters.created();
         Ok(container)
     }
 
-    /// Writes the header and reserves the space of a container without frames.
-    fn start_file(&self, container: ContainerId, created: Position, file: &dyn File) -> onefold_ground::Result<()> {
-        let header = Header {
+    /// Returns the header of a container that is not merged.
+    pub(crate) fn header(&self, container: ContainerId, created: Position) -> Header {
+        Header {
             digest_bytes: self.options.digest_bytes() as u8,
             container,
             store: self.options.store,
             epoch: self.owners.epoch_of(container),
             created: created.0,
             merged: false,
-        };
+        }
+    }
+
+    /// Writes the header and reserves the space of a container without frames.
+    pub(crate) fn start_file(&self, container: ContainerId, created: Position, file: &dyn File) -> onefold_ground::Result<()> {
         // First, because this is where new data finds a full disk: a write could use the space that is kept for freeing
         // more.
         self.reserve_room(HEADER_BYTES as u64, file)?;
-        file.write_at(0, &header.encode())
+        file.write_at(0, &self.header(container, created).encode())
     }
 
-    /// Reserves the space of a container behind `end`, unless most of it will stay a hole.
+    /// Reserves the space of a container behind `end`, unless most of it will stay a hole, or its place is elsewhere.
     fn reserve_room(&self, end: u64, file: &dyn File) -> onefold_ground::Result<()> {
         let room = u64::from(self.options.container_bytes).saturating_sub(end);
-        if room > 0 && !self.options.discards_data { file.allocate(end, room) } else { Ok(()) }
+        if room > 0 && !self.options.discards_data && !self.options.whole_files { file.allocate(end, room) } else { Ok(()) }
     }
 
     /// Opens the file of a container that the log describes, and reserves its space again.

@@ -6,6 +6,7 @@ pub mod arenas;
 pub mod levels;
 pub mod merges;
 pub mod parities;
+pub mod whole;
 
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Profile;

@@ -5,7 +5,7 @@ use onefold_engine::{Descriptor, Mode};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, SimulatedGround};
-use onefold_oplog::{Log, LogOptions, Opening, Ownership, PartitionClass, Position};
+use onefold_oplog::{Log, LogOptions, Opening, Ownership, PartitionClass, Position, SegmentLog};
 use onefold_storage::{Address, ContainerId, ContainerStore, StorageOptions};
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -34,7 +34,7 @@ pub fn merge(ground: &SimulatedGround, skip: usize) -> Position {
     let owner = onefold_ground::read_file(ground, "owner", 16).unwrap();
     let epoch = u64::from_le_bytes(owner[..8].try_into().unwrap());
     let options = LogOptions { segment_bytes: settings().log_segment_bytes, limit_bytes: settings().log_limit_bytes };
-    let log = Log::open(shared.clone(), "log", descriptor.store, options, Opening::ReadWrite { epoch }).unwrap();
+    let log = SegmentLog::open(shared.clone(), "log", descriptor.store, options, Opening::ReadWrite { epoch }).unwrap();
     let options = StorageOptions {
         container_bytes: descriptor.container_bytes,
         frame_bytes: descriptor.frame_bytes,

@@ -7,7 +7,7 @@ use onefold_chunking::Sizes;
 use onefold_client::{BackupOptions, Damaged, Tally};
 use onefold_engine::{ChunkStoreKind, Descriptor, Engine, EngineError, Mode, Settings};
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
-use onefold_oplog::{Log, LogOptions, Opening};
+use onefold_oplog::{Log, LogOptions, Opening, SegmentLog};
 use onefold_storage::Compression;
 use onefold_upkeep::{CheckOptions, CheckReport, NoMonitor, ProblemKind, PruneOptions, check, prune};
 use onefold_volume::{Volumes, VolumesOptions};
@@ -164,7 +164,7 @@ impl Scene {
             // The log is given back by segments.
             for part in 0.. {
                 let log = LogOptions { segment_bytes: settings().log_segment_bytes, limit_bytes: settings().log_limit_bytes };
-                let log = Log::open(Arc::new(ground.clone()), "log", descriptor.store, log, Opening::ReadOnly).unwrap();
+                let log = SegmentLog::open(Arc::new(ground.clone()), "log", descriptor.store, log, Opening::ReadOnly).unwrap();
                 if log.start() >= merged {
                     break;
                 }

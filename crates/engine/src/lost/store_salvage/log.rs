@@ -24,8 +24,8 @@ use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, GroundError, checksum, parent, read_file, replace_file};
 use onefold_index::{ObjectIndex, objects};
 use onefold_oplog::{
-    ALIGNMENT_BYTES, Batch, Effects, Log, LogError, Opening, Ownership, PartitionClass, Position, Record, Remnants, first_segment,
-    guess_records, replace_log, salvage_batches,
+    ALIGNMENT_BYTES, Batch, Effects, Log, LogError, Opening, Ownership, PartitionClass, Position, Record, Remnants, SegmentLog,
+    first_segment, guess_records, replace_log, salvage_batches,
 };
 use onefold_storage::{ArenaStore, ChunkStore, Closed, ContainerStore, LevelsStore, StorageError};
 use std::ops::ControlFlow;
@@ -242,7 +242,7 @@ impl Work<'_> {
 
     /// Reads the whole log as an opening does.
     fn read_log(&self) -> Result<WholeLog> {
-        let log = Log::open(self.ground.clone(), LOG, self.descriptor.store, log_options(self.settings), Opening::ReadOnly)
+        let log = SegmentLog::open(self.ground.clone(), LOG, self.descriptor.store, log_options(self.settings), Opening::ReadOnly)
             .map_err(lost_files)?;
         // An arena has no part of its own in the log.
         let (storage, levels) = (self.containers(Access::Read)?, self.levels(Access::Read)?);
@@ -464,7 +464,7 @@ impl Work<'_> {
             self.ground.clone(),
             CONTAINERS,
             &Ownership::all(u32::from(self.descriptor.container_partitions), self.epoch),
-            storage_options(&self.descriptor, self.settings),
+            storage_options(&**self.ground, &self.descriptor, self.settings),
             access,
             Arc::new(Profile::default()),
         )?))

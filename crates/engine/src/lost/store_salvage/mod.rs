@@ -14,6 +14,7 @@ mod overlay;
 use crate::lifecycle::copied;
 use crate::lifecycle::descriptor::{DESCRIPTOR, DESCRIPTOR_COPY, Descriptor};
 use crate::lifecycle::layout::{ARENA, INDEX, LEVELS, LOCK, LOG, OBJECTS, OWNER, arena_options, levels_options, read_epoch, write_epoch};
+use crate::lifecycle::state;
 use crate::lost::rebuild;
 use crate::read::snapshot::nobody_reads;
 use crate::read::views::{OPENING_LIMIT, lock_views_within};
@@ -449,6 +450,14 @@ impl Work<'_> {
 impl Engine {
     /// Returns the damaged parts that this opening did not need, but the next one may.
     pub fn damaged_spares(&self) -> Vec<String> {
+        if let Some(bucket) = self.ground.bucket() {
+            // The directory is derived, all of it.
+            return match state::read_store(&*bucket) {
+                Ok(found) if found == self.descriptor => Vec::new(),
+                Ok(_) => vec![format!("{} is not the descriptor that this store was opened with", bucket.describe(state::STORE))],
+                Err(error) => vec![error.to_string()],
+            };
+        }
         // Before looking at the copies: a trim of the log writes them first.
         let log_start = self.log.start();
         let mut damaged = Vec::new();

@@ -25,8 +25,8 @@ fn filled() -> (SimulatedGround, Replayed, [Position; 2]) {
     (ground, committed, [before, between])
 }
 
-fn read_only(ground: &SimulatedGround) -> Log {
-    Log::open(share(ground), DIRECTORY, STORE, SMALL, Opening::ReadOnly).unwrap()
+fn read_only(ground: &SimulatedGround) -> SegmentLog {
+    SegmentLog::open(share(ground), DIRECTORY, STORE, SMALL, Opening::ReadOnly).unwrap()
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn batches_go_on_where_the_log_jumped_to_and_nothing_counts_as_used_between() {
 fn what_is_before_a_jump_is_trimmed_by_whoever_has_it_applied() {
     let (ground, committed, [before, between]) = filled();
     let log = open(&ground, 2).unwrap();
-    assert!(log.has_segments_before(before));
+    assert!(log.has_parts_before(before));
     log.trim(before).unwrap();
     assert_eq!(log.start(), before, "a view at the end of what went is not behind the log");
     drop(log);

@@ -52,7 +52,7 @@ impl Model {
         self.acknowledged.len()
     }
 
-    pub(super) fn commit(&mut self, log: &Log, records: usize, length_bytes: usize) -> Result<()> {
+    pub(super) fn commit(&mut self, log: &SegmentLog, records: usize, length_bytes: usize) -> Result<()> {
         self.next_tag += 1;
         let records: Vec<Record> = (0..records).map(|part| record(self.next_tag * 100 + part as u64, length_bytes)).collect();
         match log.commit(&records) {
@@ -75,7 +75,7 @@ impl Model {
         self.doubtful_jumps.clear();
     }
 
-    pub(super) fn jump(&mut self, log: &Log, pages: u64) -> Result<()> {
+    pub(super) fn jump(&mut self, log: &SegmentLog, pages: u64) -> Result<()> {
         let target = Position(self.end().0 + pages * ALIGNMENT_BYTES);
         if target == self.end() {
             return log.jump_to(target);
@@ -88,7 +88,7 @@ impl Model {
         Ok(())
     }
 
-    pub(super) fn trim(&mut self, log: &Log, batch: usize) -> Result<()> {
+    pub(super) fn trim(&mut self, log: &SegmentLog, batch: usize) -> Result<()> {
         if let Some((_, end, _)) = self.acknowledged.get(batch % self.acknowledged.len().max(1)) {
             self.trimmed = self.trimmed.max(*end);
             log.trim(*end)?;
@@ -98,7 +98,7 @@ impl Model {
 
     /// Compares a log that was just opened. Counts a doubtful batch that is there as acknowledged: consumers have seen
     /// it. Errors: a read failed.
-    pub(super) fn check(&mut self, log: &Log) -> Result<()> {
+    pub(super) fn check(&mut self, log: &SegmentLog) -> Result<()> {
         assert!(log.start() <= self.trimmed, "only what was trimmed may be missing");
         let found = replay(log, log.start())?;
         if log.end() > self.end() {
@@ -125,7 +125,7 @@ impl Model {
 /// A disk under a log, and the model of the log.
 struct Run {
     ground: SimulatedGround,
-    log: Option<Log>,
+    log: Option<SegmentLog>,
     model: Model,
     epoch: u64,
     policies: Vec<CrashPolicy>,
@@ -286,9 +286,9 @@ fn a_crash_while_the_log_is_created_leaves_none_or_an_empty_one() {
         for policy in policies(operation) {
             let ground = SimulatedGround::new(operation);
             ground.crash_after_operations(operation);
-            let created = Log::create(&share(&ground), DIRECTORY, STORE, SMALL);
+            let created = SegmentLog::create(&share(&ground), DIRECTORY, STORE, SMALL);
             let ground = ground.restart(policy);
-            match Log::create(&share(&ground), DIRECTORY, STORE, SMALL) {
+            match SegmentLog::create(&share(&ground), DIRECTORY, STORE, SMALL) {
                 Ok(()) => assert!(created.is_err()),
                 Err(LogError::Exists { .. }) => {}
                 Err(error) => panic!("{error}"),

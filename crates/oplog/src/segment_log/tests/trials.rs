@@ -18,7 +18,7 @@ fn text(error: LogError) -> String {
 }
 
 impl Subject for Batches {
-    type Part = Log;
+    type Part = SegmentLog;
     type Known = Known;
 
     fn create(&self, seed: u64) -> (SimulatedGround, Known) {
@@ -27,16 +27,16 @@ impl Subject for Batches {
         (ground, Known { epoch: 1, ..Known::default() })
     }
 
-    fn open(&self, ground: &SimulatedGround, known: &mut Known) -> std::result::Result<Log, String> {
+    fn open(&self, ground: &SimulatedGround, known: &mut Known) -> std::result::Result<SegmentLog, String> {
         known.epoch += 1;
         super::open(ground, known.epoch).map_err(text)
     }
 
-    fn learn(&self, log: &mut Log, known: &mut Known) -> std::result::Result<(), String> {
+    fn learn(&self, log: &mut SegmentLog, known: &mut Known) -> std::result::Result<(), String> {
         known.model.check(log).map_err(text)
     }
 
-    fn work(&self, log: &mut Log, known: &mut Known) -> std::result::Result<(), String> {
+    fn work(&self, log: &mut SegmentLog, known: &mut Known) -> std::result::Result<(), String> {
         let first = known.model.acknowledged();
         for batch in 0..8 {
             known.model.commit(log, 1 + batch % 2, 700 + batch * 500).map_err(text)?;
@@ -51,7 +51,7 @@ impl Subject for Batches {
         known.model.commit(log, 1, 300).map_err(text)
     }
 
-    fn compare(&self, _: &SimulatedGround, log: &mut Log, known: &mut Known) {
+    fn compare(&self, _: &SimulatedGround, log: &mut SegmentLog, known: &mut Known) {
         known.model.check(log).unwrap();
     }
 }

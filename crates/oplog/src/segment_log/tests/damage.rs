@@ -85,7 +85,7 @@ fn a_changed_header_of_a_segment_is_found_at_opening() {
         ground.corrupt(&format!("{DIRECTORY}/{name}"), 20, 1).unwrap();
         assert!(is_damaged(open(&ground, 2)));
     }
-    let other = Log::open(share(&disk.restart(CrashPolicy::DropAll)), DIRECTORY, [0; 16], SMALL, Opening::ReadOnly);
+    let other = SegmentLog::open(share(&disk.restart(CrashPolicy::DropAll)), DIRECTORY, [0; 16], SMALL, Opening::ReadOnly);
     assert!(other.unwrap_err().to_string().contains("another store"));
 }
 

@@ -10,6 +10,7 @@ use super::*;
 use crate::batch::ALIGNMENT_BYTES;
 use crate::{Partition, PartitionClass};
 use onefold_ground::{CrashPolicy, SimulatedGround};
+use std::ops::ControlFlow;
 
 const STORE: [u8; 16] = *b"the store's name";
 const DIRECTORY: &str = "log";
@@ -27,16 +28,16 @@ fn share(ground: &SimulatedGround) -> Arc<dyn Ground> {
     Arc::new(ground.clone())
 }
 
-fn create(ground: &SimulatedGround) -> Log {
-    Log::create(&share(ground), DIRECTORY, STORE, SMALL).unwrap();
+fn create(ground: &SimulatedGround) -> SegmentLog {
+    SegmentLog::create(&share(ground), DIRECTORY, STORE, SMALL).unwrap();
     open(ground, 1).unwrap()
 }
 
-fn open(ground: &SimulatedGround, epoch: u64) -> Result<Log> {
-    Log::open(share(ground), DIRECTORY, STORE, SMALL, Opening::ReadWrite { epoch })
+fn open(ground: &SimulatedGround, epoch: u64) -> Result<SegmentLog> {
+    SegmentLog::open(share(ground), DIRECTORY, STORE, SMALL, Opening::ReadWrite { epoch })
 }
 
-fn replay(log: &Log, from: Position) -> Result<Replayed> {
+fn replay(log: &SegmentLog, from: Position) -> Result<Replayed> {
     let mut found = Vec::new();
     log.replay(from, &mut |start, end, records| {
         found.push((start, end, records.to_vec()));
@@ -46,13 +47,13 @@ fn replay(log: &Log, from: Position) -> Result<Replayed> {
 }
 
 /// Commits one record and returns what its replay must show.
-fn commit(log: &Log, tag: u64, length_bytes: usize) -> (Position, Position, Vec<Record>) {
+fn commit(log: &SegmentLog, tag: u64, length_bytes: usize) -> (Position, Position, Vec<Record>) {
     let records = vec![record(tag, length_bytes)];
     let (start, end) = log.commit(&records).unwrap();
     (start, end, records)
 }
 
-fn fill(log: &Log, batches: u64) -> Replayed {
+fn fill(log: &SegmentLog, batches: u64) -> Replayed {
     (0..batches).map(|tag| commit(log, tag, 1500)).collect()
 }
 
@@ -85,7 +86,7 @@ fn m0_17_committed_batches_are_replayed_in_order_after_a_restart() {
     assert!(log.segments() > 2);
     assert_eq!(replay(&log, log.start()).unwrap(), committed);
     let ground = ground.restart(CrashPolicy::DropAll);
-    for log in [open(&ground, 2).unwrap(), Log::open(share(&ground), DIRECTORY, STORE, SMALL, Opening::ReadOnly).unwrap()] {
+    for log in [open(&ground, 2).unwrap(), SegmentLog::open(share(&ground), DIRECTORY, STORE, SMALL, Opening::ReadOnly).unwrap()] {
         assert_eq!((log.start(), log.end()), (Position(0), committed.last().unwrap().1));
         assert_eq!(log.used_bytes(), log.end().0);
         assert_eq!(replay(&log, log.start()).unwrap(), committed);
@@ -186,7 +187,7 @@ fn m0_17_a_log_at_its_limit_says_so_and_at_twice_the_limit_takes_no_more_until_i
     let ground = SimulatedGround::new(1);
     create(&ground);
     let options = LogOptions { limit_bytes: 50_000, ..SMALL };
-    let log = Log::open(share(&ground), DIRECTORY, STORE, options, Opening::ReadWrite { epoch: 2 }).unwrap();
+    let log = SegmentLog::open(share(&ground), DIRECTORY, STORE, options, Opening::ReadWrite { epoch: 2 }).unwrap();
     let full = loop {
         match log.commit(&[record(1, 2000)]) {
             Ok((_, end)) => assert_eq!(log.is_over_limit(), end.0 > 50_000),
@@ -203,7 +204,7 @@ fn m0_17_a_full_log_takes_what_lets_it_be_trimmed() {
     let ground = SimulatedGround::new(1);
     let options = LogOptions { limit_bytes: 50_000, ..SMALL };
     drop(create(&ground));
-    let log = Log::open(share(&ground), DIRECTORY, STORE, options, Opening::ReadWrite { epoch: 2 }).unwrap();
+    let log = SegmentLog::open(share(&ground), DIRECTORY, STORE, options, Opening::ReadWrite { epoch: 2 }).unwrap();
     while log.commit(&[record(1, 1500)]).is_ok() {}
     let (checkpoint, _) = log.commit_beyond_limit(&[record(2, 20_000)]).unwrap();
     assert!(log.commit(&[record(3, 10)]).unwrap_err().is_full());
@@ -221,7 +222,7 @@ fn m0_17_a_log_left_long_under_a_greater_limit_is_written_on_and_a_large_batch_i
     }
     drop(log);
     let options = LogOptions { limit_bytes: 50_000, ..SMALL };
-    let log = Log::open(share(&ground), DIRECTORY, STORE, options, Opening::ReadWrite { epoch: 2 }).unwrap();
+    let log = SegmentLog::open(share(&ground), DIRECTORY, STORE, options, Opening::ReadWrite { epoch: 2 }).unwrap();
     let (_, end, _) = commit(&log, 2, 1500);
     while log.commit(&[record(1, 1500)]).is_ok() {}
     assert!((540_000..=560_000).contains(&log.used_bytes()), "{} bytes", log.used_bytes());
@@ -237,9 +238,9 @@ fn m0_17_a_log_left_long_under_a_greater_limit_is_written_on_and_a_large_batch_i
 #[test]
 fn m0_17_segments_made_larger_than_the_limit_allows_do_not_keep_the_log_from_being_trimmed() {
     let ground = SimulatedGround::new(1);
-    Log::create(&share(&ground), DIRECTORY, STORE, LogOptions { segment_bytes: 8 << 20, limit_bytes: 1 << 30 }).unwrap();
+    SegmentLog::create(&share(&ground), DIRECTORY, STORE, LogOptions { segment_bytes: 8 << 20, limit_bytes: 1 << 30 }).unwrap();
     let options = LogOptions { segment_bytes: 8 << 20, limit_bytes: 64 << 10 };
-    let log = Log::open(share(&ground), DIRECTORY, STORE, options, Opening::ReadWrite { epoch: 1 }).unwrap();
+    let log = SegmentLog::open(share(&ground), DIRECTORY, STORE, options, Opening::ReadWrite { epoch: 1 }).unwrap();
     for tag in 0..200 {
         let (_, end, _) = commit(&log, tag, 1500);
         if log.is_over_limit() {
@@ -349,7 +350,7 @@ fn reading_changes_nothing_on_disk() {
     let ground = SimulatedGround::new(1);
     let committed = fill(&create(&ground), 10);
     let operations = ground.operations();
-    let log = Log::open(share(&ground), DIRECTORY, STORE, SMALL, Opening::ReadOnly).unwrap();
+    let log = SegmentLog::open(share(&ground), DIRECTORY, STORE, SMALL, Opening::ReadOnly).unwrap();
     assert_eq!(replay(&log, Position(0)).unwrap(), committed);
     assert!(matches!(log.commit(&[record(1, 1)]), Err(LogError::ReadOnly)));
     assert!(matches!(log.trim(log.end()), Err(LogError::ReadOnly)));
@@ -369,7 +370,7 @@ fn an_owner_whose_epoch_has_passed_is_refused() {
 fn a_log_is_created_once() {
     let ground = SimulatedGround::new(1);
     create(&ground);
-    assert!(matches!(Log::create(&share(&ground), DIRECTORY, STORE, SMALL), Err(LogError::Exists { .. })));
+    assert!(matches!(SegmentLog::create(&share(&ground), DIRECTORY, STORE, SMALL), Err(LogError::Exists { .. })));
 }
 
 #[test]
@@ -392,15 +393,15 @@ fn many_threads_commit_at_once_and_every_batch_is_there() {
 fn m0_17_the_log_works_on_a_local_directory() {
     let directory = tempfile::tempdir().unwrap();
     let ground: Arc<dyn Ground> = Arc::new(onefold_ground::LocalGround::open(directory.path()).unwrap());
-    Log::create(&ground, DIRECTORY, STORE, SMALL).unwrap();
+    SegmentLog::create(&ground, DIRECTORY, STORE, SMALL).unwrap();
     let mut committed = Vec::new();
     for epoch in 1..5 {
-        let log = Log::open(Arc::clone(&ground), DIRECTORY, STORE, SMALL, Opening::ReadWrite { epoch }).unwrap();
+        let log = SegmentLog::open(Arc::clone(&ground), DIRECTORY, STORE, SMALL, Opening::ReadWrite { epoch }).unwrap();
         committed.extend((0..12).map(|tag| commit(&log, tag, 1500)));
         log.trim(committed[committed.len() - 5].0).unwrap();
         committed.retain(|(start, ..)| *start >= log.start());
         assert_eq!(replay(&log, log.start()).unwrap(), committed);
     }
-    let log = Log::open(ground, DIRECTORY, STORE, SMALL, Opening::ReadOnly).unwrap();
+    let log = SegmentLog::open(ground, DIRECTORY, STORE, SMALL, Opening::ReadOnly).unwrap();
     assert_eq!(replay(&log, log.start()).unwrap(), committed);
 }

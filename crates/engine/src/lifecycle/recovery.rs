@@ -1,0 +1,161 @@
+//! Opening the log, and bringing everything to its end.
+
+use crate::commit::meaning::Meanings;
+use crate::commit::records::Decoded;
+use crate::lifecycle::descriptor::Descriptor;
+use crate::lifecycle::layout::{LOG, log_options, read_epoch};
+use crate::lifecycle::settings::Settings;
+use crate::{EngineError, Mode, Result};
+use onefold_ground::{Bucket, Ground};
+use onefold_oplog::{Effects, Log, LogError, ObjectLog, Opening, Pressure, SegmentLog, View};
+use onefold_storage::ChunkView;
+use std::sync::Arc;
+
+/// Opens the log of a store in a directory. `epoch` is that of an opening for writing.
+///
+/// A writer may append to it meanwhile. A batch that was incomplete when it was read may then look like a hole before
+/// later batches. The next try finds it complete and gets further; the same hole twice is a real one.
+pub(crate) fn open_segments(
+    ground: &Arc<dyn Ground>,
+    descriptor: &Descriptor,
+    settings: &Settings,
+    epoch: u64,
+    mode: Mode,
+) -> Result<Box<dyn Log>> {
+    let opening = if mode == Mode::ReadWrite { Opening::ReadWrite { epoch } } else { Opening::ReadOnly };
+    let mut hole = None;
+    loop {
+        match SegmentLog::open(ground.clone(), LOG, descriptor.store, log_options(settings), opening) {
+            Err(LogError::Damaged { path, offset_bytes, .. }) if mode == Mode::Snapshot && hole != Some((path.clone(), offset_bytes)) => {
+                hole = Some((path, offset_bytes));
+            }
+            opened => return Ok(Box::new(opened?)),
+        }
+    }
+}
+
+/// Opens the log of a store in a bucket. An opening for writing takes it over from whoever has it, and gets its epoch
+/// from it.
+pub(crate) fn open_objects(
+    ground: &Arc<dyn Ground>,
+    bucket: Arc<dyn Bucket>,
+    descriptor: &Descriptor,
+    settings: &Settings,
+    mode: Mode,
+) -> Result<(Box<dyn Log>, u64)> {
+    let is_writable = mode == Mode::ReadWrite;
+    let mut log = look_at_objects(ground, bucket, descriptor, settings, is_writable)?;
+    let epoch = if is_writable { log.take(read_epoch(&**ground)? + 1)? } else { log.epoch() };
+    Ok((Box::new(log), epoch))
+}
+
+/// Finds the log of a store in a bucket. Whoever may write to the directory keeps copies of batches there.
+pub(crate) fn look_at_objects(
+    ground: &Arc<dyn Ground>,
+    bucket: Arc<dyn Bucket>,
+    descriptor: &Descriptor,
+    settings: &Settings,
+    keeps_copies: bool,
+) -> Result<ObjectLog> {
+    let meaning = Meanings { digest_bytes: descriptor.fingerprint.digest_bytes(), has_index: descriptor.profile.is_exact() };
+    Ok(ObjectLog::open(bucket, ground.clone(), LOG, descriptor.store, log_options(settings), Arc::new(meaning), keeps_copies)?)
+}
+
+/// Brings the containers and `indexes` to the end of the log. The state of open containers is in the log alone, so they
+/// read all of it.
+pub(crate) fn recover(
+    storage: &ChunkView,
+    indexes: &[&dyn View<EngineError>],
+    log: &dyn Log,
+    mode: Mode,
+    digest_bytes: usize,
+) -> Result<()> {
+    let applied = indexes.iter().map(|view| view.position()).min().unwrap_or_default();
+    let ahead = indexes.iter().map(|view| view.required_end()).max().unwrap_or_default();
+    if ahead > log.end() {
+        return Err(EngineError::Inconsistent {
+            why: format!(
+                "the operations log ends at {}, but an index has applied it up to {}: the end of the log is lost. Restore the log from a \
+                    copy of the store",
+                log.end().0,
+                ahead.0
+            ),
+        });
+    }
+    if ahead > log.applied_at_most() {
+        return Err(EngineError::Outdated {
+            why: format!(
+                "its views have applied a log up to {}, and only up to {} it is known to be this one",
+                ahead.0,
+                log.applied_at_most().0
+            ),
+        });
+    }
+    if applied < log.start() && log.has_history() {
+        return Err(EngineError::Outdated { why: format!("a view is at {}, and the log begins at {}", applied.0, log.start().0) });
+    }
+    if applied < log.start() {
+        return Err(EngineError::Inconsistent {
+            why: format!(
+                "an index has applied the operations log up to {}, but the log starts at {}: segments of the log or newer index files are missing",
+                applied.0,
+                log.start().0
+            ),
+        });
+    }
+    let mut failed = None;
+    log.replay(log.start(), &mut |start, end, records| {
+        let replay = || -> Result<()> {
+            let containers: &dyn View<EngineError> = storage;
+            if end <= applied {
+                return containers.apply(end, &Effects { start, replayed: records, ..Effects::default() });
+            }
+            let decoded = Decoded::read(records, digest_bytes)?;
+            let effects = decoded.effects(start, records);
+            containers.apply(end, &effects)?;
+            indexes.iter().try_for_each(|view| view.apply(end, &effects))?;
+            if mode == Mode::ReadWrite { relieve(indexes) } else { Ok(()) }
+        };
+        match replay() {
+            Ok(()) => std::ops::ControlFlow::Continue(()),
+            Err(error) => {
+                failed = Some(error);
+                std::ops::ControlFlow::Break(())
+            }
+        }
+    })?;
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(storage.0.recovered(log.start(), log.end())?),
+    }
+}
+
+/// Lets views do the work that they ask for.
+fn relieve(views: &[&dyn View<EngineError>]) -> Result<()> {
+    for view in views {
+        while view.pressure() >= Pressure::Behind && view.step()? {}
+    }
+    Ok(())
+}
+
+/// Brings views that have nothing yet to the start of the log, durably.
+pub(crate) fn replay_history(views: &[&dyn View<EngineError>], log: &dyn Log, digest_bytes: usize) -> Result<()> {
+    let mut failed = None;
+    log.replay_history(&mut |start, end, records| {
+        let replay = || -> Result<()> {
+            let decoded = Decoded::read(records, digest_bytes)?;
+            let effects = decoded.effects(start, records);
+            views.iter().try_for_each(|view| view.apply(end, &effects))?;
+            relieve(views)
+        };
+        match replay() {
+            Ok(()) => std::ops::ControlFlow::Continue(()),
+            Err(error) => {
+                failed = Some(error);
+                std::ops::ControlFlow::Break(())
+            }
+        }
+    })?;
+    failed.map_or(Ok(()), Err)?;
+    views.iter().try_for_each(|view| view.catch_up(&|| true))
+}

@@ -1,0 +1,144 @@
+//! The *state* of a store in a bucket: a local directory with its views, which are derived from the log (decision
+//! 0068). To lose it costs the time to read the log and its history, and nothing else.
+//!
+//! The directory holds what the directory of any store holds, but for what is in the bucket: the log, and containers,
+//! parity and marks. The descriptor in it is a copy, written last. A directory without it is made anew.
+
+use crate::lifecycle::chunks;
+use crate::lifecycle::descriptor::{DESCRIPTOR, DESCRIPTOR_COPY, Descriptor};
+use crate::lifecycle::layout::{INDEX, LOCK, LOG, OBJECTS, write_epoch};
+use crate::lifecycle::recovery;
+use crate::lifecycle::settings::Settings;
+use crate::read::snapshot;
+use crate::read::views::VIEWS;
+use crate::{EngineError, Result};
+use onefold_ground::{Access, Bucket, Ground, Holder, LockError, LockGuard, Put};
+use onefold_index::{ObjectIndex, ObjectIndexOptions};
+use onefold_oplog::{Log, LogError, ObjectLog, Ownership, View};
+use std::sync::Arc;
+
+/// The object with the descriptor. It is written last: without it, there is no store.
+pub(crate) const STORE: &str = "store";
+/// The lock of whoever makes or removes a state.
+const STATE_LOCK: &str = "state-lock";
+/// Bytes of a descriptor are fewer.
+const DESCRIPTOR_LIMIT_BYTES: u64 = 64 << 10;
+
+/// Creates an empty store in a bucket that has nothing below its prefix.
+pub(crate) fn create(bucket: &dyn Bucket, descriptor: &Descriptor) -> Result<()> {
+    let place = || bucket.describe("");
+    if !descriptor.profile.has_containers() || descriptor.discards_data {
+        let why = format!(
+            "a store in a bucket has containers, and keeps its data: take profile `exact`, `marked` or `sampled`, not `{}`",
+            descriptor.profile
+        );
+        return Err(EngineError::Invalid { what: place(), why });
+    }
+    if !bucket.list("", "")?.objects.is_empty() {
+        return Err(EngineError::NotEmpty { place: place() });
+    }
+    ObjectLog::create(bucket, descriptor.store)?;
+    match bucket.put_new(STORE, descriptor.to_text().as_bytes())? {
+        Put::Done => Ok(()),
+        Put::Taken => Err(EngineError::NotEmpty { place: place() }),
+    }
+}
+
+/// Reads the descriptor in a bucket.
+pub(crate) fn read_store(bucket: &dyn Bucket) -> Result<Descriptor> {
+    let path = bucket.describe(STORE);
+    let bytes = match bucket.get(STORE, DESCRIPTOR_LIMIT_BYTES) {
+        Err(error) if error.is_not_found() => return Err(EngineError::NoStore { place: bucket.describe("") }),
+        bytes => bytes?,
+    };
+    let text = String::from_utf8(bytes).map_err(|_| EngineError::Descriptor { path: path.clone(), why: "it is not text".to_owned() })?;
+    Descriptor::from_text(&text, &path)
+}
+
+/// Makes the state if there is none.
+pub(crate) fn prepare(ground: &Arc<dyn Ground>, bucket: &Arc<dyn Bucket>, settings: &Settings, holder: &Holder) -> Result<()> {
+    if ground.exists(DESCRIPTOR)? {
+        return Ok(());
+    }
+    let descriptor = read_store(&**bucket)?;
+    let _alone = lock(&**ground, holder)?;
+    if ground.exists(DESCRIPTOR)? {
+        return Ok(());
+    }
+    loop {
+        empty(&**ground)?;
+        for directory in [INDEX, OBJECTS, LOG, snapshot::LEASES] {
+            ground.create_directory(directory)?;
+        }
+        chunks::create(ground, &descriptor)?;
+        ObjectIndex::create(ground, OBJECTS, descriptor.object_partitions)?;
+        match build(ground, bucket, &descriptor, settings) {
+            // The views have a part of a history that is no longer there.
+            Err(EngineError::Log(LogError::Trimmed { .. })) => {}
+            built => break built?,
+        }
+    }
+    write_epoch(&**ground, 0)?;
+    descriptor.write_copy(&**ground)?;
+    descriptor.write(&**ground)
+}
+
+/// Brings the new views to the start of the log.
+fn build(ground: &Arc<dyn Ground>, bucket: &Arc<dyn Bucket>, descriptor: &Descriptor, settings: &Settings) -> Result<()> {
+    let log = recovery::look_at_objects(ground, bucket.clone(), descriptor, settings, true)?;
+    let epoch = log.epoch();
+    let options = ObjectIndexOptions { cache_bytes: settings.object_index_cache_bytes, pending_bytes: settings.object_index_pending_bytes };
+    let ownership = Ownership::all(u32::from(descriptor.object_partitions), epoch);
+    let objects = ObjectIndex::open(ground.clone(), OBJECTS, &ownership, options, Access::ReadWrite)?;
+    let index = chunks::open_index(ground, descriptor, settings, epoch, Access::ReadWrite)?;
+    let of_chunks = index.as_ref().map(|index| index as &dyn View<EngineError>);
+    let views: Vec<_> = of_chunks.into_iter().chain([&objects as &dyn View<EngineError>]).collect();
+    recovery::replay_history(&views, &log, descriptor.fingerprint.digest_bytes())?;
+    index.map_or(Ok(()), |index| Ok(index.0.close()?))
+}
+
+/// Removes the state: it belongs to another log, has less than the log still has, or is damaged. False: somebody has it
+/// open.
+pub(crate) fn discard(ground: &dyn Ground, holder: &Holder) -> Result<bool> {
+    let _alone = lock(ground, holder)?;
+    let (_store, _views) = match (ground.lock(LOCK, true, holder), ground.lock(VIEWS, true, holder)) {
+        (Ok(store), Ok(views)) => (store, views),
+        (Err(LockError::Held { .. }), _) | (_, Err(LockError::Held { .. })) => return Ok(false),
+        (Err(error), _) | (_, Err(error)) => return Err(error.into()),
+    };
+    for descriptor in [DESCRIPTOR, DESCRIPTOR_COPY] {
+        match ground.remove(descriptor) {
+            Err(error) if !error.is_not_found() => return Err(error.into()),
+            _ => {}
+        }
+    }
+    ground.sync_directory("")?;
+    empty(ground).map(|()| true)
+}
+
+fn lock(ground: &dyn Ground, holder: &Holder) -> Result<LockGuard> {
+    Ok(ground.lock(STATE_LOCK, true, holder)?)
+}
+
+/// Removes the files of views and copies.
+fn empty(ground: &dyn Ground) -> Result<()> {
+    for directory in [INDEX, OBJECTS, LOG, "owners"] {
+        empty_directory(ground, directory)?;
+    }
+    Ok(())
+}
+
+fn empty_directory(ground: &dyn Ground, directory: &str) -> Result<()> {
+    let entries = match ground.list(directory) {
+        Err(error) if error.is_not_found() => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let path = format!("{directory}/{}", entry.name);
+        match entry.is_directory {
+            true => empty_directory(ground, &path)?,
+            false => ground.remove(&path)?,
+        }
+    }
+    Ok(ground.sync_directory(directory)?)
+}

@@ -1,0 +1,914 @@
+//! A log in objects of a bucket: one for each batch, put only if its name is free (decision 0068).
+//!
+//! # Why nothing acknowledged is lost, and why there is one writer
+//! 1. *A number is taken once.* A batch is acknowledged when its object is in the bucket. No object is ever replaced.
+//! 2. *Batches are a chain.* Each object has the number after the one before it, and that one's checksum. So whoever
+//!    knows the last one knows that all before it are the same for everybody.
+//! 3. *An opening for writing puts a fence*: a batch without records, with a higher epoch than all before it, at the
+//!    first free number. Whoever owned the log before finds that number taken by something that it did not put. It has
+//!    acknowledged nothing from there on, and never will ([`LogError::Fenced`]).
+//!    An opening that looked long before it puts its fence may put it where a batch was and is deleted. So it asks
+//!    afterwards whether the log was trimmed meanwhile, and if so begins again: batches are deleted behind a manifest.
+//! 4. *A put whose answer is lost is put again*, with the same bytes. They have the random nonce of the opening in
+//!    them, so [`Put::Done`] means that this opening's batch is there. If nobody knows after some time, the log is
+//!    closed. A put that arrives later still either finds its number free, and is a batch like any other that was never
+//!    acknowledged, or taken by the fence of the next opening.
+//! 5. *A batch goes only when its effects are kept.* A trim puts the effects of the batches as a run of the history,
+//!    then a manifest that names it, then deletes. A manifest is put only if its number is free, on top of one of the
+//!    same or an earlier epoch. So a former owner either comes first, which is as good as any trim, because all that it
+//!    summarizes comes before the fence of its successor. Or it finds the manifest of a later epoch, and stops for good.
+//! 6. *No number that stops a former owner is ever free again.* Its next batch would have the number of its successor's
+//!    fence, and its next manifest that of its successor's first one. Fences and manifests stay for ever; they are
+//!    small. All other batches may go: whoever could put one of their numbers again is stopped by a fence before it.
+//!
+//! Lists are hints. The end of the log, and the newest manifest, are found by asking for the next number.
+//!
+//! The directory keeps copies of the batches and of the manifest, unsynced. They save requests, and tell whether the
+//! views in the same directory belong to this log: the last copy must equal its object.
+
+mod batch;
+mod history;
+mod manifest;
+#[cfg(test)]
+mod tests;
+
+pub use history::{Effect, Meaning};
+
+use crate::log::{Log, LogOptions, POSITIONS_END, Visit, damaged, is_lost};
+use crate::{ALIGNMENT_BYTES, BATCH_MAX_BYTES, Batch, LogError, Position, Record, Result};
+use batch::Link;
+use history::{Piece, Run, Writing, piece_bytes, settle};
+use manifest::{Manifest, Runs, Useless};
+use onefold_ground::{Bucket, Ground, Put, checksum, fill_random, list_after, read_file};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// No object of a batch is longer.
+const OBJECT_LIMIT_BYTES: u64 = BATCH_MAX_BYTES + (1 << 20);
+/// Objects that are fetched at the same time.
+const FETCHED_AT_ONCE: usize = 16;
+/// How often an opening begins again because the log was trimmed meanwhile.
+const LOOKS: usize = 8;
+/// How often it tries to put a fence while others put batches.
+const FENCES: usize = 64;
+/// Batches that make a log long: each is a request for whoever has no copy.
+const LONG_BATCHES: usize = 64;
+/// Objects that one request deletes.
+const DELETED_AT_ONCE: usize = 1000;
+/// Bytes of batches whose effects are in memory at a time.
+const SUMMARY_BYTES: u64 = 16 << 20;
+/// Two runs are merged unless the older one has this many times the bytes of the newer one.
+const RUN_RATIO: u64 = 4;
+/// The copy of the manifest.
+const MANIFEST_COPY: &str = "manifest";
+
+/// An open log in a bucket.
+#[derive(Debug)]
+pub struct ObjectLog {
+    bucket: Arc<dyn Bucket>,
+    ground: Arc<dyn Ground>,
+    directory: String,
+    store: [u8; 16],
+    options: LogOptions,
+    meaning: Arc<dyn Meaning>,
+    /// Whether copies are kept in the directory.
+    keeps_copies: bool,
+    piece_bytes: usize,
+    /// Pieces of the history that this opening has put.
+    pieces: AtomicU64,
+    /// Held while the manifest changes.
+    changing: Mutex<()>,
+    /// Held while a batch is put. That orders the batches.
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    manifest: Manifest,
+    /// What the manifest names; `None`: it was not read yet.
+    runs: Option<Runs>,
+    /// The batches from the manifest's first on.
+    batches: VecDeque<Entry>,
+    end: Position,
+    /// The epoch of this owner; when reading, the highest in the log.
+    epoch: u64,
+    /// The checksum of the last object.
+    last: u64,
+    /// Up to here, the copies in the directory were equal to the log.
+    copied_to: Position,
+    /// Random, of this opening. `None`: it only reads.
+    nonce: Option<[u8; 16]>,
+    is_poisoned: bool,
+    /// Whether pieces that no manifest names were looked for.
+    has_swept: bool,
+    buffer: Vec<u8>,
+    full_at_bytes: u64,
+}
+
+/// A batch of the log.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    number: u64,
+    start: Position,
+    end: Position,
+    /// The checksum of its object.
+    checksum: u64,
+    /// It has no records: it is a fence, and stays for ever.
+    is_empty: bool,
+}
+
+/// Why a look at the log has to begin again.
+enum Looked {
+    Found(State),
+    /// It was trimmed meanwhile.
+    Moved,
+}
+
+impl ObjectLog {
+    /// Creates an empty log at position 0. Errors: the bucket has one.
+    pub fn create(bucket: &dyn Bucket, store: [u8; 16]) -> Result<()> {
+        let manifest = Manifest { first: 1, ..Manifest::default() };
+        match bucket.put_new(&manifest::name(0), &manifest.encode(&store))? {
+            Put::Done => Ok(()),
+            Put::Taken => Err(LogError::Exists { path: bucket.describe("") }),
+        }
+    }
+
+    /// Opens the log for reading, and finds its end. `directory` is for copies, which are kept if `keeps_copies`.
+    /// Errors: batches are missing, or the copies are of another log.
+    pub fn open(
+        bucket: Arc<dyn Bucket>,
+        ground: Arc<dyn Ground>,
+        directory: &str,
+        store: [u8; 16],
+        options: LogOptions,
+        meaning: Arc<dyn Meaning>,
+        keeps_copies: bool,
+    ) -> Result<ObjectLog> {
+        let mut log = ObjectLog {
+            bucket,
+            ground,
+            directory: directory.to_owned(),
+            store,
+            options,
+            meaning,
+            keeps_copies,
+            piece_bytes: piece_bytes(),
+            pieces: AtomicU64::new(0),
+            changing: Mutex::new(()),
+            state: Mutex::new(empty_state()),
+        };
+        *log.state.get_mut() = log.find()?;
+        Ok(log)
+    }
+
+    /// Takes the log over for writing: puts a fence with an epoch of at least `epoch`, and higher than all before it.
+    /// Returns the epoch. From here on, whoever owned the log before can write nothing more.
+    pub fn take(&mut self, epoch: u64) -> Result<u64> {
+        let mut nonce = [0; 16];
+        fill_random(&mut nonce).map_err(|source| {
+            LogError::Ground(onefold_ground::GroundError::Io {
+                operation: "get random numbers for",
+                path: self.bucket.describe("log"),
+                source,
+            })
+        })?;
+        for _ in 0..FENCES {
+            let state = self.state.get_mut();
+            let epoch = epoch.max(state.epoch + 1);
+            let number = next_number(state);
+            let link = Link { store: self.store, number, follows: state.last, nonce };
+            let mut bytes = Vec::new();
+            let length_bytes = batch::encode(&link, &[], state.end, epoch, &mut bytes);
+            let put = self.bucket.put_new(&batch::name(number), &bytes)?;
+            let manifest = state.manifest;
+            // If the log was trimmed since this opening looked, its number may have been free because a batch was
+            // deleted: then the fence stands where nobody looks. Batches are deleted behind a manifest only.
+            if self.is_outdated(&manifest)? {
+                *self.state.get_mut() = self.find()?;
+                continue;
+            }
+            if put == Put::Taken {
+                let mut state = std::mem::replace(self.state.get_mut(), empty_state());
+                self.read_on(&mut state)?;
+                *self.state.get_mut() = state;
+                continue;
+            }
+            let end = Position(self.state.get_mut().end.0 + length_bytes);
+            let state = self.state.get_mut();
+            enter(state, Entry { number, start: state.end, end, checksum: checksum(&bytes), is_empty: true }, epoch);
+            state.nonce = Some(nonce);
+            self.keep_copy(number, &bytes);
+            return Ok(epoch);
+        }
+        Err(LogError::Fenced { path: self.bucket.describe("log") })
+    }
+
+    /// Makes pieces of another size, for tests.
+    #[cfg(test)]
+    fn with_piece_bytes(mut self, bytes: usize) -> ObjectLog {
+        self.piece_bytes = bytes;
+        self
+    }
+
+    // Finding the log.
+
+    fn find(&self) -> Result<State> {
+        for _ in 0..LOOKS {
+            if let Looked::Found(mut state) = self.look()? {
+                state.full_at_bytes = self.options.full_at_bytes(used_bytes(&state));
+                return Ok(state);
+            }
+        }
+        Err(damaged(self.bucket.describe("log"), "batches of the log are missing"))
+    }
+
+    fn look(&self) -> Result<Looked> {
+        let copies = self.copies()?;
+        let (manifest, is_known) = self.newest_manifest()?;
+        let mut state = State { end: manifest.start, last: manifest.follows, ..empty_state() };
+        // What the copies have is the log only if their end is.
+        let last_copy = (manifest.first..).take_while(|number| copies.contains(number)).last();
+        if let Some(last) = last_copy {
+            let copy = self.copy(last).filter(|bytes| batch::decode(bytes, &self.store, last).is_ok());
+            let Some(bytes) = copy else { return self.without_copy(last) };
+            match self.bucket.get(&batch::name(last), OBJECT_LIMIT_BYTES) {
+                Ok(found) if found == bytes => {}
+                Err(error) if error.is_not_found() && self.is_outdated(&manifest)? => return Ok(Looked::Moved),
+                Err(error) if !is_lost(&error) => return Err(error.into()),
+                _ => return Err(self.other_log(&format!("batch {last}, which was acknowledged here"))),
+            }
+        }
+        let first = manifest.first;
+        state.manifest = manifest;
+        for number in first..=last_copy.unwrap_or(0) {
+            let Some(bytes) = self.copy(number) else { return self.without_copy(number) };
+            if self.chain(&mut state, number, &bytes).is_err() {
+                return self.without_copy(number);
+            }
+        }
+        state.copied_to = if last_copy.is_some() || is_known { state.end } else { Position(0) };
+        match self.read_listed(&mut state, last_copy)? {
+            true => self.read_on(&mut state)?,
+            false => return Ok(Looked::Moved),
+        }
+        // The batches that had it may be gone.
+        state.epoch = state.epoch.max(state.manifest.epoch);
+        if self.keeps_copies {
+            self.drop_copies(&copies, state.manifest.first);
+        }
+        Ok(Looked::Found(state))
+    }
+
+    /// A copy is damaged: it goes, and the look begins again.
+    fn without_copy(&self, number: u64) -> Result<Looked> {
+        let path = self.copy_path(number);
+        if !self.keeps_copies {
+            return Err(damaged(self.ground.describe(&path), "this copy of a batch is damaged; remove it"));
+        }
+        tracing::warn!(path = %self.ground.describe(&path), "a damaged copy of a batch is removed");
+        self.ground.remove(&path)?;
+        Ok(Looked::Moved)
+    }
+
+    fn other_log(&self, what: &str) -> LogError {
+        damaged(
+            self.bucket.describe("log"),
+            format!(
+                "{what} is not there, or is another one: the log has lost its end, or the bucket was restored from an older version. If \
+                that was on purpose, remove {}, and open the store again",
+                self.ground.describe("")
+            ),
+        )
+    }
+
+    /// Returns the newest manifest, and whether the directory has a copy of it or of an earlier one of this log.
+    fn newest_manifest(&self) -> Result<(Manifest, bool)> {
+        let copy = read_file(&*self.ground, &format!("{}/{MANIFEST_COPY}", self.directory), manifest::LIMIT_BYTES).ok();
+        if let Some(known) = copy.and_then(|copy| Manifest::decode_copy(&copy, &self.store).ok()) {
+            return match self.read_manifest(known.number)? {
+                Some(found) if found == known => Ok((self.newest_after(known)?, true)),
+                _ => Err(self.other_log(&format!("manifest {}", known.number))),
+            };
+        }
+        match self.read_manifest(0)? {
+            Some(first) => Ok((self.newest_after(first)?, false)),
+            None => Err(damaged(self.bucket.describe(&manifest::name(0)), "the first manifest of the log is missing")),
+        }
+    }
+
+    /// Returns the newest manifest. This one is in the bucket. There are no holes, so steps may double.
+    fn newest_after(&self, mut manifest: Manifest) -> Result<Manifest> {
+        let mut step = 1;
+        loop {
+            match self.read_manifest(manifest.number.saturating_add(step))? {
+                Some(next) => {
+                    manifest = next;
+                    step *= 2;
+                }
+                None if step > 1 => step /= 2,
+                None => break,
+            }
+        }
+        self.keep_manifest(&manifest);
+        Ok(manifest)
+    }
+
+    fn read_manifest(&self, number: u64) -> Result<Option<Manifest>> {
+        let name = manifest::name(number);
+        match self.bucket.get(&name, manifest::LIMIT_BYTES) {
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) if is_lost(&error) => Err(damaged(self.bucket.describe(&name), error)),
+            bytes => match Manifest::decode(&bytes?, &self.store, number) {
+                Ok(manifest) => Ok(Some(manifest)),
+                Err(why) => Err(damaged(self.bucket.describe(&name), why)),
+            },
+        }
+    }
+
+    fn is_outdated(&self, manifest: &Manifest) -> Result<bool> {
+        Ok(self.read_manifest(manifest.number + 1)?.is_some())
+    }
+
+    /// Reads the batches that a list shows, several at a time. False: the log was trimmed meanwhile. With a copy there
+    /// is no need to list: the end is near.
+    fn read_listed(&self, state: &mut State, last_copy: Option<u64>) -> Result<bool> {
+        if last_copy.is_some() {
+            return Ok(true);
+        }
+        let mut last = None;
+        let before = batch::name(state.manifest.first.saturating_sub(1));
+        list_after(&*self.bucket, "log/", before, &mut |name, _| {
+            last = last.max(batch::number(name));
+            true
+        })?;
+        let numbers: Vec<u64> = (next_number(state)..=last.unwrap_or(0)).collect();
+        let mut missing = None;
+        let fetch = |log: &ObjectLog, number: &u64| log.fetch(*number);
+        self.each_ahead(&numbers, fetch, &mut |at, found| match found {
+            Some(bytes) => {
+                self.take_in(state, numbers[at], &bytes)?;
+                Ok(true)
+            }
+            None => {
+                missing = Some(numbers[at]);
+                Ok(false)
+            }
+        })?;
+        let Some(missing) = missing else { return Ok(true) };
+        if self.is_outdated(&state.manifest)? {
+            return Ok(false);
+        }
+        let why = "the batch is missing, but later ones are there";
+        Err(damaged(self.bucket.describe(&batch::name(missing)), why))
+    }
+
+    /// Reads batch after batch until there is none.
+    fn read_on(&self, state: &mut State) -> Result<()> {
+        loop {
+            let number = next_number(state);
+            match self.fetch(number)? {
+                Some(bytes) => self.take_in(state, number, &bytes)?,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn fetch(&self, number: u64) -> Result<Option<Vec<u8>>> {
+        let name = batch::name(number);
+        match self.bucket.get(&name, OBJECT_LIMIT_BYTES) {
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) if is_lost(&error) => Err(damaged(self.bucket.describe(&name), error)),
+            bytes => Ok(Some(bytes?)),
+        }
+    }
+
+    /// Adds the next batch, and keeps a copy of it.
+    fn take_in(&self, state: &mut State, number: u64, bytes: &[u8]) -> Result<()> {
+        self.chain(state, number, bytes).map_err(|why| damaged(self.bucket.describe(&batch::name(number)), why))?;
+        self.keep_copy(number, bytes);
+        Ok(())
+    }
+
+    /// Adds the next batch if it follows the last one. The error is for people.
+    fn chain(&self, state: &mut State, number: u64, bytes: &[u8]) -> std::result::Result<(), String> {
+        let (link, batch) = batch::decode(bytes, &self.store, number)?;
+        if link.follows != state.last {
+            return Err("it does not follow the batch before it".to_owned());
+        }
+        if batch.position < state.end || batch.position.0 >= POSITIONS_END {
+            return Err(format!("it starts at {}, and the batch before it ends at {}", batch.position.0, state.end.0));
+        }
+        if batch.epoch < state.epoch {
+            return Err(format!("it has owner epoch {}, the batch before it has {}", batch.epoch, state.epoch));
+        }
+        let end = Position(batch.position.0 + batch.length_bytes);
+        enter(
+            state,
+            Entry { number, start: batch.position, end, checksum: checksum(bytes), is_empty: batch.records.is_empty() },
+            batch.epoch,
+        );
+        Ok(())
+    }
+
+    /// Fetches items, several at a time, and passes them on in order until `take` returns false.
+    fn each_ahead<I: Sync, T: Send>(
+        &self,
+        items: &[I],
+        fetch: impl Fn(&ObjectLog, &I) -> Result<T> + Sync,
+        take: &mut dyn FnMut(usize, T) -> Result<bool>,
+    ) -> Result<()> {
+        let fetch = &fetch;
+        for (turn, items) in items.chunks(FETCHED_AT_ONCE).enumerate() {
+            let fetched: Vec<Result<T>> = match items {
+                [item] => vec![fetch(self, item)],
+                _ => std::thread::scope(|scope| {
+                    let threads: Vec<_> = items.iter().map(|item| scope.spawn(move || fetch(self, item))).collect();
+                    let join = |thread: std::thread::ScopedJoinHandle<'_, Result<T>>| match thread.join() {
+                        Ok(fetched) => fetched,
+                        Err(panic) => std::panic::resume_unwind(panic),
+                    };
+                    threads.into_iter().map(join).collect()
+                }),
+            };
+            for (at, item) in fetched.into_iter().enumerate() {
+                if !take(turn * FETCHED_AT_ONCE + at, item?)? {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    // Copies in the directory: advice, all of it.
+
+    fn copy_path(&self, number: u64) -> String {
+        format!("{}/{number:016x}", self.directory)
+    }
+
+    /// Returns the numbers of the batches with copies.
+    fn copies(&self) -> Result<BTreeSet<u64>> {
+        let entries = match self.ground.list(&self.directory) {
+            Err(error) if error.is_not_found() => Vec::new(),
+            entries => entries?,
+        };
+        let number = |name: &str| if name.len() == 16 { u64::from_str_radix(name, 16).ok() } else { None };
+        Ok(entries.iter().filter_map(|entry| number(&entry.name)).collect())
+    }
+
+    fn copy(&self, number: u64) -> Option<Vec<u8>> {
+        read_file(&*self.ground, &self.copy_path(number), OBJECT_LIMIT_BYTES).ok()
+    }
+
+    fn keep_copy(&self, number: u64, bytes: &[u8]) {
+        self.keep(&self.copy_path(number), bytes);
+    }
+
+    fn keep_manifest(&self, manifest: &Manifest) {
+        self.keep(&format!("{}/{MANIFEST_COPY}", self.directory), &manifest.encode(&self.store));
+    }
+
+    fn keep(&self, path: &str, bytes: &[u8]) {
+        if !self.keeps_copies {
+            return;
+        }
+        let write = || -> onefold_ground::Result<()> {
+            match self.ground.remove(path) {
+                Err(error) if !error.is_not_found() => return Err(error),
+                _ => {}
+            }
+            self.ground.create(path)?.write_at(0, bytes)
+        };
+        if let Err(error) = write() {
+            // Without it the next opening asks the bucket. A part of one would be taken for damage.
+            tracing::warn!(%error, "a copy of a part of the log could not be kept");
+            let _ = self.ground.remove(path);
+        }
+    }
+
+    fn drop_copies(&self, copies: &BTreeSet<u64>, first: u64) {
+        for number in copies.range(..first) {
+            let _ = self.ground.remove(&self.copy_path(*number));
+        }
+    }
+
+    /// Reads a batch that is in the log.
+    fn read(&self, entry: &Entry) -> Result<Batch> {
+        let parse = |bytes: &[u8]| {
+            if checksum(bytes) != entry.checksum {
+                return Err("it is not the batch that was there before".to_owned());
+            }
+            batch::decode(bytes, &self.store, entry.number).map(|(_, batch)| batch)
+        };
+        if let Some(batch) = self.copy(entry.number).and_then(|bytes| parse(&bytes).ok()) {
+            return Ok(batch);
+        }
+        let refused = |why: String| damaged(self.bucket.describe(&batch::name(entry.number)), why);
+        let bytes = self.fetch(entry.number)?.ok_or_else(|| refused("the batch is missing".to_owned()))?;
+        parse(&bytes).map_err(refused)
+    }
+
+    // Writing.
+
+    fn writable(&self) -> Result<MutexGuard<'_, State>> {
+        let state = self.state.lock();
+        match state.nonce {
+            None => Err(LogError::ReadOnly),
+            Some(_) if state.is_poisoned => Err(LogError::Poisoned),
+            Some(_) => Ok(state),
+        }
+    }
+
+    fn commit_as(&self, is_beyond_limit: bool, records: &[Record]) -> Result<(Position, Position)> {
+        let mut state = self.writable()?;
+        if records.is_empty() {
+            return Ok((state.end, state.end));
+        }
+        let bound = records.iter().map(Record::length_bound_bytes).sum::<u64>();
+        if bound > BATCH_MAX_BYTES {
+            return Err(LogError::TooLarge { length_bytes: bound, limit_bytes: BATCH_MAX_BYTES });
+        }
+        let used_bytes = used_bytes(&state);
+        // One batch of any size goes into an empty log.
+        let can_be_trimmed = used_bytes > self.options.limit_bytes && state.batches.len() > 1;
+        if !is_beyond_limit && can_be_trimmed && used_bytes + bound > state.full_at_bytes {
+            return Err(LogError::Full { used_bytes, limit_bytes: state.full_at_bytes });
+        }
+        let start = state.end;
+        self.put_batch(&mut state, records, start)?;
+        Ok((start, state.end))
+    }
+
+    /// Puts a batch at `start`, the end of the log or later.
+    fn put_batch(&self, state: &mut State, records: &[Record], start: Position) -> Result<()> {
+        let Some(nonce) = state.nonce else { return Err(LogError::ReadOnly) };
+        let number = next_number(state);
+        let link = Link { store: self.store, number, follows: state.last, nonce };
+        let mut bytes = std::mem::take(&mut state.buffer);
+        let length_bytes = batch::encode(&link, records, start, state.epoch, &mut bytes);
+        match self.bucket.put_new(&batch::name(number), &bytes) {
+            Ok(Put::Done) => {}
+            Ok(Put::Taken) => {
+                state.is_poisoned = true;
+                return Err(LogError::Fenced { path: self.bucket.describe("log") });
+            }
+            Err(error) => {
+                state.is_poisoned = true;
+                return Err(LogError::NotSynced(error));
+            }
+        }
+        let end = Position(start.0 + length_bytes);
+        let entry = Entry { number, start, end, checksum: checksum(&bytes), is_empty: records.is_empty() };
+        let epoch = state.epoch;
+        enter(state, entry, epoch);
+        self.keep_copy(number, &bytes);
+        if bytes.capacity() <= 8 << 20 {
+            state.buffer = bytes;
+        }
+        Ok(())
+    }
+
+    // The history.
+
+    /// Puts an object of the history, whose name only this opening uses.
+    fn put_object(&self, bytes: &[u8], effects: u64) -> Result<Piece> {
+        let (epoch, count) = (self.state.lock().epoch, self.pieces.fetch_add(1, Ordering::Relaxed));
+        let piece = Piece { epoch, count, length_bytes: bytes.len() as u64, effects, checksum: checksum(bytes) };
+        match self.bucket.put_new(&piece.name(), bytes)? {
+            Put::Done => Ok(piece),
+            Put::Taken => Err(damaged(self.bucket.describe(&piece.name()), "another content has the name of a new object")),
+        }
+    }
+
+    /// Reads an object of the history.
+    fn read_object(&self, piece: &Piece) -> Result<Vec<u8>> {
+        let name = piece.name();
+        let refused = |why: String| damaged(self.bucket.describe(&name), why);
+        let bytes = match self.bucket.get(&name, piece.length_bytes) {
+            Err(error) if is_lost(&error) => return Err(refused(error.to_string())),
+            bytes => bytes?,
+        };
+        match bytes.len() as u64 == piece.length_bytes && checksum(&bytes) == piece.checksum {
+            true => Ok(bytes),
+            false => Err(refused("it is not what the manifest says".to_owned())),
+        }
+    }
+
+    /// Puts the effects of some batches as runs.
+    fn summarize(&self, batches: &[Entry], from: Position, is_oldest: bool) -> Result<Vec<Run>> {
+        let mut runs: Vec<Run> = Vec::new();
+        let mut rest = batches;
+        let mut start = from;
+        while let Some(first) = rest.first() {
+            let fits = |entry: &&Entry| entry.end.0 - first.start.0 <= SUMMARY_BYTES;
+            let (part, behind) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+            rest = behind;
+            let end = part.last().map_or(start, |entry| entry.end);
+            let mut effects = Vec::new();
+            let refused = |why: String| damaged(self.bucket.describe("log"), why);
+            self.each_ahead(part, |log, entry: &Entry| log.read(entry), &mut |_, batch: Batch| {
+                self.meaning.effects(&batch.records, &mut effects).map_err(refused)?;
+                Ok(true)
+            })?;
+            let mut writing = Writing::new(self, start, end);
+            let settled = settle(&*self.meaning, effects, is_oldest && runs.is_empty()).map_err(refused)?;
+            settled.into_iter().try_for_each(|effect| writing.add(effect))?;
+            runs.push(writing.finish()?);
+            start = end;
+        }
+        Ok(runs)
+    }
+
+    /// Returns the runs that the newest manifest names.
+    fn runs(&self) -> Result<Runs> {
+        let (manifest, known) = {
+            let state = self.state.lock();
+            (state.manifest, state.runs.clone())
+        };
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let Some(object) = manifest.runs else { return Ok(Runs::default()) };
+        let name = object.name();
+        let refused = |why: String| damaged(self.bucket.describe(&name), why);
+        let bytes = self.read_object(&object)?;
+        let runs = Runs::decode(&bytes, &self.store, manifest.start).map_err(refused)?;
+        let mut state = self.state.lock();
+        if state.manifest.number == manifest.number {
+            state.runs = Some(runs.clone());
+        }
+        Ok(runs)
+    }
+
+    /// Puts the next manifest, which names these runs, and deletes what that makes useless. Does nothing if an earlier
+    /// owner came first.
+    fn change_manifest(&self, next: Manifest, mut runs: Runs) -> Result<()> {
+        let epoch = self.writable()?.epoch;
+        runs.useless.pieces.extend(next.runs);
+        let object = self.put_object(&runs.encode(&self.store), runs.runs.len() as u64)?;
+        let next = Manifest { number: next.number + 1, epoch, runs: Some(object), ..next };
+        if self.bucket.put_new(&manifest::name(next.number), &next.encode(&self.store))? == Put::Done {
+            self.adopt(next, Some(runs.clone()));
+            return self.sweep(&next, &runs);
+        }
+        self.follow(&next).map(drop)
+    }
+
+    /// Looks for manifests of others after this one. Returns whether there are some. They are of an earlier owner;
+    /// errors: of a later one.
+    fn follow(&self, manifest: &Manifest) -> Result<bool> {
+        let number = manifest.number.saturating_sub(1);
+        let newest = self.newest_after(Manifest { number, ..*manifest })?;
+        let epoch = self.writable()?.epoch;
+        if newest.epoch > epoch {
+            // Its batches are unknown here: the next number is no longer ours.
+            self.state.lock().is_poisoned = true;
+            return Err(LogError::Fenced { path: self.bucket.describe("log") });
+        }
+        let is_new = newest.number > self.state.lock().manifest.number;
+        if is_new {
+            self.adopt(newest, None);
+        }
+        Ok(is_new)
+    }
+
+    /// Returns the error of a change of the history, unless the history is another one by now: then what is missing may
+    /// have been deleted rightly.
+    fn unless_followed(&self, changed: Result<bool>) -> Result<bool> {
+        match changed {
+            Err(error @ LogError::Damaged { .. }) => {
+                let manifest = self.writable()?.manifest;
+                let next = Manifest { number: manifest.number + 1, ..manifest };
+                if self.follow(&next)? { Ok(true) } else { Err(error) }
+            }
+            changed => changed,
+        }
+    }
+
+    /// Goes on from a manifest that is in the bucket.
+    fn adopt(&self, manifest: Manifest, runs: Option<Runs>) {
+        let mut state = self.state.lock();
+        while state.batches.front().is_some_and(|entry| entry.number < manifest.first) {
+            if let Some(entry) = state.batches.pop_front()
+                && self.keeps_copies
+            {
+                let _ = self.ground.remove(&self.copy_path(entry.number));
+            }
+        }
+        (state.manifest, state.runs) = (manifest, runs);
+        if used_bytes(&state) <= self.options.limit_bytes {
+            state.full_at_bytes = self.options.full_at_bytes(0);
+        }
+        drop(state);
+        self.keep_manifest(&manifest);
+    }
+
+    /// Deletes what the newest manifest, which this opening has put, makes useless.
+    fn sweep(&self, manifest: &Manifest, runs: &Runs) -> Result<()> {
+        let Useless { batches, pieces } = &runs.useless;
+        let mut names: Vec<String> = batches.iter().map(|number| batch::name(*number)).collect();
+        names.extend(pieces.iter().map(Piece::name));
+        let is_first = !std::mem::replace(&mut self.state.lock().has_swept, true);
+        if is_first {
+            names.extend(self.leftovers(manifest, runs)?);
+        }
+        names.chunks(DELETED_AT_ONCE).try_for_each(|names| self.bucket.delete(names))?;
+        let mut state = self.state.lock();
+        if state.manifest.number == manifest.number
+            && let Some(runs) = &mut state.runs
+        {
+            runs.useless = Useless::default();
+        }
+        Ok(())
+    }
+
+    /// Returns the names of pieces that no manifest got to name, of this owner or an earlier one.
+    fn leftovers(&self, manifest: &Manifest, runs: &Runs) -> Result<Vec<String>> {
+        let pieces = runs.runs.iter().flat_map(|run| &run.pieces).chain(&manifest.runs);
+        let named: HashSet<String> = pieces.map(Piece::name).collect();
+        let mut names = Vec::new();
+        list_after(&*self.bucket, "history/", String::new(), &mut |name, _| {
+            let is_ours = history::epoch(name).is_some_and(|of| of <= manifest.epoch);
+            if is_ours && !named.contains(name) {
+                names.push(name.to_owned());
+            }
+            true
+        })?;
+        Ok(names)
+    }
+
+    /// Puts the effects of the batches that end at or before `upto`, and drops them. False: it is not worth it.
+    fn trim_to(&self, upto: Position) -> Result<bool> {
+        let (manifest, batches) = {
+            let state = self.writable()?;
+            let batches: Vec<Entry> = state.batches.iter().take_while(|entry| entry.end <= upto).copied().collect();
+            (state.manifest, batches)
+        };
+        let Some(last) = batches.last() else { return Ok(false) };
+        let is_worth_it = batches.len() * 2 >= LONG_BATCHES || last.end.0 - manifest.start.0 >= self.options.segment_bytes;
+        if !is_worth_it && !self.is_over_limit() {
+            return Ok(false);
+        }
+        let mut runs = self.runs()?;
+        let new = self.summarize(&batches, manifest.start, runs.runs.is_empty())?;
+        runs.runs.extend(new);
+        runs.useless.batches.extend(batches.iter().filter(|entry| !entry.is_empty).map(|entry| entry.number));
+        let next = Manifest { first: last.number + 1, start: last.end, follows: last.checksum, ..manifest };
+        self.change_manifest(next, runs)?;
+        Ok(true)
+    }
+
+    /// Merges two runs. False: none need it.
+    fn merge_runs(&self) -> Result<bool> {
+        let manifest = self.writable()?.manifest;
+        let mut runs = self.runs()?;
+        let sizes: Vec<u64> = runs.runs.iter().map(Run::bytes).collect();
+        // From the newest: a small run is merged before it is merged with a large one.
+        let Some(at) = (1..sizes.len()).rev().find(|at| sizes[at - 1] < sizes[*at].saturating_mul(RUN_RATIO)) else { return Ok(false) };
+        let merged = self.merge(&runs.runs[at - 1], &runs.runs[at], at == 1)?;
+        let old: Vec<Piece> = runs.runs.splice(at - 1..=at, [merged]).flat_map(|run| run.pieces).collect();
+        runs.useless.pieces.extend(old);
+        self.change_manifest(manifest, runs)?;
+        Ok(true)
+    }
+}
+
+impl Log for ObjectLog {
+    fn start(&self) -> Position {
+        self.state.lock().manifest.start
+    }
+
+    fn end(&self) -> Position {
+        self.state.lock().end
+    }
+
+    fn applied_at_most(&self) -> Position {
+        self.state.lock().copied_to
+    }
+
+    fn epoch(&self) -> u64 {
+        self.state.lock().epoch
+    }
+
+    fn used_bytes(&self) -> u64 {
+        used_bytes(&self.state.lock())
+    }
+
+    fn is_over_limit(&self) -> bool {
+        self.used_bytes() > self.options.limit_bytes
+    }
+
+    fn parts(&self) -> usize {
+        self.state.lock().batches.len()
+    }
+
+    fn is_long(&self) -> bool {
+        let state = self.state.lock();
+        state.batches.len() > LONG_BATCHES || used_bytes(&state) > self.options.segment_bytes
+    }
+
+    fn replay(&self, from: Position, visit: &mut Visit<'_>) -> Result<()> {
+        let (batches, start, end) = {
+            let state = self.state.lock();
+            (state.batches.clone(), state.manifest.start, state.end)
+        };
+        if from < start {
+            return Err(LogError::BeforeStart { from, start });
+        }
+        if from > end {
+            return Err(LogError::PastEnd { from, end });
+        }
+        let batches: Vec<Entry> = batches.into_iter().filter(|entry| entry.end > from).collect();
+        // A gap before the first may lie around `from`: then a jump does.
+        if batches.first().is_some_and(|entry| entry.start < from) {
+            return Err(LogError::NotABoundary { from });
+        }
+        self.each_ahead(&batches, |log, entry: &Entry| log.read(entry), &mut |at, batch: Batch| {
+            let Entry { start, end, .. } = batches[at];
+            Ok(visit(start, end, &batch.records).is_continue())
+        })
+    }
+
+    fn has_history(&self) -> bool {
+        true
+    }
+
+    fn replay_history(&self, visit: &mut Visit<'_>) -> Result<()> {
+        let manifest = self.state.lock().manifest;
+        match self.runs().and_then(|runs| self.visit_history(&runs.runs, visit)) {
+            // What is missing was deleted rightly, if there is a newer history.
+            Err(LogError::Damaged { .. }) if self.is_outdated(&manifest)? => {
+                Err(LogError::Trimmed { path: self.bucket.describe("history") })
+            }
+            read => read,
+        }
+    }
+
+    fn commit(&self, records: &[Record]) -> Result<(Position, Position)> {
+        self.commit_as(false, records)
+    }
+
+    fn commit_beyond_limit(&self, records: &[Record]) -> Result<(Position, Position)> {
+        self.commit_as(true, records)
+    }
+
+    fn jump_to(&self, position: Position) -> Result<()> {
+        if !position.0.is_multiple_of(ALIGNMENT_BYTES) || position.0 >= POSITIONS_END {
+            return Err(LogError::NotABoundary { from: position });
+        }
+        let mut state = self.writable()?;
+        if position <= state.end {
+            return Ok(());
+        }
+        // A batch without records ends there.
+        self.put_batch(&mut state, &[], Position(position.0 - ALIGNMENT_BYTES))
+    }
+
+    fn has_parts_before(&self, upto: Position) -> bool {
+        self.state.lock().batches.front().is_some_and(|entry| entry.end <= upto)
+    }
+
+    fn trim(&self, upto: Position) -> Result<()> {
+        let _one_at_a_time = self.changing.lock();
+        self.unless_followed(self.trim_to(upto)).map(drop)
+    }
+
+    fn tidy(&self) -> Result<bool> {
+        let _one_at_a_time = self.changing.lock();
+        self.unless_followed(self.merge_runs())
+    }
+
+    fn release_room(&self) {}
+}
+
+fn next_number(state: &State) -> u64 {
+    state.batches.back().map_or(state.manifest.first, |last| last.number + 1)
+}
+
+fn used_bytes(state: &State) -> u64 {
+    state.batches.iter().map(|entry| entry.end.0 - entry.start.0).sum()
+}
+
+fn enter(state: &mut State, entry: Entry, epoch: u64) {
+    (state.end, state.last, state.epoch) = (entry.end, entry.checksum, epoch);
+    state.batches.push_back(entry);
+}
+
+fn empty_state() -> State {
+    State {
+        manifest: Manifest::default(),
+        runs: None,
+        batches: VecDeque::new(),
+        end: Position(0),
+        epoch: 0,
+        last: 0,
+        copied_to: Position(0),
+        nonce: None,
+        is_poisoned: false,
+        has_swept: false,
+        buffer: Vec::new(),
+        full_at_bytes: 0,
+    }
+}

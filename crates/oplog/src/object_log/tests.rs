@@ -1,0 +1,343 @@
+//! Tests the promises of a log in a bucket: with dying processes, lost answers, old lists and several writers.
+
+use super::*;
+use crate::{Partition, PartitionClass};
+use onefold_bucket::{Failure, MemoryBucket};
+use onefold_ground::{Ground, SimulatedGround};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+const STORE: [u8; 16] = *b"the store's name";
+/// A trim is worth its requests after some batches.
+const SMALL: LogOptions = LogOptions { segment_bytes: 16 << 10, limit_bytes: 1 << 20 };
+
+/// Records are `key, value`: the key gets the value. A value of 0 deletes it.
+#[derive(Debug)]
+struct Settings;
+
+type Values = BTreeMap<u8, u8>;
+
+fn set(key: u8, value: u8) -> Record {
+    Record { kind: 1, partition: Partition { class: PartitionClass::ObjectIndex, number: 0 }, payload: vec![key, value] }
+}
+
+fn apply(values: &mut Values, records: &[Record]) {
+    for record in records {
+        match record.payload[..] {
+            [key, 0] => drop(values.remove(&key)),
+            [key, value] => drop(values.insert(key, value)),
+            _ => panic!("{record:?}"),
+        }
+    }
+}
+
+impl Meaning for Settings {
+    fn effects(&self, records: &[Record], out: &mut Vec<Effect>) -> std::result::Result<(), String> {
+        out.extend(records.iter().map(|record| (vec![record.payload[0]], vec![record.payload[1]])));
+        Ok(())
+    }
+
+    fn compose(&self, _: &[u8], _: &[u8], newer: &[u8]) -> std::result::Result<Vec<u8>, String> {
+        Ok(newer.to_vec())
+    }
+
+    fn is_nothing(&self, _: &[u8], effect: &[u8]) -> bool {
+        effect == [0]
+    }
+
+    fn records(&self, effects: &[Effect]) -> std::result::Result<Vec<Record>, String> {
+        Ok(effects.iter().map(|(key, value)| set(key[0], value[0])).collect())
+    }
+}
+
+/// Numbers from a seed (SplitMix64).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % end
+    }
+}
+
+fn look(bucket: &MemoryBucket, directory: &SimulatedGround) -> Result<ObjectLog> {
+    let (bucket, ground): (Arc<dyn Bucket>, Arc<dyn Ground>) = (Arc::new(bucket.clone()), Arc::new(directory.clone()));
+    ground.create_directory("log")?;
+    // Pieces of a few keys.
+    Ok(ObjectLog::open(bucket, ground, "log", STORE, SMALL, Arc::new(Settings), true)?.with_piece_bytes(60))
+}
+
+fn take(bucket: &MemoryBucket, directory: &SimulatedGround) -> Result<ObjectLog> {
+    let mut log = look(bucket, directory)?;
+    log.take(1)?;
+    Ok(log)
+}
+
+fn made() -> MemoryBucket {
+    let bucket = MemoryBucket::new();
+    ObjectLog::create(&bucket, STORE).unwrap();
+    bucket
+}
+
+fn directory() -> SimulatedGround {
+    SimulatedGround::new(1)
+}
+
+/// Returns what the history and the log say together.
+fn values(log: &ObjectLog) -> Values {
+    let mut values = Values::new();
+    let mut end = Position(0);
+    let mut visit = |start: Position, next: Position, records: &[Record]| {
+        assert!(start >= end && next > start, "{start:?} to {next:?} after {end:?}");
+        end = next;
+        apply(&mut values, records);
+        ControlFlow::Continue(())
+    };
+    log.replay_history(&mut visit).unwrap();
+    log.replay(log.start(), &mut visit).unwrap();
+    assert_eq!(end.max(log.start()), log.end());
+    values
+}
+
+/// Looks at a log from a machine that never saw it.
+fn elsewhere(bucket: &MemoryBucket) -> Values {
+    values(&look(bucket, &directory()).unwrap())
+}
+
+#[test]
+fn batches_are_found_here_and_elsewhere() {
+    let (bucket, here) = (made(), directory());
+    let mut expected = Values::new();
+    for turn in 1..5 {
+        let log = take(&bucket, &here).unwrap();
+        assert_eq!(log.epoch(), u64::from(turn));
+        for key in 0..3 {
+            let records = [set(key, turn), set(turn * 8, key)];
+            let (start, end) = log.commit(&records).unwrap();
+            assert!(start < end && end == log.end());
+            apply(&mut expected, &records);
+        }
+        assert_eq!(values(&log), expected);
+    }
+    assert_eq!(elsewhere(&bucket), expected);
+    let log = look(&bucket, &here).unwrap();
+    assert_eq!((values(&log), log.applied_at_most()), (expected, log.end()));
+    assert!(matches!(log.commit(&[set(1, 1)]), Err(LogError::ReadOnly)));
+}
+
+#[test]
+fn the_former_owner_acknowledges_nothing_more() {
+    let (bucket, here, there) = (made(), directory(), directory());
+    let first = take(&bucket, &here).unwrap();
+    first.commit(&[set(1, 1)]).unwrap();
+    let second = take(&bucket, &there).unwrap();
+    assert!(second.epoch() > first.epoch());
+    assert!(matches!(first.commit(&[set(1, 2)]), Err(LogError::Fenced { .. })));
+    assert!(matches!(first.commit(&[set(1, 3)]), Err(LogError::Poisoned)));
+    second.commit(&[set(2, 2)]).unwrap();
+    assert_eq!(elsewhere(&bucket), Values::from([(1, 1), (2, 2)]));
+    // Its trim changes nothing that the second one needs.
+    let _ = first.trim(first.end());
+    assert_eq!(values(&look(&bucket, &there).unwrap()), Values::from([(1, 1), (2, 2)]));
+}
+
+#[test]
+fn a_trim_keeps_the_effects_and_the_next_openings_find_them() {
+    let (bucket, here) = (made(), directory());
+    let mut expected = Values::new();
+    for turn in 0..12u8 {
+        let log = take(&bucket, &here).unwrap();
+        for step in 0..40u8 {
+            let records = [set(step.wrapping_mul(turn + 3) % 90, (step % 5).saturating_mul(turn + 1))];
+            log.commit(&records).unwrap();
+            apply(&mut expected, &records);
+        }
+        let upto = if turn % 2 == 0 { log.end() } else { Position(log.end().0 - 5 * ALIGNMENT_BYTES) };
+        log.trim(upto).unwrap();
+        while log.tidy().unwrap() {}
+        assert_eq!(log.start(), upto);
+        assert_eq!(values(&log), expected);
+        assert_eq!(elsewhere(&bucket), expected);
+        let log = look(&bucket, &here).unwrap();
+        assert_eq!((values(&log), log.applied_at_most()), (expected.clone(), log.end()));
+    }
+    // What nobody needs is gone.
+    let names = bucket.names();
+    assert!(names.iter().filter(|name| name.starts_with("log/")).count() < 20, "{names:?}");
+    let runs = look(&bucket, &here).unwrap().runs().unwrap().runs;
+    let pieces: usize = runs.iter().map(|run| run.pieces.len()).sum();
+    assert_eq!(names.iter().filter(|name| name.starts_with("history/")).count(), pieces + 1);
+    assert!(runs.len() < 6 && pieces > 3);
+}
+
+#[test]
+fn a_jump_leaves_a_hole_that_is_no_damage() {
+    let (bucket, here) = (made(), directory());
+    let log = take(&bucket, &here).unwrap();
+    log.commit(&[set(1, 1)]).unwrap();
+    let far = Position(1 << 40);
+    log.jump_to(far).unwrap();
+    assert_eq!(log.end(), far);
+    log.jump_to(Position(ALIGNMENT_BYTES)).unwrap();
+    assert!(matches!(log.jump_to(Position(far.0 + 1)), Err(LogError::NotABoundary { .. })));
+    let (start, _) = log.commit(&[set(2, 2)]).unwrap();
+    assert_eq!(start, far);
+    assert_eq!(elsewhere(&bucket), Values::from([(1, 1), (2, 2)]));
+    assert!(log.used_bytes() < 10 * ALIGNMENT_BYTES);
+}
+
+/// Opens, commits, trims and tidies until something fails. Returns what was acknowledged, and what may be there
+/// besides.
+fn work(bucket: &MemoryBucket, here: &SimulatedGround, seed: u8, known: &mut Values, doubtful: &mut Vec<Record>) -> Result<()> {
+    let log = take(bucket, here)?;
+    for step in 0..45u8 {
+        let records = vec![set(step.wrapping_mul(seed | 1) % 50, step.wrapping_add(seed) % 7)];
+        *doubtful = records.clone();
+        log.commit(&records)?;
+        apply(known, &records);
+        doubtful.clear();
+        if step % 20 == 10 {
+            log.trim(Position(log.end().0 - 3 * ALIGNMENT_BYTES))?;
+        }
+    }
+    log.trim(log.end())?;
+    while log.tidy()? {}
+    Ok(())
+}
+
+#[test]
+fn whatever_fails_at_any_step_nothing_acknowledged_is_lost() {
+    let (bucket, here) = (made(), directory());
+    let (mut known, mut doubtful) = (Values::new(), Vec::new());
+    for seed in 0..3 {
+        work(&bucket, &here, seed, &mut known, &mut doubtful).unwrap();
+    }
+    let first = bucket.fork();
+    work(&first, &here.snapshot(onefold_ground::CrashPolicy::DropAll), 9, &mut known.clone(), &mut Vec::new()).unwrap();
+    let steps = first.steps();
+    assert!(steps > 60, "{steps}");
+    for step in 1..=steps {
+        for failure in [Failure::Before, Failure::After, Failure::Dead, Failure::DeadAfter] {
+            let (bucket, here) = (bucket.fork(), here.snapshot(onefold_ground::CrashPolicy::DropAll));
+            let (mut known, mut doubtful) = (known.clone(), Vec::new());
+            bucket.fail_at(step, failure);
+            let worked = work(&bucket, &here, 9, &mut known, &mut doubtful);
+            bucket.calm();
+            let mut with_doubtful = known.clone();
+            apply(&mut with_doubtful, &doubtful);
+            // Another machine, which may see old lists, or this one, which has copies.
+            if step % 3 == 0 {
+                bucket.hide_from_lists(2);
+            }
+            let there = if step % 2 == 0 { directory() } else { here };
+            let log = take(&bucket, &there).unwrap_or_else(|error| panic!("step {step}, {failure:?}: {error}; {worked:?}"));
+            let found = values(&log);
+            assert!(found == known || found == with_doubtful, "step {step}, {failure:?}: {worked:?}");
+            let mut known = found;
+            drop(log);
+            work(&bucket, &there, 5, &mut known, &mut doubtful).unwrap();
+            assert_eq!(elsewhere(&bucket), known, "step {step}, {failure:?}");
+        }
+    }
+}
+
+#[test]
+fn two_writers_in_turns_lose_nothing_that_either_was_told() {
+    for seed in 0..200u64 {
+        let (bucket, places) = (made(), [directory(), directory()]);
+        let mut random = Dice(seed);
+        let mut logs: [Option<ObjectLog>; 2] = [None, None];
+        // Openings that have looked, and put their fences much later.
+        let mut looked: [Option<ObjectLog>; 2] = [None, None];
+        let mut known = Values::new();
+        for step in 0..120u8 {
+            let who = random.below(2) as usize;
+            match (random.below(12), &mut logs[who]) {
+                (0, log) => *log = Some(take(&bucket, &places[who]).unwrap()),
+                // A third machine.
+                (4, _) if random.below(3) == 0 => looked[who] = Some(look(&bucket, &directory()).unwrap()),
+                (5, log) if random.below(3) == 0 && looked[who].is_some() => {
+                    let mut late = looked[who].take().unwrap();
+                    late.take(1).unwrap();
+                    *log = Some(late);
+                }
+                (_, None) => {}
+                (1 | 2, Some(log)) => match log.trim(log.end()) {
+                    Ok(()) | Err(LogError::Poisoned | LogError::Fenced { .. }) => {}
+                    Err(error) => panic!("seed {seed}, step {step}: {error}"),
+                },
+                (3, Some(log)) => drop(log.tidy()),
+                (_, Some(log)) => {
+                    for more in 0..4 {
+                        let records = [set(step.wrapping_add(more) % 40, step % 9)];
+                        if log.commit(&records).is_ok() {
+                            apply(&mut known, &records);
+                        }
+                    }
+                }
+            }
+            if step % 10 == 0 {
+                bucket.hide_from_lists(random.below(4) as usize);
+            }
+        }
+        bucket.calm();
+        assert_eq!(elsewhere(&bucket), known, "seed {seed}");
+    }
+}
+
+#[test]
+fn copies_of_another_log_are_refused_and_damaged_ones_are_fetched_again() {
+    let (bucket, here) = (made(), directory());
+    let log = take(&bucket, &here).unwrap();
+    (0..4).for_each(|key| assert!(log.commit(&[set(key, 1)]).is_ok()));
+    let older = bucket.fork();
+    log.commit(&[set(9, 9)]).unwrap();
+    let expected = values(&log);
+    drop(log);
+    // The bucket was restored from before the last batch.
+    let error = look(&older, &here).unwrap_err().to_string();
+    assert!(error.contains("restored from an older version"), "{error}");
+    // The same, and somebody wrote to it.
+    take(&older, &directory()).unwrap().commit(&[set(8, 8)]).unwrap();
+    assert!(look(&older, &here).is_err());
+    // A damaged copy is worth nothing, and costs nothing.
+    let copy = here.open("log/0000000000000003", onefold_ground::Access::ReadWrite).unwrap();
+    copy.write_at(80, b"xx").unwrap();
+    assert_eq!(values(&look(&bucket, &here).unwrap()), expected);
+}
+
+#[test]
+fn damage_in_the_bucket_is_an_error_and_never_another_history() {
+    let (bucket, here) = (made(), directory());
+    let (mut known, mut doubtful) = (Values::new(), Vec::new());
+    work(&bucket, &here, 3, &mut known, &mut doubtful).unwrap();
+    let log = take(&bucket, &here).unwrap();
+    for key in 0..5 {
+        log.commit(&[set(key, 3)]).unwrap();
+        apply(&mut known, &[set(key, 3)]);
+    }
+    drop(log);
+    for name in bucket.names() {
+        for what in 0..3 {
+            let bucket = bucket.fork();
+            match what {
+                0 => assert!(bucket.corrupt(&name, |bytes| bytes[30] ^= 1)),
+                1 => assert!(bucket.corrupt(&name, |bytes| bytes.truncate(bytes.len() - 1))),
+                _ => assert!(bucket.remove(&name)),
+            }
+            let Ok(log) = look(&bucket, &directory()) else { continue };
+            let mut found = Values::new();
+            let mut visit = |_: Position, _: Position, records: &[Record]| {
+                apply(&mut found, records);
+                ControlFlow::Continue(())
+            };
+            let read = log.replay_history(&mut visit).and_then(|()| log.replay(log.start(), &mut visit));
+            // The last batches may be gone without a trace: nobody here knows that they were there.
+            let is_last = bucket.names().iter().all(|other| !other.starts_with("log/") || *other < name);
+            let is_manifest = name.starts_with("manifests/");
+            assert!(read.is_err() || found == known || is_last || is_manifest, "{name}, {what}");
+        }
+    }
+}

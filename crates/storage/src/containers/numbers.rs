@@ -1,0 +1,211 @@
+//! Numbers of containers in a store whose files become durable only as a whole (decision 0068).
+//!
+//! A put that an owner gave up may still arrive, however late: when the owner is long dead, and others own the store.
+//! So a number that one owner gave out must never be given out by another one, whether or not a container came of it.
+//!
+//! # Why no two owners use one number
+//! The record NumbersUsed says that all numbers of a partition up to one of them are used.
+//! 1. An opening for writing takes the highest number that it finds named, and goes on [`NUMBERS_AHEAD`] above it. It
+//!    logs that all numbers up to there are used. Until this is durable, it gives out none.
+//! 2. An owner gives out no number that is more than [`NUMBERS_AHEAD`] above those that are named in durable batches.
+//! 3. The log is not trimmed past the batch of the last NumbersUsed that covers all numbers named before it.
+//!
+//! Say that B opened the store after A. Every batch that A knew to be durable comes before B's fence. B has found the
+//! highest number in it: the batch is still there, or a later NumbersUsed covers it (3). A gave out at most
+//! [`NUMBERS_AHEAD`] more (2), and B gives out only higher ones (1). If none of A's batches came before B's fence, A
+//! never gave out a number.
+//!
+//! # Which files may be leftovers
+//! NumbersUsed also says up to which number everything is *settled*: a container there is in the log, or its file is
+//! gone. So an opening need not look at the files up to there. A put that arrives later still leaves a file that nobody
+//! refers to.
+
+use crate::address::decode_container;
+use crate::containers::records;
+use crate::{ContainerId, Result, StorageError};
+use onefold_ground::wire::{Reader, put_varint};
+use onefold_oplog::{PartitionClass, Position, Record};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Kind of a record: numbers of containers are used.
+pub const NUMBERS_USED: u8 = 15;
+
+/// How many numbers an owner may give out ahead of the log: many times what it needs between two batches.
+pub(crate) const NUMBERS_AHEAD: u32 = 1024;
+
+/// What NumbersUsed says of a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Used {
+    /// All numbers up to this one are used.
+    pub(crate) last: ContainerId,
+    /// Up to this number, all containers are in the log or gone.
+    pub(crate) settled: u32,
+}
+
+impl Used {
+    /// Makes the record.
+    pub(crate) fn encode(self) -> Record {
+        let mut payload = self.last.bits().to_le_bytes().to_vec();
+        put_varint(&mut payload, u64::from(self.settled));
+        records::record(NUMBERS_USED, self.last, payload)
+    }
+}
+
+/// Reads the record.
+pub(crate) fn decode_numbers(record: &Record) -> Result<Used> {
+    let refused = |why: String| StorageError::Record { kind: record.kind, why };
+    let mut reader = Reader::new(&record.payload);
+    let read = decode_container(&mut reader).and_then(|last| {
+        let settled = reader.varint_to("settled containers", u64::from(last.number()))? as u32;
+        reader.end().map(|()| Used { last, settled })
+    });
+    let used = read.map_err(|error| refused(error.to_string()))?;
+    if (record.partition.class, record.partition.number) != (PartitionClass::Container, used.last.partition()) {
+        return Err(refused(format!("container {} is in another partition", used.last)));
+    }
+    Ok(used)
+}
+
+/// Which numbers this opening may give out, and which of them are settled.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    /// By partition: the highest number that is known to be named in the log.
+    named: BTreeMap<u16, u32>,
+    /// Numbers whose containers are neither in the log nor gone.
+    unsettled: BTreeSet<ContainerId>,
+    /// The log from here on says which numbers are used.
+    since: Position,
+    /// Whether the next batch must say it.
+    is_due: bool,
+}
+
+impl Numbers {
+    /// Begins in an opening that found `unsealed` containers in a log that starts at `log_start`.
+    pub(crate) fn new(log_start: Position, unsealed: impl Iterator<Item = ContainerId>) -> Numbers {
+        Numbers { named: BTreeMap::new(), unsettled: unsealed.collect(), since: log_start, is_due: true }
+    }
+
+    /// Gives out a number. Errors: the log has to name more numbers first.
+    pub(crate) fn give_out(&mut self, container: ContainerId) -> Result<()> {
+        let partition = container.partition();
+        let named = self.named.get(&partition).ok_or(StorageError::CommitFirst { partition })?;
+        if container.number() > named.saturating_add(NUMBERS_AHEAD) {
+            return Err(StorageError::CommitFirst { partition });
+        }
+        self.unsettled.insert(container);
+        Ok(())
+    }
+
+    /// Notes that a durable batch names a container.
+    pub(crate) fn named(&mut self, container: ContainerId) {
+        let named = self.named.entry(container.partition()).or_default();
+        *named = (*named).max(container.number());
+    }
+
+    /// Notes that a container is in the log, sealed, or that its file is gone.
+    pub(crate) fn settled(&mut self, container: ContainerId) {
+        self.unsettled.remove(&container);
+    }
+
+    /// Returns what NumbersUsed says of a partition in which `last` was given out last.
+    pub(crate) fn used(&self, last: ContainerId) -> Used {
+        let first = ContainerId::new(last.partition(), 0);
+        let unsettled = self.unsettled.range(first..=last).next();
+        Used { last, settled: unsettled.map_or(last.number(), |container| container.number() - 1) }
+    }
+
+    /// Returns whether the next batch must say which numbers are used.
+    pub(crate) fn is_due(&self, mut last: impl Iterator<Item = ContainerId>) -> bool {
+        let is_ahead =
+            |last: ContainerId| last.number().saturating_sub(self.named.get(&last.partition()).copied().unwrap_or(0)) >= NUMBERS_AHEAD / 2;
+        self.is_due || last.any(is_ahead)
+    }
+
+    /// Notes that the batch at `start` says of all opened partitions which numbers are used.
+    pub(crate) fn logged(&mut self, used: &[ContainerId], start: Position) {
+        let named = |partition| self.named.get(&partition).copied().unwrap_or(0);
+        // If batches overtook each other, an earlier one may name more.
+        if !used.is_empty() && used.iter().all(|last| last.number() >= named(last.partition())) {
+            self.since = self.since.max(start);
+            self.is_due = false;
+        }
+        used.iter().for_each(|last| self.named(*last));
+    }
+
+    /// Returns from where on the log says which numbers are used.
+    pub(crate) fn since(&self) -> Position {
+        self.since
+    }
+
+    /// Makes the next batch say which numbers are used, if the log before `position` is needed for it.
+    pub(crate) fn renew_before(&mut self, position: Position) {
+        self.is_due |= self.since < position;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: u32) -> ContainerId {
+        ContainerId::new(3, number)
+    }
+
+    #[test]
+    fn the_record_is_read_as_written_and_nonsense_is_refused() {
+        let used = Used { last: id(70_000), settled: 69_999 };
+        assert_eq!(decode_numbers(&used.encode()).unwrap(), used);
+        assert!(decode_numbers(&Used { settled: 70_001, ..used }.encode()).is_err(), "settled beyond the last");
+        let mut longer = used.encode();
+        longer.payload.push(0);
+        assert!(decode_numbers(&longer).is_err());
+        let mut elsewhere = used.encode();
+        elsewhere.partition.number = 4;
+        assert!(decode_numbers(&elsewhere).is_err());
+        for length in 0..longer.payload.len() - 1 {
+            assert!(decode_numbers(&Record { payload: longer.payload[..length].to_vec(), ..longer.clone() }).is_err());
+        }
+    }
+
+    #[test]
+    fn no_number_is_given_out_far_ahead_of_the_log() {
+        let mut numbers = Numbers::new(Position(5), std::iter::empty());
+        assert!(matches!(numbers.give_out(id(1)), Err(StorageError::CommitFirst { partition: 3 })));
+        assert!(numbers.is_due(std::iter::empty()));
+        numbers.logged(&[id(2000)], Position(10));
+        assert!(!numbers.is_due([id(2000)].into_iter()));
+        numbers.give_out(id(2001)).unwrap();
+        numbers.give_out(id(2000 + NUMBERS_AHEAD)).unwrap();
+        assert!(numbers.give_out(id(2001 + NUMBERS_AHEAD)).is_err());
+        assert!(numbers.is_due([id(2001 + NUMBERS_AHEAD)].into_iter()));
+        numbers.named(id(2001));
+        numbers.give_out(id(2001 + NUMBERS_AHEAD)).unwrap();
+    }
+
+    #[test]
+    fn everything_is_settled_up_to_the_first_container_that_is_not() {
+        let mut numbers = Numbers::new(Position(5), [id(7), ContainerId::new(2, 1)].into_iter());
+        assert_eq!(numbers.used(id(9)).settled, 6);
+        numbers.settled(id(7));
+        assert_eq!(numbers.used(id(9)).settled, 9);
+        numbers.logged(&[id(9)], Position(10));
+        numbers.give_out(id(10)).unwrap();
+        assert_eq!(numbers.used(id(12)), Used { last: id(12), settled: 9 });
+    }
+
+    #[test]
+    fn the_log_is_kept_from_the_batch_that_covers_all_that_was_named() {
+        let mut numbers = Numbers::new(Position(5), std::iter::empty());
+        numbers.logged(&[id(20)], Position(10));
+        numbers.named(id(25));
+        // This batch was prepared before.
+        numbers.logged(&[id(24)], Position(20));
+        assert_eq!(numbers.since(), Position(10));
+        numbers.renew_before(Position(10));
+        assert!(!numbers.is_due(std::iter::empty()));
+        numbers.renew_before(Position(11));
+        assert!(numbers.is_due(std::iter::empty()));
+        numbers.logged(&[id(25)], Position(30));
+        assert_eq!((numbers.since(), numbers.is_due(std::iter::empty())), (Position(30), false));
+    }
+}
