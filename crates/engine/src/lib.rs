@@ -135,6 +135,8 @@ pub struct Engine {
     profile: Arc<Profile>,
     /// The store's lock. A reader beside a writer has none. Last, so that it is released after everything else is gone.
     lock: Option<LockGuard>,
+    /// For other machines, if the store is in a bucket.
+    _presence: Option<lifecycle::presence::Presence>,
     /// The lock of the views, if this opening needs it all the time.
     _views: Option<LockGuard>,
 }

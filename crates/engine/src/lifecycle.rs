@@ -12,6 +12,7 @@ pub(crate) mod layout;
 pub(crate) mod mode;
 pub(crate) mod open;
 pub(crate) mod partitions;
+pub(crate) mod presence;
 pub(crate) mod profile;
 pub(crate) mod recovery;
 pub(crate) mod reserve;

@@ -63,7 +63,7 @@ impl Holder {
     }
 
     /// Returns whether the process is known to have ended. Then a crash or a departed reader left the line behind.
-    pub(crate) fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         let pid = i32::try_from(self.pid).ok().and_then(rustix::process::Pid::from_raw);
         self.host == this_host() && pid.is_none_or(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
     }

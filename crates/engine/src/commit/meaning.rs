@@ -186,7 +186,7 @@ mod tests {
         fn apply(&mut self, records: &[Record]) {
             let decoded = Decoded::read(records, 20).unwrap();
             let effects = decoded.effects(Position(0), records);
-            effects.removals.iter().for_each(|chunk| drop(self.chunks.remove(chunk)));
+            self.chunks.retain(|chunk, _| !effects.removals.contains(chunk));
             for (chunk, place) in effects.places {
                 self.chunks.entry(*chunk).or_default().0 = *place;
             }
@@ -218,8 +218,8 @@ mod tests {
                     2 => encode_deltas(&[(chunk(number), value as i64)], 20),
                     _ => {
                         let value = (value > 0).then(|| vec![value as u8; 3]);
-                        let mut records = encode_objects(&[(u16::from(number % 2), vec![b'k', number], value)]);
-                        records.next().unwrap()
+                        let changes = [(u16::from(number % 2), vec![b'k', number], value)];
+                        encode_objects(&changes).next().unwrap()
                     }
                 });
             }

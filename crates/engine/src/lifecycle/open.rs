@@ -5,7 +5,7 @@
 //! limit, not by the store's size.
 
 use super::background::Background;
-use super::{background, copied, recovery, reserve, state};
+use super::{background, copied, presence, recovery, reserve, state};
 use crate::commit::Commits;
 use crate::lifecycle::activity::Earlier;
 use crate::lifecycle::chunks::{self, Chunks, Parts};
@@ -138,8 +138,15 @@ impl Engine {
         let Locks { mode, lock, views, reading } = Locks::take(&ground, mode, &holder)?;
         let (ground, reserve) = reserve::over(ground, &settings, mode);
         let access = if mode == Mode::ReadWrite { Access::ReadWrite } else { Access::Read };
+        let mut presence = None;
         let (log, epoch, was_left_open) = match bucket {
             Some(bucket) => {
+                presence = match mode {
+                    // Tests that count every request have no threads.
+                    Mode::ReadWrite if settings.background => Some(presence::become_writer(&bucket, &*ground, &holder)?),
+                    Mode::ReadOnly => Some(presence::become_reader(bucket.clone(), &*ground, &holder)?),
+                    _ => None,
+                };
                 let (log, epoch) = recovery::open_objects(&ground, bucket, &descriptor, &settings, mode)?;
                 if mode == Mode::ReadWrite {
                     write_epoch(&*ground, epoch)?;
@@ -264,6 +271,7 @@ impl Engine {
             descriptor,
             settings,
             lock,
+            _presence: presence,
             _views: rebuild_views,
         });
         drop(opening_views);

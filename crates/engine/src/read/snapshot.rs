@@ -28,6 +28,7 @@
 //! So if a file is missing, the reader looks for it again on the disk. The chunk index is only advice from here on: its
 //! pages may be newer, torn or moved. The chunk's name verifies what the index says.
 
+use crate::lifecycle::presence::{self, Presence};
 use crate::read::views::{lock_views, lock_views_within};
 use crate::{Engine, EngineError, Result, random_name};
 use onefold_ground::{Access, Ground, GroundError, Holder, LockError, LockGuard, checksum, read_file};
@@ -73,6 +74,8 @@ pub(crate) struct Reading {
 struct Locks {
     views: Option<LockGuard>,
     lease: Option<Lease>,
+    /// For other machines, if the store is in a bucket.
+    presence: Option<Presence>,
 }
 
 /// A lease of this process.
@@ -109,7 +112,8 @@ impl Lease {
         Ok(Lease { ground: ground.clone(), path, holder: holder.clone(), _lock: lock })
     }
 
-    fn say(&self, objects: &[(Place, u64)]) -> Result<()> {
+    /// Returns the text of a lease on these objects.
+    fn text(&self, objects: &[(Place, u64)]) -> Result<String> {
         let mut text = String::from_utf8_lossy(&self.holder.line()).into_owned();
         for ((partition, key), sum) in objects {
             let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -121,6 +125,10 @@ impl Lease {
             let why = "a command can read at most about 200,000 at once".to_owned();
             return Err(EngineError::Invalid { what: format!("{} objects", objects.len()), why });
         }
+        Ok(text)
+    }
+
+    fn say(&self, text: &str) -> Result<()> {
         let file = self.ground.open(&self.path, Access::ReadWrite)?;
         file.set_len(0)?;
         Ok(file.write_at(0, text.as_bytes())?)
@@ -153,7 +161,8 @@ pub(crate) fn begin(ground: &Arc<dyn Ground>, holder: &Holder, limit: Duration) 
         Err(EngineError::Ground(error) | EngineError::Lock(LockError::Ground(error))) if no_right(&error) => return Ok(None),
         Err(error) => return Err(error),
     };
-    let held = Locks { views: Some(views), lease: Some(lease) };
+    let presence = ground.bucket().map(|bucket| presence::become_reader(bucket, &**ground, holder)).transpose()?;
+    let held = Locks { views: Some(views), lease: Some(lease), presence };
     Ok(Some(Reading { state: AtomicU8::new(LOOKING), held: Mutex::new(held) }))
 }
 
@@ -257,10 +266,14 @@ impl Engine {
             said.push(((*partition, key.clone()), checksum(&value)));
         }
         if let Some(lease) = &held.lease {
-            match lease.say(&said) {
+            let text = lease.text(&said)?;
+            match lease.say(&text) {
                 // An empty lease keeps everything from being removed: that is enough.
                 Err(error) if error.is_full() => {}
                 said => said?,
+            }
+            if let Some(presence) = &held.presence {
+                presence.say(text.into_bytes())?;
             }
         }
         self.reading.state.store(HOLDING, Ordering::Release);
@@ -282,11 +295,13 @@ impl Engine {
     /// Looks for readers in other processes. `Err(())` inside: `go_on` said no.
     pub(crate) fn readers(&self, go_on: &dyn Fn() -> bool) -> Result<std::result::Result<Readers, ()>> {
         let mut readers = Readers::default();
+        let elsewhere = self.ground.bucket().map(|bucket| presence::readers(&*bucket, &*self.ground)).transpose()?;
         let _views = match lock_views(&*self.ground, true, &self.holder, go_on) {
             Err(LockError::Held { .. }) => return Ok(Err(())),
             views => views?,
         };
-        for lease in live_leases(&*self.ground, &self.holder)? {
+        let elsewhere = elsewhere.into_iter().flatten().map(|seen| LiveLease::parse(seen.name.clone(), seen.holder(), seen.text()));
+        for lease in live_leases(&*self.ground, &self.holder)?.into_iter().chain(elsewhere) {
             readers.are_there = true;
             let Some(objects) = &lease.objects else {
                 let why = format!("unused chunks are kept for {}, which has not listed yet what it reads", lease.whose());
@@ -320,7 +335,7 @@ mod tests {
         let lease = Lease::take(&ground, &holder).unwrap();
         assert!(live_leases(&*ground, &holder).unwrap()[0].objects.is_none(), "it has said nothing yet");
         let objects = vec![((3, vec![0, 255, 7]), u64::MAX), ((0, vec![b'b']), 1)];
-        lease.say(&objects).unwrap();
+        lease.say(&lease.text(&objects).unwrap()).unwrap();
         let live = live_leases(&*ground, &holder).unwrap();
         assert_eq!((live.len(), live[0].objects.as_ref(), live[0].holder.as_ref()), (1, Some(&objects), Some(&holder)));
         let text = read_file(&*ground, &lease.path, 1 << 20).unwrap();

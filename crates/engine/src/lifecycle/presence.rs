@@ -1,0 +1,235 @@
+//! Who uses a store in a bucket, for others to see: an object with a count that its owner raises (decision 0068).
+//!
+//! This is advice, for politeness. A second writer waits for the first one to end, or gives up, instead of taking the
+//! store from it. A prune keeps what a reader on another machine reads. What protects data is the fence in the log.
+//!
+//! No clock is compared with another one's. Whoever finds a presence watches it for a while of its own time: if it does
+//! not change, its owner is gone.
+
+use crate::{EngineError, Result};
+use onefold_ground::{Bucket, Ground, Holder, LockError, fill_random, read_file, replace_file};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The presence of the writer.
+const WRITER: &str = "leases/writer";
+/// The presences of readers are below this.
+const READERS: &str = "leases/readers/";
+/// The file with the name of a state, which tells it from those of other machines and users.
+const STATE_NAME: &str = "state-name";
+/// How often a count is raised.
+const RAISED_EVERY: Duration = Duration::from_secs(10);
+/// Whoever has not raised its count for this time is gone. Several times [`RAISED_EVERY`]: a request may take long.
+const GONE_AFTER: Duration = Duration::from_secs(45);
+/// How often a presence is looked at meanwhile.
+const LOOKED_AT_EVERY: Duration = Duration::from_secs(2);
+/// No presence is longer: a reader names what it reads.
+const LIMIT_BYTES: u64 = 17 << 20;
+
+/// A presence of this process. It ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Presence {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    bucket: Arc<dyn Bucket>,
+    name: String,
+    state_name: String,
+    holder: Holder,
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    count: u64,
+    text: Vec<u8>,
+    has_ended: bool,
+    /// Somebody else has put theirs in its place.
+    is_lost: bool,
+}
+
+/// A presence that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// Its name.
+    pub(crate) name: String,
+    content: Vec<u8>,
+}
+
+impl Seen {
+    /// Returns what it says: who it is, in the first line, and what it reads.
+    pub(crate) fn text(&self) -> &[u8] {
+        self.content.splitn(3, |byte| *byte == b'\n').nth(2).unwrap_or_default()
+    }
+
+    /// Returns the name of the state that it uses.
+    fn state(&self) -> &[u8] {
+        self.content.splitn(3, |byte| *byte == b'\n').nth(1).unwrap_or_default()
+    }
+
+    /// Returns who it says to be.
+    pub(crate) fn holder(&self) -> Option<Holder> {
+        Holder::parse(self.text().split(|byte| *byte == b'\n').next()?)
+    }
+}
+
+impl Shared {
+    fn content(&self, state: &State) -> Vec<u8> {
+        [format!("{:016x}\n{}\n", state.count, self.state_name).as_bytes(), &state.text].concat()
+    }
+
+    /// Raises the count, and says `text` from now on if there is one. False: somebody else has put theirs in its place.
+    fn put(&self, state: &mut State, text: Option<Vec<u8>>) -> Result<bool> {
+        let is_anothers = |seen: Seen| seen.state() != self.state_name.as_bytes() || seen.holder().as_ref() != Some(&self.holder);
+        if look_at(&*self.bucket, &self.name)?.is_some_and(is_anothers) {
+            return Ok(false);
+        }
+        state.count += 1;
+        if let Some(text) = text {
+            state.text = text;
+        }
+        self.bucket.put_over(&self.name, &self.content(state))?;
+        Ok(true)
+    }
+
+    fn raise(&self) {
+        let mut state = self.state.lock();
+        loop {
+            if !state.has_ended {
+                self.ended.wait_for(&mut state, RAISED_EVERY);
+            }
+            if state.has_ended {
+                return;
+            }
+            match self.put(&mut state, None) {
+                Ok(true) => {}
+                Ok(false) => {
+                    tracing::warn!("{} is another process's now, or gone", self.bucket.describe(&self.name));
+                    state.is_lost = true;
+                    return;
+                }
+                Err(error) => tracing::warn!(%error, "others may take this process for gone"),
+            }
+        }
+    }
+}
+
+impl Presence {
+    fn begin(bucket: Arc<dyn Bucket>, name: String, state_name: String, holder: &Holder) -> Result<Presence> {
+        let state = Mutex::new(State { count: 0, text: holder.line(), has_ended: false, is_lost: false });
+        let shared = Arc::new(Shared { bucket, name, state_name, holder: holder.clone(), state, ended: Condvar::new() });
+        let first = shared.content(&shared.state.lock());
+        shared.bucket.put_over(&shared.name, &first)?;
+        let raising = shared.clone();
+        let thread = std::thread::Builder::new().name("onefold-presence".to_owned()).spawn(move || raising.raise());
+        let thread = thread.map_err(|error| EngineError::Invalid { what: "background thread".into(), why: error.to_string() })?;
+        Ok(Presence { shared, thread: Some(thread) })
+    }
+
+    /// Says something else from now on.
+    pub(crate) fn say(&self, text: Vec<u8>) -> Result<()> {
+        let mut state = self.shared.state.lock();
+        state.is_lost |= !self.shared.put(&mut state, Some(text))?;
+        Ok(())
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.shared.state.lock().has_ended = true;
+        self.shared.ended.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        if !self.shared.state.lock().is_lost {
+            // If that fails, whoever comes next watches it for a while.
+            let _ = self.shared.bucket.delete(std::slice::from_ref(&self.shared.name));
+        }
+    }
+}
+
+/// Becomes the writer that others see. The caller has the lock of the local directory. Errors: somebody else is.
+pub(crate) fn become_writer(bucket: &Arc<dyn Bucket>, ground: &dyn Ground, holder: &Holder) -> Result<Presence> {
+    let state = state_name(ground)?;
+    if let Some(seen) = look_at(&**bucket, WRITER)? {
+        // The lock says that nobody else uses this directory: that was a process that died.
+        if seen.state() != state.as_bytes() && is_there(&**bucket, &seen)? {
+            return Err(LockError::Held { path: bucket.describe(WRITER), holder: seen.holder() }.into());
+        }
+    }
+    Presence::begin(bucket.clone(), WRITER.to_owned(), state, holder)
+}
+
+/// Becomes a reader that others see. It says nothing yet about what it reads.
+pub(crate) fn become_reader(bucket: Arc<dyn Bucket>, ground: &dyn Ground, holder: &Holder) -> Result<Presence> {
+    let name: String = crate::random_name()?.iter().map(|byte| format!("{byte:02x}")).collect();
+    Presence::begin(bucket, format!("{READERS}{name}"), state_name(ground)?, holder)
+}
+
+/// Returns the readers on other machines. If there are some, this watches them for a while.
+pub(crate) fn readers(bucket: &dyn Bucket, ground: &dyn Ground) -> Result<Vec<Seen>> {
+    let state = state_name(ground)?;
+    let mut names = Vec::new();
+    onefold_ground::list_after(bucket, READERS, String::new(), &mut |name, _| {
+        names.push(name.to_owned());
+        true
+    })?;
+    let mut there = Vec::new();
+    for name in names {
+        let Some(seen) = look_at(bucket, &name)? else { continue };
+        let is_here = seen.state() == state.as_bytes();
+        if is_here && !seen.holder().is_some_and(|holder| holder.has_ended()) {
+            // It has a lease in the directory, too.
+        } else if !is_here && is_there(bucket, &seen)? {
+            // What it says now.
+            there.extend(look_at(bucket, &name)?);
+        } else {
+            bucket.delete(&[name])?;
+        }
+    }
+    Ok(there)
+}
+
+fn look_at(bucket: &dyn Bucket, name: &str) -> Result<Option<Seen>> {
+    match bucket.get(name, LIMIT_BYTES) {
+        Err(error) if error.is_not_found() => Ok(None),
+        content => Ok(Some(Seen { name: name.to_owned(), content: content? })),
+    }
+}
+
+/// Watches a presence. Returns whether its owner is there.
+fn is_there(bucket: &dyn Bucket, seen: &Seen) -> Result<bool> {
+    let began = Instant::now();
+    let whose = seen.holder().map_or_else(|| "another process".to_owned(), |holder| holder.to_string());
+    tracing::warn!("looking for up to {} s whether {whose} still uses the store", GONE_AFTER.as_secs());
+    while began.elapsed() < GONE_AFTER {
+        std::thread::sleep(LOOKED_AT_EVERY);
+        match look_at(bucket, &seen.name)? {
+            None => return Ok(false),
+            Some(now) if now != *seen => return Ok(true),
+            Some(_) => {}
+        }
+    }
+    Ok(false)
+}
+
+/// Returns the name of the state in a directory. It is made if there is none.
+fn state_name(ground: &dyn Ground) -> Result<String> {
+    if let Ok(name) = read_file(ground, STATE_NAME, 64)
+        && let Ok(name) = String::from_utf8(name)
+        && name.len() == 32
+    {
+        return Ok(name);
+    }
+    let mut bytes = [0; 16];
+    fill_random(&mut bytes).map_err(|error| EngineError::Invalid { what: "random numbers".into(), why: error.to_string() })?;
+    let name: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    replace_file(ground, STATE_NAME, name.as_bytes())?;
+    Ok(name)
+}
