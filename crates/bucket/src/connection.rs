@@ -5,7 +5,7 @@
 
 use async_trait::async_trait;
 use http::{StatusCode, Uri};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector as TcpConnector;
 use hyper_util::client::legacy::connect::proxy::Tunnel;
@@ -120,6 +120,7 @@ struct Http {
 impl HttpService for Http {
     async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
         request.headers_mut().entry(http::header::USER_AGENT).or_insert(http::HeaderValue::from_static(USER_AGENT));
+        let is_head = request.method() == http::Method::HEAD;
         let response = self.client.request(request).await.map_err(failed)?;
         let (parts, body) = response.into_parts();
         if asks_to_come_back(parts.status) {
@@ -128,9 +129,27 @@ impl HttpService for Http {
             let why = format!("the server answered {}: {}", parts.status, String::from_utf8_lossy(&said));
             return Err(HttpError::new_boxed(HttpErrorKind::Interrupted, why.into()));
         }
+        if parts.status == StatusCode::NOT_FOUND && !is_head {
+            let said = Limited::new(body, SAID_BYTES).collect().await.map(http_body_util::Collected::to_bytes);
+            let said = said.map_err(|error| HttpError::new_boxed(HttpErrorKind::Interrupted, error))?;
+            let mut parts = parts;
+            if !says_what_is_missing(&String::from_utf8_lossy(&said)) {
+                parts.status = StatusCode::FORBIDDEN;
+            }
+            let said = Full::new(said).map_err(|never| match never {});
+            return Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(said)));
+        }
         let body = body.map_err(|error| HttpError::new(HttpErrorKind::Interrupted, error));
         Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body)))
     }
+}
+
+/// Returns whether a server that answers "not found" means an object or a bucket. Some say it of the user, too. Taken for
+/// a missing object, that would end the log.
+fn says_what_is_missing(said: &str) -> bool {
+    ["NoSuchKey", "NoSuchBucket", "NoSuchUpload", "NoSuchVersion", "BlobNotFound", "ContainerNotFound", "ResourceNotFound"]
+        .iter()
+        .any(|code| said.contains(code))
 }
 
 /// Returns whether the same request may succeed later.

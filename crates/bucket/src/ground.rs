@@ -454,7 +454,8 @@ impl onefold_ground::DelegatingGround for BucketGround {
     }
 
     fn describe(&self, path: &str) -> String {
-        if is_in_bucket(path) { self.shared.bucket.describe(path) } else { self.shared.local.describe(path) }
+        // For people, the store is where its data is.
+        if path.is_empty() || is_in_bucket(path) { self.shared.bucket.describe(path) } else { self.shared.local.describe(path) }
     }
 
     fn bucket(&self) -> Option<Arc<dyn Bucket>> {

@@ -73,6 +73,8 @@ struct Shared {
     /// Before each name: empty, or ends with `/`.
     prefix: String,
     patience: Patience,
+    /// Whether people know that it does not answer.
+    has_told: AtomicBool,
     counters: Counters,
 }
 
@@ -123,6 +125,7 @@ impl RequestBucket {
             url,
             prefix,
             patience,
+            has_told: AtomicBool::new(false),
             counters: Counters::default(),
         };
         Ok(RequestBucket { shared: Arc::new(shared), runtime })

@@ -31,6 +31,18 @@ pub enum EngineError {
         /// The directory.
         place: String,
     },
+    /// There is no store below this prefix of a bucket.
+    #[error("there is no onefold store at {place}: it has no object `store`")]
+    NoStoreInBucket {
+        /// The prefix.
+        place: String,
+    },
+    /// The prefix for a new store is not free.
+    #[error("there are objects at {place}: a store needs a prefix that nothing has yet")]
+    PrefixNotFree {
+        /// The prefix.
+        place: String,
+    },
     /// The place for a new store is not empty.
     #[error("{place} is not empty: a store needs an empty or new directory")]
     NotEmpty {
@@ -81,7 +93,7 @@ pub enum EngineError {
         /// What contradicts what.
         why: String,
     },
-    /// The local state of a store in a bucket is of no use: it has to be made anew.
+    /// The local state of a store in a bucket is of no use: it has to be made again.
     #[error("the local state of the store is out of date: {why}")]
     Outdated {
         /// What does not fit.
@@ -166,6 +178,11 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    /// Returns whether another process has taken the store over.
+    pub fn is_fenced(&self) -> bool {
+        matches!(self, EngineError::Log(LogError::Fenced { .. }))
+    }
+
     /// Returns whether the device is full. Nothing is lost, and the operation succeeds once there is space.
     pub fn is_full(&self) -> bool {
         match self {

@@ -71,6 +71,13 @@ impl From<EngineError> for Failure {
                 "copy it again while no process has the store open. To use it as it is, run `onefold check --repair` on it once; a store \
                     moved after a crash is complete",
             ),
+            EngineError::NoStoreInBucket { .. } => {
+                Failure { exit: Exit::CannotRun, ..failure }.advise("check the spelling, or create a store with `onefold init`")
+            }
+            EngineError::PrefixNotFree { .. } => Failure { exit: Exit::CannotRun, ..failure }.advise("choose another prefix"),
+            error if error.is_fenced() => {
+                failure.advise("what was acknowledged is not lost. Run the command again when the other process has ended")
+            }
             EngineError::NotEmpty { .. } => failure.advise("give the name of a directory that does not exist yet"),
             EngineError::Invalid { .. } => Failure { exit: Exit::CannotRun, ..failure },
             EngineError::AppendOnly { .. } => failure.advise("`onefold append-only off` switches the mode off; it needs the secret"),
@@ -96,6 +103,9 @@ impl From<EngineError> for Failure {
 impl Failure {
     fn advise_about(self, error: &GroundError) -> Failure {
         match error.kind() {
+            std::io::ErrorKind::PermissionDenied if error.to_string().contains("://") => {
+                self.advise("docs/object-storage.md says where credentials come from, and which rights they need")
+            }
             std::io::ErrorKind::PermissionDenied => self.advise("run as the user who owns the store"),
             std::io::ErrorKind::ReadOnlyFilesystem => {
                 self.advise("on a read-only file system a store can only be read: `backups`, `ls`, `restore`, `dump`, `stats`, `check`, `volume export`")

@@ -5,9 +5,13 @@
 //! commands it is the directory of the store. The file `location` in it says where the store itself is.
 
 use crate::failure::{Failure, Result};
-use crate::remote::user_directory;
+use crate::remote::{is_url, user_directory};
+use crate::store::cannot_open;
 use onefold_bucket::{BucketGround, BucketOptions, Location, is_location, open};
-use onefold_ground::{Ground, Permissions, checksum, read_file};
+use onefold_engine::Engine;
+use onefold_ground::{Ground, LocalGround, Permissions, checksum};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write;
@@ -17,28 +21,40 @@ use std::sync::Arc;
 
 /// The file that says where the store is.
 const LOCATION: &str = "location";
-/// Bytes of it are fewer.
-const LOCATION_LIMIT_BYTES: u64 = 16 << 10;
 /// The directory of all states; by default, one in the user's cache.
 const STATES: &str = "ONEFOLD_CACHE";
 /// The same for a system service, which has no home.
 const SYSTEM_STATES: &str = "/var/cache/onefold";
 
-/// Reads the name of a store: a directory, a server, or a location in object storage. Of the last it makes and returns
-/// the directory of the state. The error is for people.
+/// The locations that the command line named, by the directories of their states.
+static NAMED: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
+
+/// Reads the name of a store: a directory, a server, or a location in object storage. For the last it returns the
+/// directory of the state, which need not exist yet. The error is for people.
 pub fn place(text: OsString) -> std::result::Result<PathBuf, String> {
-    let Some(name) = text.to_str().filter(|text| is_location(text)).map(str::to_owned) else { return Ok(text.into()) };
-    let (location, options) = parse(&name)?;
+    let Some(name) = text.to_str().filter(|text| text.contains("://") && !is_url(Path::new(text))) else { return Ok(text.into()) };
+    if !is_location(name) {
+        return Err("no such place is known: give a directory, s3://, gs://, az:// or file://, or onefold:// for a server".to_owned());
+    }
+    let (location, options) = parse(name)?;
     let directory = state_directory(&location, &options);
-    let cannot = |error: std::io::Error| format!("cannot make {} for the state of the store: {error}", directory.display());
-    DirBuilder::new().recursive(true).mode(Permissions::PRIVATE.directory).create(&directory).map_err(cannot)?;
+    NAMED.lock().insert(directory.clone(), name.to_owned());
+    Ok(directory)
+}
+
+/// Makes the directory of a state for a location that the command line named.
+fn make_directory(directory: &Path, name: &str) -> Result<()> {
+    let cannot = |error: std::io::Error| {
+        Failure::cannot_run(format!("cannot make {} for the state of the store: {error}", directory.display()))
+            .advise(format!("{STATES} names another place"))
+    };
+    DirBuilder::new().recursive(true).mode(Permissions::PRIVATE.directory).create(directory).map_err(cannot)?;
     let mut file = OpenOptions::new();
     match file.write(true).create_new(true).mode(Permissions::PRIVATE.file).open(directory.join(LOCATION)) {
-        Ok(mut file) => file.write_all(format!("{name}\n").as_bytes()).map_err(cannot)?,
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(cannot(error)),
+        Ok(mut file) => file.write_all(format!("{name}\n").as_bytes()).map_err(cannot),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(cannot(error)),
     }
-    Ok(directory)
 }
 
 /// Reads `SCHEME://BUCKET/PREFIX[?endpoint=URL&region=REGION&path-style=yes|no]`.
@@ -74,24 +90,28 @@ fn state_directory(location: &Location, options: &BucketOptions) -> PathBuf {
     states.join("stores").join(format!("{readable}-{:016x}", checksum(whole.as_bytes())))
 }
 
-/// Returns the ground of a store: `local`, or a bucket if it is the directory of a state.
-pub fn ground(local: Arc<dyn Ground>) -> Result<Arc<dyn Ground>> {
-    let text = match read_file(&*local, LOCATION, LOCATION_LIMIT_BYTES) {
-        Err(error) if error.is_not_found() => return Ok(local),
-        text => text.map_err(Failure::cannot_run)?,
+/// Returns the ground of a store in a bucket whose state is in this directory. `None`: it is the directory of another
+/// store. A directory that does not exist is made only if the store exists, or for `init`.
+pub fn ground(directory: &Path, is_new: bool) -> Result<Option<Arc<dyn Ground>>> {
+    let named = NAMED.lock().get(directory).cloned();
+    let file = std::fs::read_to_string(directory.join(LOCATION));
+    let (name, is_made) = match (file, named) {
+        (Ok(text), _) => (text.trim().to_owned(), true),
+        (Err(_), Some(name)) => (name, false),
+        (Err(error), None) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        (Err(error), None) => return Err(Failure::cannot_run(format!("cannot read {}: {error}", directory.join(LOCATION).display()))),
     };
-    let wrong = |why: String| Failure::cannot_run(format!("cannot use {}: {why}", local.describe(LOCATION)));
-    let text = String::from_utf8(text).map_err(|_| wrong("it is not text".to_owned()))?;
-    let (location, options) = parse(text.trim()).map_err(wrong)?;
-    let bucket = open(&location, &options).map_err(|error| {
-        Failure::cannot_run(error).advise("docs/object-storage.md says which environment variables and files have the credentials")
-    })?;
-    Ok(Arc::new(BucketGround::new(local, bucket)))
-}
-
-/// Returns whether this is the directory of the state of a store in a bucket.
-pub fn is_state(directory: &Path) -> bool {
-    directory.join(LOCATION).is_file()
+    let wrong = |why: String| Failure::cannot_run(format!("cannot use {}: {why}", directory.join(LOCATION).display()));
+    let (location, options) = parse(&name).map_err(wrong)?;
+    let bucket = open(&location, &options).map_err(|error| cannot_open(error.into()))?;
+    if !is_made {
+        if !is_new {
+            Engine::find_in(&*bucket).map_err(|error| cannot_open(error))?;
+        }
+        make_directory(directory, &name)?;
+    }
+    let local = LocalGround::open(directory).map_err(Failure::cannot_run)?;
+    Ok(Some(Arc::new(BucketGround::new(Arc::new(local), bucket))))
 }
 
 #[cfg(test)]

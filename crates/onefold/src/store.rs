@@ -1,5 +1,6 @@
 //! Opening a store: its place and its settings.
 
+use crate::bucket;
 use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::settings::{MAX_SETTINGS_BYTES, Settings, parse_settings};
@@ -130,8 +131,11 @@ pub fn ground(directory: &Path) -> Result<Arc<dyn Ground>> {
             Failure::cannot_run("this command needs the store itself, not a server").advise("run it on the machine that has the store")
         );
     }
+    if let Some(ground) = bucket::ground(directory, false)? {
+        return Ok(ground);
+    }
     match LocalGround::open(directory) {
-        Ok(ground) => crate::bucket::ground(Arc::new(ground)),
+        Ok(ground) => Ok(Arc::new(ground)),
         Err(error) if error.is_not_found() => {
             Err(Failure::cannot_run(format!("there is no store at {}: no such directory", directory.display()))
                 .advise(format!("check the spelling, or create a store with `onefold init {}`", directory.display())))

@@ -217,7 +217,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12000))]
+    #![proptest_config(ProptestConfig::with_cases(4000))]
 
     #[test]
     fn what_was_committed_can_be_read_whatever_fails_and_whoever_owns_the_store(

@@ -12,6 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+/// After this time without success, people are told.
+const TOLD_AFTER: Duration = Duration::from_secs(4);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How long the machine's own service for credentials is asked: where it is missing, nobody answers.
@@ -80,6 +82,10 @@ impl Call {
         }
         self.count(|counters| &counters.retries, 1);
         tracing::debug!(error = %errors::text(error), name = self.name, "a request to object storage is repeated");
+        if self.began.elapsed() > TOLD_AFTER && !self.shared.has_told.swap(true, Relaxed) {
+            let (place, limit) = (self.shared.describe(""), total.as_secs());
+            tracing::warn!("{place} does not answer; trying for up to {limit} s: {}", errors::text(error));
+        }
         tokio::time::sleep(pause).await;
         Ok(())
     }

@@ -13,6 +13,10 @@ pub(super) const CREDENTIALS: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCES
 const PASSING: [&str; 6] = ["SlowDown", "RequestTimeout<", "InternalError", "ServiceUnavailable", "Throttl", "OperationAborted"];
 /// Codes of a missing bucket: S3, Azure, Google.
 const NO_BUCKET: [&str; 3] = ["NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist"];
+/// What the client says without a key.
+const NO_CREDENTIALS: [&str; 2] = ["Missing AccessKeyId", "Missing SecretAccessKey"];
+/// How answers begin that deny access. Those to lists come as errors of no kind.
+const DENIED: [&str; 2] = ["403 Forbidden", "401 Unauthorized"];
 /// Where a cloud's machines get their credentials.
 const METADATA: [&str; 2] = ["169.254.", "metadata.google"];
 
@@ -61,7 +65,8 @@ pub(super) fn explain(error: &Error) -> (ErrorKind, String) {
     match error {
         _ if is_no_bucket(error) => (ErrorKind::Other, "the bucket does not exist; create it first".to_owned()),
         Error::NotFound { .. } => (ErrorKind::NotFound, "there is no such object".to_owned()),
-        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
+        _ if has_any(&text, &NO_CREDENTIALS) => (ErrorKind::PermissionDenied, format!("there are no credentials: {CREDENTIALS}")),
+        _ if matches!(error, Error::PermissionDenied { .. } | Error::Unauthenticated { .. }) || has_any(&text, &DENIED) => {
             let why = "access is denied; check the credentials, and that they allow to read, write, list and delete here";
             (ErrorKind::PermissionDenied, format!("{why}: {text}"))
         }
@@ -79,10 +84,23 @@ pub(super) fn explain(error: &Error) -> (ErrorKind, String) {
 pub(super) fn text(error: &Error) -> String {
     const MOST: usize = 600;
     let text = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    // Of an answer in XML, only what it says.
+    let text = match (between(&text, "<Code>", "</Code>"), between(&text, "<Message>", "</Message>")) {
+        (Some(code), message) => {
+            let status = between(&text, "status code: ", ":").or_else(|| between(&text, "the server answered ", ":")).unwrap_or("error");
+            format!("{status}: {} ({code})", message.unwrap_or_default())
+        }
+        _ => text,
+    };
     match text.char_indices().nth(MOST) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text,
     }
+}
+
+fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
+    let (_, rest) = text.split_once(before)?;
+    rest.split_once(after).map(|(found, _)| found)
 }
 
 fn has_any(text: &str, codes: &[&str]) -> bool {

@@ -130,10 +130,22 @@ async fn head(call: &mut Call) -> Result<Option<ObjectMeta>> {
         let options = GetOptions { head: true, ..GetOptions::default() };
         match call.within(call.shared.store.get_opts(&call.path, options)).await {
             Ok(result) => return Ok(Some(result.meta)),
-            Err(error) if matches!(error, Error::NotFound { .. }) && !errors::is_no_bucket(&error) => return Ok(None),
+            // This answer has no body that says what is missing. That of a get has one.
+            Err(error) if matches!(error, Error::NotFound { .. }) && !errors::is_no_bucket(&error) => match first_byte(call).await {
+                Err(Error::NotFound { .. }) => return Ok(None),
+                Err(error) => call.again(error).await?,
+                // It has come meanwhile.
+                Ok(()) => {}
+            },
             Err(error) => call.again(error).await?,
         }
     }
+}
+
+async fn first_byte(call: &Call) -> object_store::Result<()> {
+    call.count(|counters| &counters.gets, 1);
+    let options = GetOptions { range: Some((0..1).into()), ..GetOptions::default() };
+    call.within(call.shared.store.get_opts(&call.path, options)).await.map(drop)
 }
 
 fn not_found(call: &Call) -> GroundError {

@@ -5,6 +5,7 @@
 
 use crate::write::chain::{FilterStatistics, Verdict};
 use crate::{Engine, EngineError, Result, Transaction};
+use onefold_ground::Requests;
 use onefold_ground::profile::Usage;
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_varint};
 use onefold_oplog::Position;
@@ -110,11 +111,28 @@ impl Earlier {
     pub(crate) const PLACE: (u16, &[u8]) = (PARTITION, KEY);
 }
 
+/// Returns the requests to a bucket, by kind.
+fn requests(requests: &Requests) -> impl Iterator<Item = (&'static str, Usage)> {
+    let Requests { puts, gets, heads, lists, deletes, sent_bytes, received_bytes, retries } = *requests;
+    let kinds = [
+        ("request put", puts, sent_bytes),
+        ("request get", gets, received_bytes),
+        ("request head", heads, 0),
+        ("request list", lists, 0),
+        ("request delete", deletes, 0),
+        ("request retry", retries, 0),
+    ];
+    kinds.into_iter().filter(|(_, calls, _)| *calls > 0).map(|(name, calls, bytes)| (name, Usage { calls, time_ns: 0, bytes }))
+}
+
 impl Engine {
     /// Returns the sums of all openings, including this one.
     pub fn activity(&self) -> Activity {
         let mut activity = self.earlier.lock().activity.clone();
         activity.add(self.profile.report(), &self.filters.statistics());
+        if let Some(bucket) = self.ground.bucket() {
+            activity.add(requests(&bucket.requests()), &[]);
+        }
         activity
     }
 

@@ -34,7 +34,7 @@ use crate::write::filters::Filters;
 use crate::write::local_claims::LocalClaims;
 use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::profile::Profile;
-use onefold_ground::{Access, Ground, Holder, LocalGround, LockGuard};
+use onefold_ground::{Access, Bucket, Ground, Holder, LocalGround, LockGuard};
 use onefold_index::{ObjectIndex, ObjectIndexOptions};
 use onefold_oplog::{Log, Ownership, SegmentLog};
 use onefold_storage::ArenaStore;
@@ -67,6 +67,11 @@ impl Engine {
         let directory = if directory == Path::new("") { Path::new(".") } else { directory };
         ArenaStore::check_device(&LocalGround::open(directory)?, name)?;
         Engine::make(ground, descriptor, Some(device))
+    }
+
+    /// Errors: there is no store in this bucket, or it cannot be read.
+    pub fn find_in(bucket: &dyn Bucket) -> Result<()> {
+        state::read_store(bucket).map(drop)
     }
 
     fn make(ground: &Arc<dyn Ground>, descriptor: &Descriptor, device: Option<&Path>) -> Result<()> {
@@ -111,7 +116,7 @@ impl Engine {
                 if !state::discard(&*ground, &Holder::this_process(command))? {
                     return Err(error);
                 }
-                tracing::info!(why = %error, "the local state of the store is made anew");
+                tracing::info!(why = %error, "the local state of the store is made again");
                 Engine::open_once(&ground, &settings, mode, command, &mut around)
             }
             opened => opened,

@@ -35,12 +35,12 @@ pub(crate) fn create(bucket: &dyn Bucket, descriptor: &Descriptor) -> Result<()>
         return Err(EngineError::Invalid { what: place(), why });
     }
     if !bucket.list("", "")?.objects.is_empty() {
-        return Err(EngineError::NotEmpty { place: place() });
+        return Err(EngineError::PrefixNotFree { place: place() });
     }
     ObjectLog::create(bucket, descriptor.store)?;
     match bucket.put_new(STORE, descriptor.to_text().as_bytes())? {
         Put::Done => Ok(()),
-        Put::Taken => Err(EngineError::NotEmpty { place: place() }),
+        Put::Taken => Err(EngineError::PrefixNotFree { place: place() }),
     }
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn create(bucket: &dyn Bucket, descriptor: &Descriptor) -> Result<()>
 pub(crate) fn read_store(bucket: &dyn Bucket) -> Result<Descriptor> {
     let path = bucket.describe(STORE);
     let bytes = match bucket.get(STORE, DESCRIPTOR_LIMIT_BYTES) {
-        Err(error) if error.is_not_found() => return Err(EngineError::NoStore { place: bucket.describe("") }),
+        Err(error) if error.is_not_found() => return Err(EngineError::NoStoreInBucket { place: bucket.describe("") }),
         bytes => bytes?,
     };
     let text = String::from_utf8(bytes).map_err(|_| EngineError::Descriptor { path: path.clone(), why: "it is not text".to_owned() })?;

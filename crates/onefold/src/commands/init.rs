@@ -151,20 +151,21 @@ pub(super) fn create(
     group: Option<u32>,
     device: Option<&Path>,
 ) -> Result<Arc<dyn Ground>> {
-    make_directory(directory).map_err(|error| {
-        Failure::cannot_run(format!("cannot make the directory {}: {error}", directory.display()))
-            .advise("give a place where you can write")
-    })?;
-    let ground = if bucket::is_state(directory) {
-        if group.is_some() {
+    let ground = match bucket::ground(directory, true)? {
+        Some(_) if group.is_some() => {
             return Err(Failure::cannot_run("--group: who may use a store in a bucket is said there").advise("leave it out"));
         }
-        ground(directory)?
-    } else {
-        // Fails if it is not empty, before anything changes.
-        check_empty(directory)?;
-        close_to_others(directory, group)?;
-        ground(directory)?
+        Some(in_bucket) => in_bucket,
+        None => {
+            make_directory(directory).map_err(|error| {
+                Failure::cannot_run(format!("cannot make the directory {}: {error}", directory.display()))
+                    .advise("give a place where you can write")
+            })?;
+            // Fails if it is not empty, before anything changes.
+            check_empty(directory)?;
+            close_to_others(directory, group)?;
+            ground(directory)?
+        }
     };
     let made = match device {
         Some(device) => Engine::create_on_device(&ground, descriptor, device),

@@ -13,6 +13,9 @@ use onefold_upkeep::{Monitor, ScrubStatus, scrub_status};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
+/// The names of requests to a bucket begin with this, among the components.
+const REQUEST: &str = "request ";
+
 /// What volumes, backups and filesystems hold.
 #[derive(Default)]
 struct Contents {
@@ -391,9 +394,19 @@ fn print(
     if !statistics.activity.profile.is_empty() {
         output.line("\ntime by component, since the store was made")?;
         let mut table = Table::new(&["component", ">calls", ">time", ">bytes", ">rate"]);
-        for (name, usage) in &statistics.activity.profile {
+        for (name, usage) in statistics.activity.profile.iter().filter(|(name, _)| !name.starts_with(REQUEST)) {
             let time = Duration::from_nanos(usage.time_ns);
             table.row(vec![name.clone(), number(usage.calls), duration(time), size(usage.bytes), rate(usage.bytes, time)]);
+        }
+        table.print(output)?;
+    }
+    let requests: Vec<_> =
+        statistics.activity.profile.iter().filter_map(|(name, usage)| Some((name.strip_prefix(REQUEST)?, usage))).collect();
+    if !requests.is_empty() {
+        output.line("\nrequests to the bucket by processes that wrote, since the store was made")?;
+        let mut table = Table::new(&["kind", ">requests", ">bytes"]);
+        for (kind, usage) in requests {
+            table.row(vec![kind.to_owned(), number(usage.calls), size(usage.bytes)]);
         }
         table.print(output)?;
     }

@@ -1,4 +1,4 @@
-//! The object of a batch (`docs/format.md` section 9.2): who put it, what it follows, and the batch.
+//! The object of a batch (`docs/format.md` section 11.2): who put it, what it follows, and the batch.
 
 use crate::batch::{BatchHeader, encode_batch};
 use crate::{Batch, Position, Record, parse_batch};
