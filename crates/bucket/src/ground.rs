@@ -5,14 +5,23 @@
 //! * A file with a temporary name is put by its rename. So its sync does nothing.
 //! * Sealed scratch files stay for a while, as a cache. What is in the bucket never changes under its name, except by a
 //!   rename of this process.
+//! * Objects are fetched in few requests (`object.rs`), and containers are cached on a local disk (`cache`).
 //! * Directories in the bucket are parts of names. They need not be created, and an absent one is empty.
 //!
 //! A file that is removed while it is open can still be read if it is a scratch file. Reads of a remote file fail.
 
+mod cache;
+mod fetching;
+mod object;
+mod objects;
 mod remote;
 mod scratch;
 
+pub use cache::CacheOptions;
+
 use crate::error::{failed, failed_because};
+use cache::Cache;
+use objects::{HELD_BYTES, Objects};
 use onefold_ground::{Access, Bucket, DirectoryEntry, File, Ground, GroundError, Identity, Put, Result, Space, replace_file};
 use parking_lot::{Mutex, RwLockWriteGuard};
 use remote::RemoteFile;
@@ -29,6 +38,8 @@ pub const KEPT_BYTES: u64 = 64 << 20;
 const KEPT_FILES: usize = 64;
 /// Local directory of the scratch files.
 const SCRATCH: &str = "scratch";
+/// The place in the local directory for a cache, if it is not elsewhere.
+pub const CACHE_DIRECTORY: &str = "cache";
 /// Top directories of what is in the bucket.
 const IN_BUCKET: [&str; 3] = ["containers", "parity", "marks"];
 /// How names of files end that are put by a rename.
@@ -57,6 +68,7 @@ pub struct BucketGround {
 struct Shared {
     local: Arc<dyn Ground>,
     bucket: Arc<dyn Bucket>,
+    objects: Arc<Objects>,
     kept_bytes: u64,
     /// Number of the next scratch file.
     next: AtomicU64,
@@ -81,7 +93,22 @@ impl BucketGround {
 
     /// Creates a ground that keeps `kept_bytes` of sealed scratch files as a cache.
     pub fn with_kept_bytes(local: Arc<dyn Ground>, bucket: Arc<dyn Bucket>, kept_bytes: u64) -> BucketGround {
-        let shared = Shared { local, bucket, kept_bytes, next: AtomicU64::new(1), names: Mutex::default() };
+        BucketGround::make(local, bucket, kept_bytes, None, HELD_BYTES)
+    }
+
+    /// Creates a ground with a cache of containers and parity on a local disk.
+    pub fn with_cache(local: Arc<dyn Ground>, bucket: Arc<dyn Bucket>, options: CacheOptions) -> BucketGround {
+        if options.bytes == 0 {
+            cache::clear(&options.directory);
+            return BucketGround::new(local, bucket);
+        }
+        let cache = Cache::new(options, local.clone());
+        BucketGround::make(local, bucket, KEPT_BYTES, Some(cache), HELD_BYTES)
+    }
+
+    fn make(local: Arc<dyn Ground>, bucket: Arc<dyn Bucket>, kept_bytes: u64, cache: Option<Cache>, held_bytes: usize) -> BucketGround {
+        let objects = Arc::new(Objects::new(bucket.clone(), cache, held_bytes));
+        let shared = Shared { local, bucket, objects, kept_bytes, next: AtomicU64::new(1), names: Mutex::default() };
         BucketGround { shared: Arc::new(shared) }
     }
 
@@ -197,6 +224,7 @@ impl Shared {
             }
         }
         status.is_sealed = true;
+        self.objects.put(&path, &content);
         self.keep(&path, scratch, content.len() as u64);
         Ok(())
     }
@@ -208,6 +236,16 @@ impl Shared {
 
     /// Puts an object, in place of whatever is there.
     fn put_in_place(&self, path: &str, content: &[u8]) -> Result<()> {
+        let put = self.try_put_in_place(path, content);
+        match put {
+            Ok(()) => self.objects.put(path, content),
+            // It may have been put.
+            Err(_) => self.objects.forget(path),
+        }
+        put
+    }
+
+    fn try_put_in_place(&self, path: &str, content: &[u8]) -> Result<()> {
         for _ in 0..RENAME_TRIES {
             if self.bucket.put_new(path, content)? == Put::Done {
                 return Ok(());
@@ -224,12 +262,18 @@ impl Shared {
         Err(self.taken("rename", path))
     }
 
+    fn delete(&self, path: &str) -> Result<()> {
+        let deleted = self.bucket.delete(&[path.to_owned()]);
+        self.objects.forget(path);
+        deleted
+    }
+
     /// Puts a scratch file under another name and seals it.
     fn rename_scratch(&self, scratch: &Arc<Scratch>, status: &mut Status, from: &str, to: &str) -> Result<()> {
         let content = scratch.content()?;
         self.put_in_place(to, &content)?;
         if status.is_put {
-            self.bucket.delete(&[from.to_owned()])?;
+            self.delete(from)?;
         }
         self.forget(from, scratch);
         *status = Status { name: Some(to.to_owned()), is_sealed: true, is_put: true };
@@ -248,7 +292,7 @@ impl Shared {
     fn remove(&self, path: &str) -> Result<()> {
         let removed = self.with_scratch(path, |scratch, status| {
             if status.is_put {
-                self.bucket.delete(&[path.to_owned()])?;
+                self.delete(path)?;
             }
             status.name = None;
             self.forget(path, scratch);
@@ -260,7 +304,7 @@ impl Shared {
         if self.bucket.length(path)?.is_none() {
             return Err(failed("remove", &self.bucket.describe(path), ErrorKind::NotFound));
         }
-        self.bucket.delete(&[path.to_owned()])
+        self.delete(path)
     }
 
     /// Removes the entry of a file that another one replaced by a rename.
@@ -288,7 +332,7 @@ impl Shared {
             let renamed = self.with_scratch(from, |scratch, status| self.rename_scratch(scratch, status, from, to))?;
             if renamed.is_none() {
                 self.put_in_place(to, &self.bucket.get(from, u64::MAX)?)?;
-                self.bucket.delete(&[from.to_owned()])?;
+                self.delete(from)?;
             }
         } else {
             let content = onefold_ground::read_file(&*self.local, from, u64::MAX)?;
@@ -359,14 +403,14 @@ impl onefold_ground::DelegatingGround for BucketGround {
         Ok(Arc::new(ScratchFile::new(self.shared.clone(), scratch, Access::ReadWrite)))
     }
 
-    /// A remote file takes one request. It opens for writing too, as a sealed scratch file does, but writes fail.
+    /// A remote file takes one request, or none if it is here. It opens for writing too, as a sealed scratch file does, but writes fail.
     fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>> {
         if !is_in_bucket(path) {
             return self.shared.local.open(path, access);
         }
         match self.shared.scratch(path) {
             Some(scratch) => Ok(Arc::new(ScratchFile::new(self.shared.clone(), scratch, access))),
-            None => Ok(Arc::new(RemoteFile::open(self.shared.bucket.clone(), path)?)),
+            None => Ok(Arc::new(RemoteFile::open(&self.shared.objects, &self.shared.bucket, path)?)),
         }
     }
 
@@ -377,7 +421,7 @@ impl onefold_ground::DelegatingGround for BucketGround {
         }
         match self.shared.scratch(path) {
             Some(scratch) if !scratch.status.read().is_sealed => Ok(Arc::new(ScratchFile::new(self.shared.clone(), scratch, Access::Read))),
-            _ => Ok(Arc::new(RemoteFile::open(self.shared.bucket.clone(), path)?)),
+            _ => Ok(Arc::new(RemoteFile::open_past_cache(&self.shared.bucket, path)?)),
         }
     }
 
@@ -424,7 +468,7 @@ impl onefold_ground::DelegatingGround for BucketGround {
         }
         let mut entries = self.shared.local.list(directory)?;
         if directory.is_empty() {
-            entries.retain(|entry| entry.name != SCRATCH);
+            entries.retain(|entry| ![SCRATCH, CACHE_DIRECTORY].contains(&&*entry.name));
         }
         Ok(entries)
     }

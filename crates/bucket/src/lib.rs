@@ -24,7 +24,7 @@ mod memory;
 mod requests;
 
 pub use check::check;
-pub use ground::{BucketGround, KEPT_BYTES, is_in_bucket};
+pub use ground::{BucketGround, CACHE_DIRECTORY, CacheOptions, KEPT_BYTES, is_in_bucket};
 pub use location::{BucketOptions, Location, LocationError, Scheme, is_location, open};
 pub use memory::{Failure, MemoryBucket};
 pub use requests::{Patience, RequestBucket, SLOWEST_BYTES_PER_S};

@@ -151,6 +151,8 @@ pub struct Finished {
 #[derive(Debug)]
 pub struct Reading {
     pub(crate) chunks: std::sync::Arc<dyn Chunks>,
+    /// How many threads of a restore are worth while.
+    pub(crate) readers: usize,
     pub(crate) backup: Backup,
     newer_partial: Option<Backup>,
     /// Keeps the chunks. `None`: the server has the guard.

@@ -1,7 +1,7 @@
 //! Restoring a backup, or parts of it.
 //!
 //! ```text
-//! walk of the backup (caller)  --files-->  write (2 threads)
+//! walk of the backup (caller)  --files-->  write (2 threads; 16 from a bucket)
 //! walk that runs ahead and counts what there is to do (1 thread), where only parts are wanted
 //! ```
 //! The caller walks the backup and makes directories and everything without data. Files go to the writers in batches,
@@ -111,7 +111,7 @@ pub fn restore(repository: &dyn Repository, backup: &Backup, options: &RestoreOp
             scope.spawn(|| count_ahead(&reading, &selection, &watch, &is_over));
         }
         let mut threads = Vec::new();
-        for _ in 0..reading.chunks.readers() {
+        for _ in 0..reading.readers {
             let (mut writer, batches) = (Writer::new(&output), batches.clone());
             threads.push(scope.spawn(move || writer.run(&batches)));
         }

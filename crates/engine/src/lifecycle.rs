@@ -18,3 +18,4 @@ pub(crate) mod recovery;
 pub(crate) mod reserve;
 pub(crate) mod settings;
 pub(crate) mod state;
+pub(crate) mod void;

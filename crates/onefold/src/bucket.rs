@@ -6,9 +6,10 @@
 
 use crate::failure::{Failure, Result};
 use crate::remote::{is_url, user_directory};
-use crate::store::cannot_open;
-use onefold_bucket::{BucketGround, BucketOptions, Location, is_location, open};
-use onefold_engine::Engine;
+use crate::settings;
+use crate::store::{SETTINGS_FILE, cannot_open, read_settings};
+use onefold_bucket::{BucketGround, BucketOptions, CACHE_DIRECTORY, CacheOptions, Location, is_location, open};
+use onefold_engine::{DESCRIPTOR, Engine};
 use onefold_ground::{Ground, LocalGround, Permissions, checksum};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -110,8 +111,26 @@ pub fn ground(directory: &Path, is_new: bool) -> Result<Option<Arc<dyn Ground>>>
         }
         make_directory(directory, &name)?;
     }
+    let settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
     let local = LocalGround::open(directory).map_err(Failure::cannot_run)?;
-    Ok(Some(Arc::new(BucketGround::new(Arc::new(local), bucket))))
+    Ok(Some(Arc::new(BucketGround::with_cache(Arc::new(local), bucket, cache(directory, &settings.cache)?))))
+}
+
+/// Returns where a store keeps containers on this machine.
+fn cache(state: &Path, settings: &settings::Cache) -> Result<CacheOptions> {
+    let directory = match (&settings.directory, state.file_name()) {
+        (Some(all), Some(store)) => {
+            let cannot = |error: std::io::Error| {
+                Failure::cannot_run(format!("cannot make {} for the cache: {error}", all.display()))
+                    .advise(format!("cache.directory in {} names another place", state.join(SETTINGS_FILE).display()))
+            };
+            DirBuilder::new().recursive(true).mode(Permissions::PRIVATE.directory).create(all).map_err(cannot)?;
+            all.join(store)
+        }
+        _ => state.join(CACHE_DIRECTORY),
+    };
+    // With the descriptor, the whole state was made again.
+    Ok(CacheOptions { directory, bytes: settings.bytes, stamp: DESCRIPTOR.to_owned() })
 }
 
 #[cfg(test)]
@@ -127,6 +146,16 @@ mod tests {
         for (wrong, why) in [("s3://b?x=1", "no option `x`"), ("s3://b?path-style=1", "must be yes or no"), ("s3:///p", "no bucket")] {
             assert!(parse(wrong).unwrap_err().contains(why), "{wrong}");
         }
+    }
+
+    #[test]
+    fn each_store_has_a_cache_of_its_own() {
+        let place = tempfile::tempdir().unwrap();
+        let of = |settings: &settings::Cache| cache(Path::new("/states/one"), settings).unwrap().directory;
+        assert_eq!(of(&settings::Cache { bytes: 1, directory: None }), Path::new("/states/one/cache"));
+        let all = place.path().join("for/all");
+        assert_eq!(of(&settings::Cache { bytes: 1, directory: Some(all.clone()) }), all.join("one"));
+        assert!(all.is_dir());
     }
 
     #[test]

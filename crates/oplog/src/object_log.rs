@@ -101,6 +101,8 @@ struct State {
     /// Random, of this opening. `None`: it only reads.
     nonce: Option<[u8; 16]>,
     is_poisoned: bool,
+    /// Another opening has taken the log over.
+    is_fenced: bool,
     /// Whether pieces that no manifest names were looked for.
     has_swept: bool,
     buffer: Vec<u8>,
@@ -516,6 +518,7 @@ impl ObjectLog {
         let state = self.state.lock();
         match state.nonce {
             None => Err(LogError::ReadOnly),
+            Some(_) if state.is_fenced => Err(LogError::Fenced { path: self.bucket.describe("log") }),
             Some(_) if state.is_poisoned => Err(LogError::Poisoned),
             Some(_) => Ok(state),
         }
@@ -551,7 +554,7 @@ impl ObjectLog {
         match self.bucket.put_new(&batch::name(number), &bytes) {
             Ok(Put::Done) => {}
             Ok(Put::Taken) => {
-                state.is_poisoned = true;
+                state.is_fenced = true;
                 return Err(LogError::Fenced { path: self.bucket.describe("log") });
             }
             Err(error) => {
@@ -664,7 +667,7 @@ impl ObjectLog {
         let epoch = self.writable()?.epoch;
         if newest.epoch > epoch {
             // Its batches are unknown here: the next number is no longer ours.
-            self.state.lock().is_poisoned = true;
+            self.state.lock().is_fenced = true;
             return Err(LogError::Fenced { path: self.bucket.describe("log") });
         }
         let is_new = newest.number > self.state.lock().manifest.number;
@@ -907,6 +910,7 @@ fn empty_state() -> State {
         copied_to: Position(0),
         nonce: None,
         is_poisoned: false,
+        is_fenced: false,
         has_swept: false,
         buffer: Vec::new(),
         full_at_bytes: 0,

@@ -1,12 +1,11 @@
 //! Files that are objects in a bucket.
 
 use crate::error::failed;
+use crate::ground::object::Object;
+use crate::ground::objects::{Objects, TAIL_BYTES};
 use onefold_ground::{Bucket, File, Result};
 use std::io::ErrorKind;
 use std::sync::Arc;
-
-/// Bytes at the end of an object that its opening reads: footer and catalog are there.
-pub(super) const TAIL_BYTES: usize = 64 << 10;
 
 /// An open object. It never changes.
 #[derive(Debug)]
@@ -14,19 +13,29 @@ pub(super) struct RemoteFile {
     bucket: Arc<dyn Bucket>,
     path: String,
     length: u64,
-    /// The last bytes.
-    tail: Vec<u8>,
+    from: From,
+}
+
+/// Where its bytes come from.
+#[derive(Debug)]
+enum From {
+    Object(Arc<Objects>, Arc<Object>),
+    /// The bucket, at each read. Only its last bytes are here.
+    Bucket(Vec<u8>),
 }
 
 impl RemoteFile {
-    /// Opens an object with one request.
-    pub(super) fn open(bucket: Arc<dyn Bucket>, path: &str) -> Result<RemoteFile> {
-        let (tail, length) = bucket.get_end(path, TAIL_BYTES)?;
-        Ok(RemoteFile { bucket, path: path.to_owned(), length, tail })
+    /// Opens an object with one request, or with none if it is here.
+    pub(super) fn open(objects: &Arc<Objects>, bucket: &Arc<dyn Bucket>, path: &str) -> Result<RemoteFile> {
+        let object = objects.open(path)?;
+        let (length, from) = (object.len(), From::Object(objects.clone(), object));
+        Ok(RemoteFile { bucket: bucket.clone(), path: path.to_owned(), length, from })
     }
 
-    fn tail_offset(&self) -> u64 {
-        self.length - self.tail.len() as u64
+    /// Opens an object with one request for reads that ask the bucket, whatever is here.
+    pub(super) fn open_past_cache(bucket: &Arc<dyn Bucket>, path: &str) -> Result<RemoteFile> {
+        let (tail, length) = bucket.get_end(path, TAIL_BYTES)?;
+        Ok(RemoteFile { bucket: bucket.clone(), path: path.to_owned(), length, from: From::Bucket(tail) })
     }
 
     fn check_range(&self, offset: u64, length: usize) -> Result<()> {
@@ -37,13 +46,14 @@ impl RemoteFile {
         Ok(())
     }
 
-    /// Copies what is in memory of a range: its end. Returns how many bytes before it are missing.
-    fn copy_from_tail(&self, offset: u64, buffer: &mut [u8]) -> usize {
-        let missing = usize::try_from(self.tail_offset().saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
+    /// Copies what the last bytes have of a range: its end. Returns how many bytes before it are missing.
+    fn copy_from_tail(&self, tail: &[u8], offset: u64, buffer: &mut [u8]) -> usize {
+        let tail_offset = self.length - tail.len() as u64;
+        let missing = usize::try_from(tail_offset.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
         let rest = &mut buffer[missing..];
         if !rest.is_empty() {
-            let start = (offset + missing as u64 - self.tail_offset()) as usize;
-            rest.copy_from_slice(&self.tail[start..start + rest.len()]);
+            let start = (offset + missing as u64 - tail_offset) as usize;
+            rest.copy_from_slice(&tail[start..start + rest.len()]);
         }
         missing
     }
@@ -56,16 +66,24 @@ impl RemoteFile {
 impl File for RemoteFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.check_range(offset, buffer.len())?;
-        let missing = self.copy_from_tail(offset, buffer);
-        if missing > 0 {
-            buffer[..missing].copy_from_slice(&self.bucket.get_range(&self.path, offset, missing)?);
+        match &self.from {
+            From::Object(objects, object) => object.read(objects, offset, buffer),
+            From::Bucket(tail) => {
+                let missing = self.copy_from_tail(tail, offset, buffer);
+                if missing > 0 {
+                    buffer[..missing].copy_from_slice(&self.bucket.get_range(&self.path, offset, missing)?);
+                }
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     fn try_read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<bool> {
         self.check_range(offset, buffer.len())?;
-        Ok(self.copy_from_tail(offset, buffer) == 0)
+        match &self.from {
+            From::Object(_, object) => Ok(object.try_read(offset, buffer)),
+            From::Bucket(tail) => Ok(self.copy_from_tail(tail, offset, buffer) == 0),
+        }
     }
 
     fn write_at(&self, _offset: u64, _data: &[u8]) -> Result<()> {
@@ -106,7 +124,17 @@ impl File for RemoteFile {
 
     fn start_writeback(&self, _offset: u64, _length: u64) {}
 
-    fn read_ahead(&self, _offset: u64, _length: u64) {}
+    fn read_ahead(&self, offset: u64, length: u64) {
+        if let From::Object(objects, object) = &self.from {
+            object.read_ahead(objects, offset, length);
+        }
+    }
 
-    fn drop_cached(&self, _offset: u64, _length: u64) {}
+    /// Drops all of the object, from memory and disk. So a reader who found damage can ask the bucket.
+    fn drop_cached(&self, _offset: u64, _length: u64) {
+        if let From::Object(objects, object) = &self.from {
+            object.spoil(objects);
+            objects.forget(&self.path);
+        }
+    }
 }

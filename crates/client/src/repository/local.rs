@@ -5,11 +5,14 @@ use crate::Result;
 use crate::options::Parent;
 use crate::state::State;
 use onefold_catalog::{
-    Attributes, Backup, Catalog, Comparison, Content, ContentWriter, Details, DirectoryReader, Entry, Growth, SmallFile, TreeWriter,
+    Attributes, Backup, Catalog, Chunks, Comparison, Content, ContentWriter, Details, DirectoryReader, Entry, Growth, SmallFile, TreeWriter,
 };
 use onefold_engine::Recipe;
 use std::path::Path;
 use std::sync::Arc;
+
+/// Threads of a restore from a bucket: each waits for a container.
+const BUCKET_READERS: usize = 16;
 
 impl Repository for Catalog {
     fn compare(&self, wanted: &Comparable<'_>) -> Result<Box<dyn Compared + '_>> {
@@ -25,7 +28,9 @@ impl Repository for Catalog {
 
     fn read(&self, backup: &Backup) -> Result<Reading> {
         let guard = self.engine().in_flight();
-        Ok(Reading { chunks: self.engine().clone(), backup: backup.clone(), newer_partial: None, _guard: Some(guard) })
+        let chunks = self.engine().clone();
+        let readers = if chunks.ground().bucket().is_some() { BUCKET_READERS } else { chunks.readers() };
+        Ok(Reading { chunks, readers, backup: backup.clone(), newer_partial: None, _guard: Some(guard) })
     }
 }
 

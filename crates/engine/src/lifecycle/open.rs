@@ -34,7 +34,7 @@ use crate::write::filters::Filters;
 use crate::write::local_claims::LocalClaims;
 use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::profile::Profile;
-use onefold_ground::{Access, Bucket, Ground, Holder, LocalGround, LockGuard};
+use onefold_ground::{Access, Bucket, Ground, Holder, LocalGround, LockError, LockGuard};
 use onefold_index::{ObjectIndex, ObjectIndexOptions};
 use onefold_oplog::{Log, Ownership, SegmentLog};
 use onefold_storage::ArenaStore;
@@ -72,6 +72,15 @@ impl Engine {
     /// Errors: there is no store in this bucket, or it cannot be read.
     pub fn find_in(bucket: &dyn Bucket) -> Result<()> {
         state::read_store(bucket).map(drop)
+    }
+
+    /// Makes the local state of a store in a bucket again. Errors: another process has it open.
+    pub fn renew_state(ground: &Arc<dyn Ground>, settings: &Settings, command: &str) -> Result<()> {
+        let holder = Holder::this_process(command);
+        if !state::discard(&**ground, &holder)? {
+            return Err(LockError::Held { path: ground.describe(LOCK), holder: None }.into());
+        }
+        Engine::open(ground.clone(), settings.clone(), Mode::ReadWrite, command)?.close()
     }
 
     fn make(ground: &Arc<dyn Ground>, descriptor: &Descriptor, device: Option<&Path>) -> Result<()> {
@@ -280,6 +289,7 @@ impl Engine {
             _views: rebuild_views,
         });
         drop(opening_views);
+        engine.read_void()?;
         if mode == Mode::ReadWrite {
             engine.keep_reserve();
             if !engine.log.has_history()
@@ -293,8 +303,7 @@ impl Engine {
                 noted => noted?,
             }
             if engine.log.has_history() {
-                // Containers of earlier owners are sealed, and the log says which numbers this owner gives out.
-                engine.commit_full_frames()?;
+                engine.begin_in_bucket()?;
             }
             background::start(&engine, was_left_open)?;
         }

@@ -601,6 +601,22 @@ pub const KEYS: &[Key] = &[
         set: |settings, value| settings.engine.reserve_bytes = value.number(),
     },
     Key {
+        section: "cache",
+        name: "size",
+        default: "\"1GiB\"",
+        kind: Kind::Size { least: 0, most: TIB },
+        about: "Stores in buckets: the most disk space for containers that this machine has fetched or put. The least recently used ones go first. 0: none are kept on disk.",
+        set: |settings, value| settings.cache.bytes = value.number(),
+    },
+    Key {
+        section: "cache",
+        name: "directory",
+        default: "\"\"",
+        kind: Kind::Text,
+        about: "Stores in buckets: the directory for them, as in \"/var/cache/onefold\"; each store has its own below it. \"\": `cache` in the store's state on this machine.",
+        set: |settings, value| settings.cache.directory = value.text().map(Into::into),
+    },
+    Key {
         section: "parity",
         name: "group",
         default: "0",

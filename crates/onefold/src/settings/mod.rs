@@ -42,6 +42,8 @@ pub struct Settings {
     pub volume_mapping_cache_bytes: usize,
     /// Limit of the cached inodes of each mounted filesystem.
     pub filesystem_inodes_bytes: usize,
+    /// What a store in a bucket keeps of it on this machine.
+    pub cache: Cache,
     /// Background reclamation in the daemon.
     pub reclamation: Reclamation,
     /// Background scrubbing in the daemon.
@@ -58,6 +60,15 @@ pub struct Settings {
     pub targets: Vec<FileTarget>,
     /// The backup server.
     pub backup: Backup,
+}
+
+/// The cache of a store in a bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cache {
+    /// Most bytes on disk; 0: none.
+    pub bytes: u64,
+    /// The directory for all stores. `None`: each has it in its state.
+    pub directory: Option<PathBuf>,
 }
 
 /// How the daemon frees unneeded space.
@@ -165,6 +176,7 @@ impl Default for Settings {
             volume_dirty_bytes: 64 << 20,
             volume_mapping_cache_bytes: 16 << 20,
             filesystem_inodes_bytes: 16 << 20,
+            cache: Cache { bytes: 1 << 30, directory: None },
             reclamation: Reclamation {
                 interval_seconds: 600,
                 max_unused_percent: 20,

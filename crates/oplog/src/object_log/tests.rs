@@ -135,7 +135,7 @@ fn the_former_owner_acknowledges_nothing_more() {
     let second = take(&bucket, &there).unwrap();
     assert!(second.epoch() > first.epoch());
     assert!(matches!(first.commit(&[set(1, 2)]), Err(LogError::Fenced { .. })));
-    assert!(matches!(first.commit(&[set(1, 3)]), Err(LogError::Poisoned)));
+    assert!(matches!(first.commit(&[set(1, 3)]), Err(LogError::Fenced { .. })));
     second.commit(&[set(2, 2)]).unwrap();
     assert_eq!(elsewhere(&bucket), Values::from([(1, 1), (2, 2)]));
     // Its trim changes nothing that the second one needs.

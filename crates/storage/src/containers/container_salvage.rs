@@ -83,7 +83,7 @@ impl ContainerStore {
         if shared.options.whole_files {
             // Their files exist only in this process: nothing is changed by that.
             let stored = shared.replay.recovery.lock().as_mut().map(|recovery| std::mem::take(&mut recovery.stored));
-            shared.restore_files(stored.unwrap_or_default())?;
+            shared.restore_files(stored.unwrap_or_default(), true)?;
         }
         let mut closed = Closed::default();
         let (mut folders, mut set_aside) = (BTreeSet::new(), Vec::new());

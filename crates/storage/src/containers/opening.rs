@@ -17,6 +17,7 @@ use crate::containers::rehearsal::Rehearsal;
 use crate::containers::replay::{Recovery, Replay};
 use crate::containers::store::{ContainerStore, Shared, StorageOptions};
 use crate::containers::unsealed::Unsealed;
+use crate::containers::void::Void;
 use crate::containers::workers::work;
 use crate::{Result, StorageError};
 use crossbeam_channel::unbounded;
@@ -53,7 +54,11 @@ impl ContainerStore {
         if ownership.owned().is_empty() {
             return Err(StorageError::Option { option: "partitions", value: "0".to_owned(), allowed: "at least 1" });
         }
-        let recovery = Recovery::start(&*ground, directory, ownership.numbers())?;
+        // In a bucket the log says all that these lists say.
+        let recovery = match ground.bucket() {
+            Some(_) => Recovery::of_log(ownership.numbers()),
+            None => Recovery::start(&*ground, directory, ownership.numbers())?,
+        };
         let owners = match options.whole_files {
             // All containers belong to the owners of one log, which fences earlier ones.
             true => Owners::of_log(ownership),
@@ -73,6 +78,7 @@ impl ContainerStore {
             protection: Protection::default(),
             rehearsal: Rehearsal::default(),
             placement: Placement::new(ownership),
+            void: Void::default(),
             flow: Flow::new(options.in_flight_bytes),
             puts: Puts::default(),
             frames: FrameCache::new(options.frame_cache_bytes),

@@ -99,6 +99,13 @@ impl Shared {
 
     /// Does the same without waiting. Returns false if another thread is doing it.
     fn put(&self, container: &Arc<OpenContainer>) -> Result<bool> {
+        {
+            // Whoever asks again does not hold the log.
+            let state = container.state.lock();
+            if state.seal == Seal::Synced || state.is_putting {
+                return Ok(state.seal == Seal::Synced);
+            }
+        }
         // Until the container itself holds the log from there.
         let claim = self.merging.claim_nothing();
         let created = self.hold_log(&claim);

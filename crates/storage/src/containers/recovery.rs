@@ -126,19 +126,24 @@ impl ContainerStore {
         } else {
             shared.placement.resume(next_number, unsealed);
         }
-        // A reader of a bucket may see files of a writer elsewhere that is ahead of the log that it has read.
-        if !shared.options.whole_files || !shared.mode.is_for_reading() {
+        if shared.options.whole_files && !shared.mode.is_for_reading() {
+            if let Some(bucket) = shared.ground.bucket() {
+                recovery.list_unsettled(&*bucket, &shared.directory)?;
+            }
+        }
+        // The log of a bucket has its own proof that it has not lost its end.
+        if !shared.options.whole_files {
             shared.check_log_end(&recovery.newest, log_end)?;
         }
         shared.log_end.set(log_end);
         if shared.options.whole_files {
-            shared.restore_files(std::mem::take(&mut recovery.stored))?;
+            shared.restore_files(std::mem::take(&mut recovery.stored), false)?;
         }
         if shared.mode.follows_writers() {
             // Files come and go meanwhile, and the disk itself says what became of them.
             return Ok(());
         }
-        let (mut leftovers, mut empty) = (HashSet::new(), HashSet::new());
+        let (mut leftovers, mut empty, mut committed) = (HashSet::new(), HashSet::new(), Vec::new());
         for (partition, numbers) in &recovery.newest {
             let mut has_higher = false;
             // From the highest downwards.
@@ -152,11 +157,18 @@ impl ContainerStore {
                     // content.
                     Unnamed::Empty if has_higher => drop(leftovers.insert(id)),
                     Unnamed::Empty => drop(empty.insert(id)),
-                    Unnamed::Committed => has_higher = true,
+                    Unnamed::Committed => {
+                        has_higher = true;
+                        committed.push(id);
+                    }
                 }
             }
         }
         if !shared.mode.is_for_reading() {
+            if shared.options.whole_files {
+                let unsealed = containers.iter().map(|container| container.id);
+                shared.void.find(&recovery, unsealed.chain(committed));
+            }
             shared.settle_names(&recovery)?;
             shared.remove_leftovers(&leftovers)?;
             *shared.replay.leftovers.lock() = empty;

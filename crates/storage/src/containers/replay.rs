@@ -4,7 +4,7 @@ use crate::containers::file;
 use crate::containers::group_files::highest_member;
 use crate::containers::whole::StoredFrames;
 use crate::{ContainerId, Result};
-use onefold_ground::Ground;
+use onefold_ground::{Bucket, Ground, list_after};
 use onefold_oplog::Position;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -72,6 +72,54 @@ pub(crate) struct Fate {
 }
 
 impl Recovery {
+    /// Begins without lists: the log will say which numbers are used.
+    pub(crate) fn of_log(partitions: impl Iterator<Item = u32>) -> Recovery {
+        let partitions: Vec<u16> = partitions.map(|number| number as u16).collect();
+        Recovery {
+            sealed: HashSet::new(),
+            fates: HashMap::new(),
+            finished: Position(0),
+            highest: partitions.iter().map(|partition| (*partition, 0)).collect(),
+            newest: BTreeMap::new(),
+            folders: BTreeSet::new(),
+            settled: BTreeMap::new(),
+            stored: HashMap::new(),
+        }
+    }
+
+    /// Lists the files that are in the bucket and not settled, from the highest downwards.
+    pub(crate) fn list_unsettled(&mut self, bucket: &dyn Bucket, containers: &str) -> Result<()> {
+        for partition in self.partitions() {
+            let settled = ContainerId::new(partition, self.settled_upto(partition));
+            let folder = format!("{}/", file::partition_directory(containers, partition));
+            let mut numbers = Vec::new();
+            list_after(bucket, &folder, file::path(containers, settled), &mut |name, _| {
+                let number = name.rsplit('/').next().and_then(file::number);
+                numbers.extend(number.filter(|_| !name.contains("/parity/")));
+                true
+            })?;
+            numbers.sort_unstable_by(|a, b| b.cmp(a));
+            numbers.truncate(LEFTOVER_FILES);
+            self.newest.insert(partition, numbers);
+        }
+        Ok(())
+    }
+
+    /// Returns the opened partitions.
+    pub(crate) fn partitions(&self) -> Vec<u16> {
+        self.highest.keys().copied().collect()
+    }
+
+    /// Returns up to which number everything is in the log or gone.
+    pub(crate) fn settled_upto(&self, partition: u16) -> u32 {
+        self.settled.get(&partition).copied().unwrap_or(0)
+    }
+
+    /// Returns from which number on all files were looked at.
+    pub(crate) fn examined_from(&self, partition: u16) -> u32 {
+        self.newest.get(&partition).filter(|numbers| numbers.len() == LEFTOVER_FILES).and_then(|numbers| numbers.last().copied()).unwrap_or(0)
+    }
+
     /// Lists the two highest folders of each partition that have files: containers are numbered upwards.
     pub(crate) fn start(ground: &dyn Ground, containers: &str, partitions: impl Iterator<Item = u32>) -> Result<Recovery> {
         let mut recovery = Recovery {

@@ -20,6 +20,7 @@ use crate::containers::puts::Puts;
 use crate::containers::rehearsal::Rehearsal;
 use crate::containers::replay::Replay;
 use crate::containers::unsealed::Unsealed;
+use crate::containers::void::Void;
 use crate::{Compression, ContainerId, ContainerSet, Origin, Result, StorageError};
 use crossbeam_channel::Sender;
 use onefold_fingerprint::Algorithm;
@@ -155,6 +156,7 @@ pub(crate) struct Shared {
     pub(crate) protection: Protection,
     pub(crate) rehearsal: Rehearsal,
     pub(crate) placement: Placement,
+    pub(crate) void: Void,
     pub(crate) flow: Flow,
     /// Full containers to put, in a store with whole files.
     pub(crate) puts: Puts,
@@ -219,7 +221,7 @@ impl ContainerStore {
         found.extend(shared.list(file::number, first)?.iter());
         found.extend(shared.all_rehearsed());
         found.retain(|container| {
-            let is_there = !shared.merging.is_unlogged(container) && !shared.replay.is_leftover(container);
+            let is_there = !shared.merging.is_unlogged(container) && !shared.replay.is_leftover(container) && !shared.void.has(container);
             is_there && !before.is_not_made(container) && container.number() >= first(container.partition())
         });
         shared.forwards.retain_unlogged(&mut found);

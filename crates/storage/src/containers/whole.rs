@@ -74,15 +74,17 @@ impl ContainerStore {
 
 impl Shared {
     /// Gives the unsealed containers their files again. `stored` are the frames that the log has. An opening for writing
-    /// adopts objects that are there. A reader only needs files for the frames.
-    pub(crate) fn restore_files(&self, mut stored: HashMap<ContainerId, StoredFrames>) -> Result<()> {
+    /// adopts objects that are there. A reader only needs files for the frames. If it is going to seal them
+    /// (`for_sealing`), it must know of objects that are there, and makes no file in their place.
+    pub(crate) fn restore_files(&self, mut stored: HashMap<ContainerId, StoredFrames>, for_sealing: bool) -> Result<()> {
         for container in self.unsealed.all() {
             let frames = stored.remove(&container.id).unwrap_or_default();
             let mut state = container.state.lock();
-            let adopted = if self.mode.is_for_reading() {
-                state.catalog.frames.is_empty() || self.is_covered(&state)?
-            } else {
-                self.adopt_if_there(&mut state)?
+            // With all bytes at hand a reader needs no object.
+            let lacks_none = state.catalog.frames.iter().all(|frame| frames.contains_key(&frame.number));
+            let adopted = match self.mode.is_for_reading() {
+                true => state.catalog.frames.is_empty() || (for_sealing || !lacks_none) && self.is_covered(&state)?,
+                false => self.adopt_if_there(&mut state)?,
             };
             if !adopted {
                 let lacking = state.catalog.frames.iter().find(|frame| !frames.contains_key(&frame.number));

@@ -3,7 +3,7 @@
 use crate::Monitor;
 use crate::references::{StoreRoots, metadata_of, of_objects, volumes};
 use crate::{Result, UpkeepError};
-use onefold_engine::{BlockRebuild, Descriptor, EngineError, Piece, Rebuild, Settings, Tree};
+use onefold_engine::{BlockRebuild, Descriptor, Engine, EngineError, Piece, Rebuild, Settings, Tree};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::Ground;
 use std::collections::HashMap;
@@ -17,6 +17,11 @@ const BATCH: usize = 1 << 18;
 /// cannot be read, because counts must never be too low. After an error or an interruption, rebuild again before the
 /// store opens.
 pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command: &str, monitor: &dyn Monitor) -> Result<Vec<String>> {
+    if ground.bucket().is_some() {
+        // The log and its history say what is in it.
+        Engine::renew_state(&ground, &settings, command)?;
+        return Ok(Vec::new());
+    }
     if Descriptor::read_any(&*ground)?.profile.has_blocks() {
         return rebuild_from_blocks(ground, settings, command, monitor);
     }

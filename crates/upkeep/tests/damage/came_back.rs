@@ -7,7 +7,7 @@ use onefold_catalog::Catalog;
 use onefold_client::{BackupOptions, Tally};
 use onefold_engine::{Descriptor, Engine, Mode, Transaction};
 use onefold_ground::{CrashPolicy, Ground, SimulatedGround, read_file};
-use onefold_oplog::{Log, LogOptions, Opening, Position};
+use onefold_oplog::{Log, LogOptions, Opening, Position, SegmentLog};
 use onefold_storage::{ChunkKind, Compression, ContainerId};
 use onefold_upkeep::{CheckOptions, NoMonitor, ProblemKind, check, rebuild_chunk_index};
 use std::io::ErrorKind;
@@ -41,7 +41,7 @@ fn forget_the_log(ground: &SimulatedGround, merged: Position) {
     let descriptor = Descriptor::read(&*shared).unwrap();
     for turn in 0u32.. {
         let options = LogOptions { segment_bytes: settings().log_segment_bytes, limit_bytes: settings().log_limit_bytes };
-        if Log::open(shared.clone(), "log", descriptor.store, options, Opening::ReadOnly).unwrap().start() >= merged {
+        if SegmentLog::open(shared.clone(), "log", descriptor.store, options, Opening::ReadOnly).unwrap().start() >= merged {
             return;
         }
         assert!(turn < 100, "the log is not trimmed");

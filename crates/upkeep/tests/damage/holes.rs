@@ -5,7 +5,7 @@ use crate::scene::{Scene, VOLUME, look, noise, open, settings, settle};
 use onefold_catalog::Catalog;
 use onefold_engine::{Engine, Mode, SalvageOptions, Settings, Transaction};
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
-use onefold_oplog::{Log, LogOptions, Opening, Position};
+use onefold_oplog::{Log, LogOptions, Opening, Position, SegmentLog};
 use onefold_upkeep::{
     CheckOptions, NoMonitor, PruneOptions, RepairOptions, check, prune, rebuild_chunk_index, repair as repair_all, salvage,
 };
@@ -17,7 +17,7 @@ const LAYERS_KEPT: &str = "objects/layers-kept";
 fn end_of_log(ground: &SimulatedGround) -> Position {
     let store = open(ground, Mode::ReadOnly).unwrap().descriptor().store;
     let options = LogOptions { segment_bytes: settings().log_segment_bytes, limit_bytes: settings().log_limit_bytes };
-    Log::open(Arc::new(ground.clone()), "log", store, options, Opening::ReadOnly).unwrap().end()
+    SegmentLog::open(Arc::new(ground.clone()), "log", store, options, Opening::ReadOnly).unwrap().end()
 }
 
 /// Zeros a part of the log.

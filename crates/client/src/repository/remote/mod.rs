@@ -22,7 +22,7 @@ use crate::options::Parent;
 use crate::{ClientError, Result};
 use chunks::RemoteChunks;
 use making::RemoteCompared;
-use onefold_catalog::Backup;
+use onefold_catalog::{Backup, Chunks};
 use onefold_remote::services::messages::{Against, BackupAnswer, Begin, Listed, Open, Records, services};
 use onefold_remote::transport::{Channel, ClientSession};
 use std::path::PathBuf;
@@ -72,7 +72,8 @@ impl Remote {
 
     fn open(&self, open: &Open) -> Result<Reading> {
         let (chunks, backup, newer_partial) = RemoteChunks::open(&self.session, open, self.compresses)?;
-        Ok(Reading { chunks: Arc::new(chunks), backup, newer_partial, _guard: None })
+        let readers = chunks.readers();
+        Ok(Reading { chunks: Arc::new(chunks), readers, backup, newer_partial, _guard: None })
     }
 }
 

@@ -66,6 +66,10 @@ pub fn salvage(
     meaning: &dyn Meaning,
     command: &str,
 ) -> Result<Salvaged> {
+    if ground.bucket().is_some() {
+        // What is in the directory is made again when the store is opened, and of the log there is only what is there.
+        return Ok(Salvaged::default());
+    }
     // If there is no store here, say so, and leave no lock file behind. The findings count only under the lock.
     look_at_descriptor(&**ground)?.0.check_settings(settings, &**ground)?;
     let holder = Holder::this_process(command);
@@ -228,6 +232,10 @@ impl Engine {
         meaning: &dyn Meaning,
         command: &str,
     ) -> Result<(Arc<Engine>, Salvaged)> {
+        if let Some(bucket) = ground.bucket() {
+            let why = "its sound part cannot be read without the rest. Get older versions of the damaged objects back".to_owned();
+            return Err(EngineError::Invalid { what: bucket.describe(""), why });
+        }
         look_at_descriptor(&*ground)?.0.check_settings(&settings, &*ground)?;
         let lock = ground.lock(LOCK, false, &Holder::this_process(command))?;
         let overlay: Arc<dyn Ground> = Arc::new(overlay::Overlay::new(ground, lock));

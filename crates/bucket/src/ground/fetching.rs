@@ -1,0 +1,172 @@
+//! Fetches in the background, and bounds on fetches and on what they leave in memory.
+
+use crate::ground::object::Object;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+/// Whole pieces that are on their way at a time.
+const FETCHES: usize = 16;
+/// Hints that wait for a thread. More are ignored.
+const QUEUED: usize = 64;
+
+/// Bounds how many pieces are on their way.
+#[derive(Debug, Default)]
+pub(super) struct Permits {
+    taken: Mutex<usize>,
+    returned: Condvar,
+}
+
+/// The right to fetch a piece.
+#[derive(Debug)]
+pub(super) struct Permit<'a>(&'a Permits);
+
+impl Permits {
+    /// Waits for a permit. Its holder must not wait for another fetch.
+    pub(super) fn take(&self) -> Permit<'_> {
+        let mut taken = self.taken.lock();
+        while *taken == FETCHES {
+            self.returned.wait(&mut taken);
+        }
+        *taken += 1;
+        Permit(self)
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        *self.0.taken.lock() -= 1;
+        self.0.returned.notify_one();
+    }
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Threads that work on hints. They end when there is nothing to do.
+#[derive(Default)]
+pub(super) struct Background {
+    state: Mutex<Jobs>,
+}
+
+#[derive(Default)]
+struct Jobs {
+    threads: usize,
+    queue: VecDeque<Job>,
+}
+
+impl std::fmt::Debug for Background {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let jobs = self.state.lock();
+        formatter.debug_struct("Background").field("threads", &jobs.threads).field("queued", &jobs.queue.len()).finish()
+    }
+}
+
+impl Background {
+    /// Does a job soon, or drops it.
+    pub(super) fn start(self: &Arc<Background>, job: Job) {
+        let mut jobs = self.state.lock();
+        if jobs.threads == FETCHES && jobs.queue.len() >= QUEUED {
+            drop(jobs);
+            drop(job);
+            return;
+        }
+        jobs.queue.push_back(job);
+        if jobs.threads == FETCHES {
+            return;
+        }
+        jobs.threads += 1;
+        drop(jobs);
+        let background = self.clone();
+        if std::thread::Builder::new().name("fetch".to_owned()).spawn(move || background.work()).is_err() {
+            let mut jobs = self.state.lock();
+            jobs.threads -= 1;
+            let dropped = if jobs.threads == 0 { std::mem::take(&mut jobs.queue) } else { VecDeque::new() };
+            drop(jobs);
+            drop(dropped);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        self.state.lock().threads == 0
+    }
+
+    fn work(&self) {
+        loop {
+            let mut jobs = self.state.lock();
+            let Some(job) = jobs.queue.pop_front() else {
+                jobs.threads -= 1;
+                return;
+            };
+            drop(jobs);
+            job();
+        }
+    }
+}
+
+/// Bounds the bytes of objects in memory: those that came first go first.
+#[derive(Debug)]
+pub(super) struct Held {
+    limit_bytes: usize,
+    parts: Mutex<Parts>,
+}
+
+#[derive(Debug, Default)]
+struct Parts {
+    queue: VecDeque<Part>,
+    bytes: usize,
+}
+
+/// Bytes of an object, which has them under `start`.
+#[derive(Debug)]
+struct Part {
+    object: Weak<Object>,
+    start: u64,
+    bytes: usize,
+}
+
+impl Held {
+    pub(super) fn new(limit_bytes: usize) -> Held {
+        Held { limit_bytes, parts: Mutex::default() }
+    }
+
+    /// Notes what an object has in memory, and lets others drop theirs. Call without the lock of any object.
+    pub(super) fn add(&self, object: &Arc<Object>, start: u64, bytes: usize) {
+        let mut parts = self.parts.lock();
+        parts.queue.push_back(Part { object: Arc::downgrade(object), start, bytes });
+        parts.bytes += bytes;
+        if parts.bytes > self.limit_bytes {
+            parts.retain(|part| part.object.strong_count() > 0);
+        }
+        let mut dropped = Vec::new();
+        while parts.bytes > self.limit_bytes {
+            let Some(part) = parts.queue.pop_front() else { break };
+            parts.bytes -= part.bytes;
+            dropped.push(part);
+        }
+        drop(parts);
+        for part in dropped {
+            if let Some(object) = part.object.upgrade() {
+                object.drop_part(part.start);
+            }
+        }
+    }
+
+    /// Notes that an object has dropped everything from `start` up to `end`.
+    pub(super) fn forget(&self, object: &Arc<Object>, start: u64, end: u64) {
+        let is_it = |part: &Part| std::ptr::eq(part.object.as_ptr(), Arc::as_ptr(object)) && (start..end).contains(&part.start);
+        self.parts.lock().retain(|part| !is_it(part));
+    }
+
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.parts.lock().bytes
+    }
+}
+
+impl Parts {
+    fn retain(&mut self, keep: impl Fn(&Part) -> bool) {
+        self.queue.retain(|part| keep(part));
+        self.bytes = self.queue.iter().map(|part| part.bytes).sum();
+    }
+}

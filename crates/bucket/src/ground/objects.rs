@@ -1,0 +1,196 @@
+//! Objects that are read: which ones are known, and how they are opened.
+//!
+//! * All who have a container or a parity file open share it (`object.rs`), so they share its requests.
+//! * An opening fetches the end of an object, where footers and catalogs are. If an earlier process has cached the
+//!   object, it fetches nothing. If the objects before were read whole, it fetches the whole object.
+//! * Other names change (forwards, owners, marks). Each opening of one asks the bucket.
+//! * An object keeps its content, unless this process puts another one or removes it. Then [`Objects::forget`] spoils
+//!   everything here.
+
+use crate::ground::cache::Cache;
+use crate::ground::fetching::{Background, Held, Permits};
+use crate::ground::object::{Object, PIECE_BYTES, piece, pieces};
+use onefold_ground::{Bucket, GroundError, Result};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+
+/// Bytes at the end of an object that its opening reads: footer and catalog are there.
+pub(super) const TAIL_BYTES: usize = 64 << 10;
+/// Bytes of objects in memory: ends, ranges, and pieces that are not on disk.
+pub(super) const HELD_BYTES: usize = 64 << 20;
+/// Objects that are remembered although nobody has them open.
+const KNOWN: usize = 128;
+/// Openings fetch whole objects from this score on,
+const EAGER_SCORE: i32 = 4;
+/// which ends here. An opening takes one away; an object that is read whole adds [`WHOLE_SCORE`].
+const MOST_SCORE: i32 = 8;
+const WHOLE_SCORE: i32 = 2;
+
+/// Returns whether an object is shared and cached: a container or a parity file. Forwards and owners change.
+pub(super) fn is_cacheable(path: &str) -> bool {
+    let (top, name) = (path.split('/').next(), path.rsplit('/').next());
+    matches!(top, Some("containers" | "parity"))
+        && name.is_some_and(|name| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-'))
+}
+
+/// All objects of a ground.
+#[derive(Debug)]
+pub(super) struct Objects {
+    pub(super) bucket: Arc<dyn Bucket>,
+    pub(super) cache: Option<Cache>,
+    pub(super) held: Held,
+    pub(super) permits: Permits,
+    pub(super) background: Arc<Background>,
+    /// How much speaks for fetching whole objects.
+    score: AtomicI32,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    slots: HashMap<String, (u64, Arc<Slot>)>,
+    clock: u64,
+}
+
+/// The place of one shared object. Its lock is held while the object is opened or spoiled.
+type Slot = Mutex<Option<Arc<Object>>>;
+
+impl Objects {
+    pub(super) fn new(bucket: Arc<dyn Bucket>, cache: Option<Cache>, held_bytes: usize) -> Objects {
+        let (permits, background, score, known) = (Permits::default(), Arc::default(), AtomicI32::new(0), Mutex::default());
+        Objects { bucket, cache, held: Held::new(held_bytes), permits, background, score, known }
+    }
+
+    /// Returns the slot of an object. Forgets those that nobody uses if there are too many.
+    fn slot(&self, path: &str) -> Arc<Slot> {
+        let mut known = self.known.lock();
+        known.clock += 1;
+        let now = known.clock;
+        if let Some((used, slot)) = known.slots.get_mut(path) {
+            *used = now;
+            return slot.clone();
+        }
+        if known.slots.len() >= KNOWN {
+            known.forget_half();
+        }
+        let slot: Arc<Slot> = Arc::default();
+        known.slots.insert(path.to_owned(), (now, slot.clone()));
+        slot
+    }
+
+    /// Opens an object.
+    pub(super) fn open(&self, path: &str) -> Result<Arc<Object>> {
+        if !is_cacheable(path) {
+            return self.open_end(path, false);
+        }
+        let slot = self.slot(path);
+        let mut opened = slot.lock();
+        if let Some(object) = &*opened {
+            return Ok(object.clone());
+        }
+        let score = self.score.fetch_update(Relaxed, Relaxed, |score| Some((score - 1).max(0))).unwrap_or_default();
+        let object = match self.open_cached(path) {
+            None if score >= EAGER_SCORE => self.open_whole(path)?,
+            cached => cached,
+        };
+        let object = object.map_or_else(|| self.open_end(path, true), Ok)?;
+        *opened = Some(object.clone());
+        Ok(object)
+    }
+
+    /// Opens an object whose first piece is in the cache.
+    fn open_cached(&self, path: &str) -> Option<Arc<Object>> {
+        let file = self.cache.as_ref()?.open(path, 0)?;
+        Object::new(path, file.object_bytes, true).with_file(file)
+    }
+
+    /// Opens and fetches an object. `None`: it has more than one piece.
+    fn open_whole(&self, path: &str) -> Result<Option<Arc<Object>>> {
+        let _permit = self.permits.take();
+        let content = match self.bucket.get(path, PIECE_BYTES + PIECE_BYTES / 2) {
+            Ok(content) => Arc::new(content),
+            Err(GroundError::TooLong { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let object = Object::new(path, content.len() as u64, true);
+        object.keep_piece(self, 0, content, 0);
+        Ok(Some(object))
+    }
+
+    /// Opens an object by its end.
+    fn open_end(&self, path: &str, is_shared: bool) -> Result<Arc<Object>> {
+        let (tail, length) = self.bucket.get_end(path, TAIL_BYTES)?;
+        let (object, tail) = (Object::new(path, length, is_shared), Arc::new(tail));
+        if tail.len() as u64 == length {
+            object.keep_piece(self, 0, tail, 0);
+        } else {
+            object.keep_range(self, length - tail.len() as u64, tail, 0);
+        }
+        Ok(object)
+    }
+
+    /// Counts an object that is read whole.
+    pub(super) fn count_whole(&self) {
+        let _ = self.score.fetch_update(Relaxed, Relaxed, |score| Some((score + WHOLE_SCORE).min(MOST_SCORE)));
+    }
+
+    /// Spoils what is here of an object. Call after it was changed or removed in the bucket, even if that failed.
+    pub(super) fn forget(&self, path: &str) {
+        if is_cacheable(path) {
+            self.forget_opened(&mut self.slot(path).lock(), path);
+        }
+    }
+
+    fn forget_opened(&self, opened: &mut Option<Arc<Object>>, path: &str) {
+        if let Some(object) = opened.take() {
+            object.spoil(self);
+        }
+        if let Some(cache) = &self.cache {
+            cache.remove(path);
+        }
+    }
+
+    /// Caches the content of an object that was just put.
+    pub(super) fn put(&self, path: &str, content: &[u8]) {
+        if !is_cacheable(path) {
+            return;
+        }
+        // Nobody can open, remove or replace it before this is done.
+        let slot = self.slot(path);
+        let mut opened = slot.lock();
+        self.forget_opened(&mut opened, path);
+        let Some(cache) = &self.cache else { return };
+        let length = content.len() as u64;
+        for number in 0..pieces(length) {
+            let range = piece(length, number);
+            let content = &content[range.start as usize..range.end as usize];
+            if let Some(written) = cache.write(path, number, length, content) {
+                cache.keep(written);
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held.bytes()
+    }
+}
+
+impl Known {
+    /// Forgets the half of the objects that was used least recently, if nobody uses them.
+    fn forget_half(&mut self) {
+        let mut used: Vec<u64> = self.slots.values().map(|(used, _)| *used).collect();
+        used.sort_unstable();
+        let middle = used[used.len() / 2];
+        let is_in_use = |slot: &Arc<Slot>| {
+            Arc::strong_count(slot) > 1
+                || slot.try_lock().is_none_or(|object| object.as_ref().is_some_and(|object| Arc::strong_count(object) > 1))
+        };
+        self.slots.retain(|_, (used, slot)| *used > middle || is_in_use(slot));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,714 @@
+use super::*;
+use crate::ground::BucketGround;
+use crate::ground::cache::CacheOptions;
+use crate::ground::object::{HEAD_BYTES, RANGE_BYTES};
+use crate::{Failure, MemoryBucket};
+use onefold_ground::{Access, File, Ground, Listing, LocalGround, Put, Requests, read_file, replace_file};
+use proptest::prelude::*;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// A bucket whose reads take a while.
+#[derive(Debug)]
+struct SlowBucket {
+    bucket: MemoryBucket,
+    delay: Duration,
+    in_flight: AtomicUsize,
+    most_in_flight: AtomicUsize,
+    /// Ranges wait while it is closed.
+    is_closed: AtomicBool,
+}
+
+impl SlowBucket {
+    fn new(bucket: &MemoryBucket, delay_ms: u64) -> Arc<SlowBucket> {
+        let [in_flight, most_in_flight] = [const { AtomicUsize::new(0) }; 2];
+        let (bucket, delay) = (bucket.clone(), Duration::from_millis(delay_ms));
+        Arc::new(SlowBucket { bucket, delay, in_flight, most_in_flight, is_closed: AtomicBool::new(false) })
+    }
+
+    fn slowly<T>(&self, work: impl FnOnce() -> T) -> T {
+        let now = self.in_flight.fetch_add(1, Relaxed) + 1;
+        self.most_in_flight.fetch_max(now, Relaxed);
+        std::thread::sleep(self.delay);
+        let result = work();
+        while self.is_closed.load(Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.in_flight.fetch_sub(1, Relaxed);
+        result
+    }
+}
+
+impl Bucket for SlowBucket {
+    fn put_new(&self, name: &str, content: &[u8]) -> Result<Put> {
+        self.bucket.put_new(name, content)
+    }
+    fn put_over(&self, name: &str, content: &[u8]) -> Result<()> {
+        self.bucket.put_over(name, content)
+    }
+    fn replace(&self, name: &str, old: &[u8], new: &[u8]) -> Result<Put> {
+        self.bucket.replace(name, old, new)
+    }
+    fn get(&self, name: &str, limit_bytes: u64) -> Result<Vec<u8>> {
+        self.slowly(|| self.bucket.get(name, limit_bytes))
+    }
+    fn get_range(&self, name: &str, offset: u64, length: usize) -> Result<Vec<u8>> {
+        self.slowly(|| self.bucket.get_range(name, offset, length))
+    }
+    fn get_end(&self, name: &str, length: usize) -> Result<(Vec<u8>, u64)> {
+        self.slowly(|| self.bucket.get_end(name, length))
+    }
+    fn length(&self, name: &str) -> Result<Option<u64>> {
+        self.bucket.length(name)
+    }
+    fn list(&self, prefix: &str, after: &str) -> Result<Listing> {
+        self.bucket.list(prefix, after)
+    }
+    fn delete(&self, names: &[String]) -> Result<()> {
+        self.bucket.delete(names)
+    }
+    fn describe(&self, name: &str) -> String {
+        self.bucket.describe(name)
+    }
+    fn requests(&self) -> Requests {
+        self.bucket.requests()
+    }
+}
+
+struct Bench {
+    bucket: MemoryBucket,
+    place: TempDir,
+}
+
+const MIB: usize = 1 << 20;
+
+fn content(seed: u64, length: usize) -> Vec<u8> {
+    (0..length as u64).map(|at| ((at + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8).collect()
+}
+
+fn name(number: usize) -> String {
+    format!("containers/0000/00000/{number:08x}")
+}
+
+impl Bench {
+    /// A bucket with containers of these lengths.
+    fn new(lengths: &[usize]) -> Bench {
+        let bench = Bench { bucket: MemoryBucket::new(), place: tempfile::tempdir().unwrap() };
+        replace_file(&bench.state(), "stamp", b"").unwrap();
+        for (number, length) in lengths.iter().enumerate() {
+            bench.bucket.insert(&name(number), &content(number as u64, *length));
+        }
+        bench
+    }
+
+    fn state(&self) -> LocalGround {
+        LocalGround::open(self.place.path()).unwrap()
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.place.path().join("cache")
+    }
+
+    /// A ground of another process.
+    fn ground(&self, cache_bytes: u64, held_bytes: usize) -> BucketGround {
+        self.ground_on(Arc::new(self.bucket.clone()), cache_bytes, held_bytes)
+    }
+
+    fn ground_on(&self, bucket: Arc<dyn Bucket>, cache_bytes: u64, held_bytes: usize) -> BucketGround {
+        let state = Arc::new(self.state());
+        let options = CacheOptions { directory: self.directory(), bytes: cache_bytes, stamp: "stamp".to_owned() };
+        let cache = (cache_bytes > 0).then(|| Cache::new(options, state.clone()));
+        BucketGround::make(state, bucket, 0, cache, held_bytes)
+    }
+
+    fn cached_files(&self) -> Vec<PathBuf> {
+        let mut files: Vec<_> = std::fs::read_dir(self.directory()).into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        files
+    }
+
+    /// Returns the reading requests of some work, and their bytes.
+    fn gets_of(&self, work: impl FnOnce()) -> (u64, usize) {
+        let before = self.bucket.requests();
+        work();
+        let after = self.bucket.requests();
+        assert_eq!(after.heads, before.heads);
+        (after.gets - before.gets, (after.received_bytes - before.received_bytes) as usize)
+    }
+}
+
+fn open(ground: &BucketGround, path: &str) -> Arc<dyn File> {
+    Ground::open(ground, path, Access::Read).unwrap()
+}
+
+fn read(file: &dyn File, offset: usize, length: usize) -> Result<Vec<u8>> {
+    let mut buffer = vec![0xee; length];
+    file.read_at(offset as u64, &mut buffer).map(|()| buffer)
+}
+
+fn check(file: &dyn File, expected: &[u8], offset: usize, length: usize) {
+    assert!(read(file, offset, length).unwrap() == expected[offset..offset + length], "{offset} {length}");
+}
+
+const ON_DISK: u64 = 1 << 30;
+
+#[test]
+fn a_container_is_read_from_its_start_to_its_end_in_three_requests() {
+    for cache_bytes in [0, ON_DISK] {
+        let length = 4 * MIB + 777;
+        let bench = Bench::new(&[length]);
+        let (ground, expected) = (bench.ground(cache_bytes, HELD_BYTES), content(0, length));
+        let requests = bench.gets_of(|| {
+            let file = open(&ground, &name(0));
+            for start in (0..length).step_by(length / 20) {
+                check(&*file, &expected, start, (length / 20).min(length - start));
+            }
+            assert!(file.try_read_at(length as u64 / 2, &mut [0; 1000]).unwrap());
+        });
+        // No byte comes twice.
+        assert_eq!(requests, (3, length));
+        // It is still here when it is opened again.
+        assert_eq!(bench.gets_of(|| check(&*open(&ground, &name(0)), &expected, 0, length)), (0, 0));
+    }
+}
+
+#[test]
+fn a_header_does_not_count_and_leads_to_what_follows() {
+    let bench = Bench::new(&[4 * MIB, 4 * MIB]);
+    let ground = bench.ground(0, HELD_BYTES);
+    let random = bench.gets_of(|| {
+        let file = open(&ground, &name(0));
+        check(&*file, &content(0, 4 * MIB), 0, 64);
+        check(&*file, &content(0, 4 * MIB), 2 * MIB, 4096);
+    });
+    assert_eq!(random, (3, TAIL_BYTES + (HEAD_BYTES + RANGE_BYTES) as usize));
+    let from_start = bench.gets_of(|| {
+        let file = open(&ground, &name(1));
+        check(&*file, &content(1, 4 * MIB), 0, 64);
+        for start in (64..4 * MIB - 50_000).step_by(50_000) {
+            check(&*file, &content(1, 4 * MIB), start, 50_000);
+        }
+    });
+    assert_eq!(from_start, (3, 4 * MIB));
+}
+
+#[test]
+fn a_random_read_fetches_little() {
+    let bench = Bench::new(&[4 * MIB; 12]);
+    let ground = bench.ground(ON_DISK, HELD_BYTES);
+    for number in 0..12 {
+        let requests = bench.gets_of(|| check(&*open(&ground, &name(number)), &content(number as u64, 4 * MIB), 999_999, 4096));
+        assert_eq!(requests, (2, TAIL_BYTES + RANGE_BYTES as usize));
+    }
+    // Near the end, what is here is not fetched again.
+    let requests = bench.gets_of(|| {
+        let last = Bench::new(&[MIB]);
+        let ground = last.ground(0, HELD_BYTES);
+        let file = open(&ground, &name(0));
+        check(&*file, &content(0, MIB), MIB - TAIL_BYTES - 10, 20);
+        assert_eq!(last.bucket.requests().received_bytes, TAIL_BYTES as u64 + 10);
+    });
+    assert_eq!(requests, (0, 0));
+}
+
+#[test]
+fn threads_that_read_one_container_share_its_requests() {
+    let length = 4 * MIB;
+    let bench = Bench::new(&[length]);
+    for cache_bytes in [0, ON_DISK] {
+        let ground = bench.ground_on(SlowBucket::new(&bench.bucket, 20), cache_bytes, HELD_BYTES);
+        let (barrier, expected) = (Barrier::new(8), content(0, length));
+        let requests = bench.gets_of(|| {
+            std::thread::scope(|scope| {
+                for thread in 0..8 {
+                    let (ground, barrier, expected) = (&ground, &barrier, &expected);
+                    scope.spawn(move || {
+                        barrier.wait();
+                        let file = open(ground, &name(0));
+                        for at in 0..20 {
+                            check(&*file, expected, (thread * 7 + at * 3) % 20 * 200_000, 190_000);
+                        }
+                    });
+                }
+            });
+        });
+        assert!(requests.0 <= 3 && requests.1 <= length + 300_000, "{requests:?}");
+    }
+}
+
+#[test]
+fn after_some_containers_that_were_read_whole_each_takes_one_request() {
+    let bench = Bench::new(&[2 * MIB; 24]);
+    let ground = bench.ground(0, HELD_BYTES);
+    let whole = |number: usize| {
+        let file = open(&ground, &name(number));
+        check(&*file, &content(number as u64, 2 * MIB), 0, 64);
+        for start in (64..2 * MIB - 200_000).step_by(200_000) {
+            check(&*file, &content(number as u64, 2 * MIB), start, 200_000);
+        }
+    };
+    assert_eq!((0..8).map(|number| bench.gets_of(|| whole(number)).0).collect::<Vec<_>>(), [3, 3, 3, 1, 1, 1, 1, 1]);
+    // Random reads end that.
+    let random = |number: usize| bench.gets_of(|| check(&*open(&ground, &name(number)), &content(number as u64, 2 * MIB), MIB, 10)).0;
+    assert_eq!((8..20).map(random).collect::<Vec<_>>(), [1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2]);
+    // One that is too long for this is opened as usual.
+    ground.shared.objects.score.store(MOST_SCORE, Relaxed);
+    bench.bucket.insert(&name(99), &content(99, 13 * MIB));
+    check(&*open(&ground, &name(99)), &content(99, 13 * MIB), 12 * MIB, MIB);
+}
+
+#[test]
+fn large_objects_are_fetched_in_pieces() {
+    let length = 21 * MIB + 5;
+    let bench = Bench::new(&[length]);
+    let expected = content(0, length);
+    let ground = bench.ground(ON_DISK, HELD_BYTES);
+    let requests = bench.gets_of(|| {
+        let file = open(&ground, &name(0));
+        for start in (0..length).step_by(100_000) {
+            check(&*file, &expected, start, 100_000.min(length - start));
+        }
+        check(&*file, &expected, 0, length);
+    });
+    assert_eq!(requests, (5, length));
+    assert_eq!(bench.cached_files().len(), 3);
+    let later = bench.ground(ON_DISK, HELD_BYTES);
+    assert_eq!(bench.gets_of(|| check(&*open(&later, &name(0)), &expected, 0, length)), (0, 0));
+    assert_eq!([0, 12 * MIB as u64, 12 * MIB as u64 + 1, 16 * MIB as u64].map(pieces), [1, 1, 2, 2]);
+    assert_eq!((piece(12 * MIB as u64 + 1, 1), piece(0, 0)), (PIECE_BYTES..12 * MIB as u64 + 1, 0..0));
+}
+
+#[test]
+fn a_hint_fetches_beside_its_caller_and_readers_wait_for_it() {
+    let bench = Bench::new(&[4 * MIB; 20]);
+    let slow = SlowBucket::new(&bench.bucket, 30);
+    let ground = bench.ground_on(slow.clone(), ON_DISK, HELD_BYTES);
+    let files: Vec<_> = (0..20).map(|number| open(&ground, &name(number))).collect();
+    let requests = bench.gets_of(|| {
+        for file in &files {
+            file.read_ahead(0, 64);
+            file.read_ahead(64, 4 * MIB as u64);
+            file.read_ahead(100_000, u64::MAX);
+        }
+        for (number, file) in files.iter().enumerate() {
+            check(&**file, &content(number as u64, 4 * MIB), MIB, 2 * MIB);
+        }
+    });
+    assert_eq!(requests, (20, 20 * (4 * MIB - TAIL_BYTES)));
+    let most = slow.most_in_flight.load(Relaxed);
+    assert!((4..=16).contains(&most), "{most}");
+}
+
+#[test]
+fn another_process_reads_what_one_has_fetched_or_put_without_a_request() {
+    let bench = Bench::new(&[4 * MIB, 10_000]);
+    let first = bench.ground(ON_DISK, HELD_BYTES);
+    check(&*open(&first, &name(0)), &content(0, 4 * MIB), 0, 4 * MIB);
+    check(&*open(&first, &name(1)), &content(1, 10_000), 0, 10_000);
+    let put = Ground::create(&first, &name(2)).unwrap();
+    put.write_at(0, &content(2, 300_000)).unwrap();
+    put.sync().unwrap();
+    drop(put);
+    let second = bench.ground(ON_DISK, HELD_BYTES);
+    let requests = bench.gets_of(|| {
+        for (number, length) in [(0, 4 * MIB), (1, 10_000), (2, 300_000)] {
+            let file = open(&second, &name(number));
+            assert_eq!(file.len().unwrap(), length as u64);
+            check(&*file, &content(number as u64, length), length / 3, length / 2);
+        }
+    });
+    assert_eq!(requests, (0, 0));
+    // What is on disk is not in memory too.
+    assert_eq!((first.shared.objects.held_bytes(), second.shared.objects.held_bytes()), (0, 0));
+}
+
+#[test]
+fn a_removed_or_replaced_object_is_forgotten_everywhere_here() {
+    for cache_bytes in [0, ON_DISK] {
+        let bench = Bench::new(&[MIB, MIB]);
+        let ground = bench.ground(cache_bytes, HELD_BYTES);
+        let tested: &dyn Ground = &ground;
+        let early = open(&ground, &name(0));
+        check(&*early, &content(0, MIB), 0, MIB);
+        check(&*open(&ground, &name(1)), &content(1, MIB), 0, MIB);
+        replace_file(tested, &name(0), &content(7, 2 * MIB)).unwrap();
+        assert!(read_file(tested, &name(0), u64::MAX).unwrap() == content(7, 2 * MIB));
+        tested.remove(&name(1)).unwrap();
+        assert!(tested.open(&name(1), Access::Read).unwrap_err().is_not_found());
+        // A file that was open reads the bucket, as far as that still has the range.
+        check(&*early, &content(7, 2 * MIB), 0, MIB);
+        let later = bench.ground(cache_bytes, HELD_BYTES);
+        assert!(read_file(&later as &dyn Ground, &name(0), u64::MAX).unwrap() == content(7, 2 * MIB));
+        assert!(Ground::open(&later, &name(1), Access::Read).unwrap_err().is_not_found());
+    }
+}
+
+#[test]
+fn what_was_fetched_before_a_change_is_not_kept_after_it() {
+    for cache_bytes in [0, ON_DISK] {
+        let bench = Bench::new(&[MIB]);
+        let slow = SlowBucket::new(&bench.bucket, 0);
+        let ground = bench.ground_on(slow.clone(), cache_bytes, HELD_BYTES);
+        let file = open(&ground, &name(0));
+        slow.is_closed.store(true, Relaxed);
+        std::thread::scope(|scope| {
+            // It has the old bytes, but no answer yet.
+            let reader = scope.spawn(|| read(&*file, 0, MIB).unwrap());
+            while slow.in_flight.load(Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            replace_file(&ground as &dyn Ground, &name(0), &content(7, MIB)).unwrap();
+            slow.is_closed.store(false, Relaxed);
+            assert!(reader.join().unwrap()[..MIB / 2] == content(0, MIB)[..MIB / 2]);
+        });
+        for ground in [ground, bench.ground(cache_bytes, HELD_BYTES)] {
+            check(&*open(&ground, &name(0)), &content(7, MIB), 0, MIB);
+        }
+    }
+}
+
+#[test]
+fn a_reader_who_drops_what_is_cached_asks_the_bucket() {
+    for cache_bytes in [0, ON_DISK] {
+        let bench = Bench::new(&[MIB]);
+        let ground = bench.ground(cache_bytes, HELD_BYTES);
+        let file = open(&ground, &name(0));
+        check(&*file, &content(0, MIB), 0, MIB);
+        // Another machine has repaired it.
+        bench.bucket.insert(&name(0), &content(5, MIB));
+        check(&*file, &content(0, MIB), 0, MIB);
+        check(&*ground.shared_past_cache(&name(0)), &content(5, MIB), 0, MIB);
+        file.drop_cached(0, MIB as u64);
+        check(&*file, &content(5, MIB), 0, MIB);
+        for ground in [&ground, &bench.ground(cache_bytes, HELD_BYTES)] {
+            check(&*open(ground, &name(0)), &content(5, MIB), 0, MIB);
+        }
+    }
+}
+
+impl BucketGround {
+    fn shared_past_cache(&self, path: &str) -> Arc<dyn File> {
+        Ground::open_past_cache(self, path).unwrap()
+    }
+}
+
+#[test]
+fn only_containers_and_parity_are_shared_and_cached() {
+    for path in ["containers/0000/00000/00000abc", "containers/0000/parity/00000/0000001-00000002-00000003", "parity/1"] {
+        assert!(is_cacheable(path), "{path}");
+    }
+    for path in ["containers/0000/00000/00000abc.forward", "containers/0000/owner", "marks/1", "containers/0000/1.new", "containers/"] {
+        assert!(!is_cacheable(path), "{path}");
+    }
+    let bench = Bench::new(&[]);
+    let ground = bench.ground(ON_DISK, HELD_BYTES);
+    let path = "containers/0000/00000/00000abc.forward";
+    for content in [[1; 512], [2; 512]] {
+        bench.bucket.insert(path, &content);
+        assert_eq!(read_file(&ground as &dyn Ground, path, 512).unwrap(), content);
+    }
+    assert!(bench.cached_files().is_empty());
+}
+
+#[test]
+fn a_failed_fetch_fails_once_for_all_who_wait_and_the_next_read_tries_again() {
+    let bench = Bench::new(&[4 * MIB]);
+    let slow = SlowBucket::new(&bench.bucket, 50);
+    let ground = bench.ground_on(slow, ON_DISK, HELD_BYTES);
+    let file = open(&ground, &name(0));
+    bench.bucket.fail_at(bench.bucket.steps(), Failure::Before);
+    let barrier = Barrier::new(8);
+    let requests = bench.gets_of(|| {
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    barrier.wait();
+                    let error = read(&*file, MIB, 2 * MIB).unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::TimedOut);
+                    assert_eq!(error.to_string().matches("memory:///containers/0000/00000/00000000").count(), 1, "{error}");
+                });
+            }
+        });
+    });
+    assert_eq!(requests.0, 1);
+    check(&*file, &content(0, 4 * MIB), MIB, 2 * MIB);
+}
+
+#[test]
+fn memory_is_bounded_and_an_object_that_found_no_room_is_read_in_ranges() {
+    let bench = Bench::new(&[2 * MIB; 10]);
+    let ground = bench.ground(0, 5 * MIB);
+    let files: Vec<_> = (0..10).map(|number| open(&ground, &name(number))).collect();
+    let pass = || {
+        for at in 0..20 {
+            for (number, file) in files.iter().enumerate() {
+                check(&**file, &content(number as u64, 2 * MIB), at * 100_000, 100_000);
+                assert!(ground.shared.objects.held_bytes() <= 5 * MIB);
+            }
+        }
+    };
+    let (requests, bytes) = bench.gets_of(pass);
+    // As if there were no memory, and each object once.
+    assert!(requests <= 10 * (2 + 20) && bytes <= 10 * (2 * MIB + 20 * 256 * 1024), "{requests} {bytes}");
+}
+
+#[test]
+fn many_objects_are_known_and_those_in_use_are_never_forgotten() {
+    let bench = Bench::new(&[1000; 3 * KNOWN]);
+    let ground = bench.ground(ON_DISK, HELD_BYTES);
+    let first = open(&ground, &name(0));
+    for number in 0..3 * KNOWN {
+        check(&*open(&ground, &name(number)), &content(number as u64, 1000), 0, 1000);
+        assert!(ground.shared.objects.known.lock().slots.len() <= KNOWN);
+    }
+    assert!(ground.shared.objects.known.lock().slots.contains_key(&name(0)));
+    drop(first);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Read {
+        ground: usize,
+        number: usize,
+        at: prop::sample::Index,
+        length: usize,
+    },
+    TryRead {
+        ground: usize,
+        number: usize,
+        at: prop::sample::Index,
+    },
+    ReadAhead {
+        ground: usize,
+        number: usize,
+    },
+    Reopen {
+        ground: usize,
+        number: usize,
+    },
+    /// Another process takes the place of this one.
+    Restart {
+        ground: usize,
+    },
+    /// A cached file is changed, cut, or removed.
+    Damage {
+        file: prop::sample::Index,
+        at: prop::sample::Index,
+        how: u8,
+    },
+    FailNext,
+    DropCached {
+        ground: usize,
+        number: usize,
+    },
+    /// By the first ground. The other one is restarted.
+    Replace {
+        number: usize,
+    },
+}
+
+/// Some fit into their ends, some have several pieces.
+const LENGTHS: [usize; 5] = [0, 50_000, 700_000, 1_500_000, 13 << 20];
+
+fn step() -> impl Strategy<Value = Step> {
+    let (ground, number) = (0..2_usize, 0..LENGTHS.len());
+    let index = any::<prop::sample::Index>;
+    let length = prop_oneof![4 => 0..5000_usize, 3 => 0..400_000_usize, 1 => 0..2_000_000_usize];
+    prop_oneof![
+        12 => (ground.clone(), number.clone(), index(), length)
+            .prop_map(|(ground, number, at, length)| Step::Read { ground, number, at, length }),
+        2 => (ground.clone(), number.clone(), index()).prop_map(|(ground, number, at)| Step::TryRead { ground, number, at }),
+        1 => (ground.clone(), number.clone()).prop_map(|(ground, number)| Step::ReadAhead { ground, number }),
+        2 => (ground.clone(), number.clone()).prop_map(|(ground, number)| Step::Reopen { ground, number }),
+        1 => ground.clone().prop_map(|ground| Step::Restart { ground }),
+        3 => (index(), index(), any::<u8>()).prop_map(|(file, at, how)| Step::Damage { file, at, how }),
+        1 => Just(Step::FailNext),
+        1 => (ground, number.clone()).prop_map(|(ground, number)| Step::DropCached { ground, number }),
+        1 => number.prop_map(|number| Step::Replace { number }),
+    ]
+}
+
+fn damage(path: &std::path::Path, at: prop::sample::Index, how: u8) {
+    use std::os::unix::fs::FileExt;
+    let Ok(file) = std::fs::OpenOptions::new().read(true).write(true).open(path) else { return };
+    let length = file.metadata().unwrap().len();
+    if length == 0 {
+        return;
+    }
+    let at = at.index(length as usize) as u64;
+    match how {
+        0..50 => file.set_len(at).unwrap(),
+        50..80 => std::fs::remove_file(path).unwrap(),
+        flip => {
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, at).unwrap();
+            file.write_all_at(&[byte[0] ^ flip], at).unwrap();
+        }
+    }
+}
+
+/// Reads by two processes that share a cache give the right bytes or the error of the bucket, whatever happens to the
+/// cache.
+fn compare(steps: Vec<Step>, cache_bytes: u64, held_bytes: usize) {
+    let bench = Bench::new(&LENGTHS);
+    let mut expected: Vec<Vec<u8>> = LENGTHS.iter().enumerate().map(|(number, length)| content(number as u64, *length)).collect();
+    let make = || bench.ground(cache_bytes, held_bytes);
+    let mut grounds = [make(), make()];
+    let mut files: [Vec<Option<Arc<dyn File>>>; 2] = [vec![None; LENGTHS.len()], vec![None; LENGTHS.len()]];
+    let mut may_fail = false;
+    for (count, step) in steps.into_iter().enumerate() {
+        match step {
+            Step::Read { ground, number, at, length } => {
+                let want = &expected[number];
+                if files[ground][number].is_none() {
+                    match Ground::open(&grounds[ground], &name(number), Access::Read) {
+                        Ok(file) => files[ground][number] = Some(file),
+                        Err(error) => {
+                            assert!(may_fail && error.kind() == ErrorKind::TimedOut, "{error}");
+                            may_fail = false;
+                            continue;
+                        }
+                    }
+                }
+                let file = files[ground][number].as_ref().unwrap();
+                assert_eq!(file.len().unwrap(), want.len() as u64);
+                let offset = at.index(want.len() + 1);
+                match read(&**file, offset, length) {
+                    Ok(bytes) => assert!(bytes == want[offset..offset + length], "{number} at {offset}, {length}"),
+                    Err(error) if error.kind() == ErrorKind::UnexpectedEof => assert!(offset + length > want.len()),
+                    Err(error) => {
+                        assert!(may_fail && error.kind() == ErrorKind::TimedOut, "{error}");
+                        may_fail = false;
+                    }
+                }
+            }
+            Step::TryRead { ground, number, at } => {
+                let (Some(file), want) = (&files[ground][number], &expected[number]) else { continue };
+                let offset = at.index(want.len() + 1);
+                let mut buffer = vec![0; 3000.min(want.len() - offset)];
+                if file.try_read_at(offset as u64, &mut buffer).unwrap() {
+                    assert!(buffer == want[offset..offset + buffer.len()]);
+                }
+            }
+            Step::ReadAhead { ground, number } => {
+                // A failure must not hit a fetch that nobody hears of.
+                if let (Some(file), false) = (&files[ground][number], may_fail) {
+                    file.read_ahead(0, u64::MAX);
+                    let want = &expected[number];
+                    assert!(read(&**file, 0, want.len()).unwrap() == *want);
+                    // What another process caches just after a replacement would be old.
+                    while !grounds[ground].shared.objects.background.is_idle() {
+                        std::thread::yield_now();
+                    }
+                }
+            }
+            Step::Reopen { ground, number } => files[ground][number] = None,
+            Step::Restart { ground } => {
+                files[ground].fill(None);
+                grounds[ground] = make();
+            }
+            Step::Damage { file, at, how } => {
+                let cached = bench.cached_files();
+                if !cached.is_empty() {
+                    damage(&cached[file.index(cached.len())], at, how);
+                }
+            }
+            Step::FailNext => {
+                bench.bucket.calm();
+                bench.bucket.fail_at(bench.bucket.steps(), Failure::Before);
+                may_fail = true;
+            }
+            Step::DropCached { ground, number } => {
+                if let Some(file) = &files[ground][number] {
+                    file.drop_cached(0, 1);
+                }
+            }
+            Step::Replace { number } => {
+                bench.bucket.calm();
+                may_fail = false;
+                expected[number] = content(1000 + count as u64, LENGTHS[(number + count) % 4]);
+                replace_file(&grounds[0] as &dyn Ground, &name(number), &expected[number]).unwrap();
+                files[0][number] = None;
+                files[1].fill(None);
+                grounds[1] = make();
+            }
+        }
+        assert!(grounds.iter().all(|ground| ground.shared.objects.held_bytes() <= held_bytes));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(120))]
+
+    #[test]
+    fn no_cache_and_no_damage_of_it_gives_wrong_bytes(
+        steps in proptest::collection::vec(step(), 1..60),
+        cache_bytes in prop_oneof![Just(0), Just(800_000), Just(3_000_000), Just(ON_DISK)],
+        held_bytes in prop_oneof![Just(0), Just(100_000), Just(2_000_000), Just(HELD_BYTES)],
+    ) {
+        compare(steps, cache_bytes, held_bytes);
+    }
+}
+
+#[test]
+fn measure_restore() {
+    use std::time::Instant;
+    let count = 200;
+    let bench = Bench::new(&vec![3 * MIB; count]);
+    let plain = {
+        let slow = SlowBucket::new(&bench.bucket, 30);
+        let next = AtomicUsize::new(0);
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..16 {
+                scope.spawn(|| {
+                    loop {
+                        let number = next.fetch_add(1, Relaxed);
+                        if number >= count {
+                            break;
+                        }
+                        slow.get_range(&name(number), 0, 3 * MIB).unwrap();
+                    }
+                });
+            }
+        });
+        start.elapsed()
+    };
+    println!("plain {plain:?} for {} MiB", 3 * count);
+    for cache_bytes in [0, ON_DISK] {
+        for readers in [2, 4, 8, 16] {
+            let _ = std::fs::remove_dir_all(bench.directory());
+            let slow = SlowBucket::new(&bench.bucket, 30);
+            let ground = bench.ground_on(slow.clone(), cache_bytes, HELD_BYTES);
+            let next = AtomicUsize::new(0);
+            let start = Instant::now();
+            let requests = bench.gets_of(|| {
+                std::thread::scope(|scope| {
+                    for _ in 0..readers {
+                        scope.spawn(|| {
+                            loop {
+                                // Batches of half a container.
+                                let batch = next.fetch_add(1, Relaxed);
+                                let (number, half) = (batch / 2, batch % 2);
+                                if number >= count {
+                                    break;
+                                }
+                                let file = open(&ground, &name(number));
+                                read(&*file, 0, 64).unwrap();
+                                for frame in 0..10 {
+                                    read(&*file, 64 + half * 1_500_000 + frame * 150_000, 149_000).unwrap();
+                                }
+                            }
+                        });
+                    }
+                });
+            });
+            println!("cache {cache_bytes} readers {readers}: {:?} requests {requests:?} most {} = {:.2} of plain", start.elapsed(), slow.most_in_flight.load(Relaxed), plain.as_secs_f64() / start.elapsed().as_secs_f64());
+        }
+    }
+}
