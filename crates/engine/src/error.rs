@@ -178,6 +178,15 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    /// Returns whether the local state of a store in a bucket is damaged or of no use, and nothing else.
+    pub(crate) fn is_of_state(&self) -> bool {
+        match self {
+            EngineError::Outdated { .. } => true,
+            EngineError::Index(_) | EngineError::Descriptor { .. } => self.is_damage(),
+            _ => false,
+        }
+    }
+
     /// Returns whether another process has taken the store over.
     pub fn is_fenced(&self) -> bool {
         matches!(self, EngineError::Log(LogError::Fenced { .. }))

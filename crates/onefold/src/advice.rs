@@ -18,6 +18,9 @@ use onefold_targets::TargetError;
 use onefold_upkeep::UpkeepError;
 use onefold_volume::VolumeError;
 
+/// Advice about damage of objects in a bucket.
+const IN_BUCKET: &str = "docs/object-storage.md says what to do when an object is damaged";
+
 /// What to do on a full disk.
 pub const FULL: &str = "the disk of the store is full; acknowledged data is safe. Run `onefold forget` or `onefold volume delete`, then `onefold prune` \
     (they work on a full disk), discard data in volumes, or free other space on the disk; then retry";
@@ -93,6 +96,7 @@ impl From<EngineError> for Failure {
                     lost until it is written again",
             ),
             error if error.is_full() => failure.advise(FULL),
+            error if error.is_damage() && failure.message.contains("://") => failure.advise(IN_BUCKET),
             error if error.is_damage() => failure.advise(DAMAGE),
             EngineError::Storage(StorageError::Ground(error)) | EngineError::Ground(error) => failure.advise_about(error),
             _ => failure,

@@ -10,13 +10,12 @@ use crate::settings;
 use crate::store::{SETTINGS_FILE, cannot_open, read_settings};
 use onefold_bucket::{BucketGround, BucketOptions, CACHE_DIRECTORY, CacheOptions, Location, is_location, open};
 use onefold_engine::{DESCRIPTOR, Engine};
-use onefold_ground::{Ground, LocalGround, Permissions, checksum};
+use onefold_ground::{Ground, LocalGround, Permissions, checksum, replace_file};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::{DirBuilder, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -50,12 +49,13 @@ fn make_directory(directory: &Path, name: &str) -> Result<()> {
             .advise(format!("{STATES} names another place"))
     };
     DirBuilder::new().recursive(true).mode(Permissions::PRIVATE.directory).create(directory).map_err(cannot)?;
-    let mut file = OpenOptions::new();
-    match file.write(true).create_new(true).mode(Permissions::PRIVATE.file).open(directory.join(LOCATION)) {
-        Ok(mut file) => file.write_all(format!("{name}\n").as_bytes()).map_err(cannot),
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(cannot(error)),
-    }
+    note_location(directory, name)
+}
+
+/// Writes down where the store is.
+fn note_location(directory: &Path, name: &str) -> Result<()> {
+    let local = LocalGround::open(directory).map_err(Failure::cannot_run)?;
+    replace_file(&local, LOCATION, format!("{name}\n").as_bytes()).map_err(Failure::cannot_run)
 }
 
 /// Reads `SCHEME://BUCKET/PREFIX[?endpoint=URL&region=REGION&path-style=yes|no]`.
@@ -97,7 +97,14 @@ pub fn ground(directory: &Path, is_new: bool) -> Result<Option<Arc<dyn Ground>>>
     let named = NAMED.lock().get(directory).cloned();
     let file = std::fs::read_to_string(directory.join(LOCATION));
     let (name, is_made) = match (file, named) {
-        (Ok(text), _) => (text.trim().to_owned(), true),
+        // What the command line says counts. A power failure may have left anything in the file.
+        (Ok(text), Some(name)) => {
+            if text.trim() != name {
+                note_location(directory, &name)?;
+            }
+            (name, true)
+        }
+        (Ok(text), None) => (text.trim().to_owned(), true),
         (Err(_), Some(name)) => (name, false),
         (Err(error), None) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         (Err(error), None) => return Err(Failure::cannot_run(format!("cannot read {}: {error}", directory.join(LOCATION).display()))),

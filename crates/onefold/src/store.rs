@@ -169,5 +169,5 @@ pub fn cannot_open(error: EngineError) -> Failure {
     let is_damage = error.is_damage();
     let failure = Failure { exit: Exit::CannotRun, ..Failure::from(error) };
     // No other command would get further.
-    if is_damage { failure.advise(OPENING_ADVICE) } else { failure }
+    if is_damage && !failure.message.contains("://") { failure.advise(OPENING_ADVICE) } else { failure }
 }

@@ -129,6 +129,9 @@ pub trait Log: Send + Sync + Debug {
     /// Drops the parts that end at or before `upto`. All views must have applied everything before `upto` durably.
     fn trim(&self, upto: Position) -> Result<()>;
 
+    /// Reads everything that the next opening on another machine would need. Returns what is wrong with it, for people.
+    fn verify(&self) -> Vec<String>;
+
     /// Does a bounded piece of work that nobody waits for. Returns whether there was any.
     fn tidy(&self) -> Result<bool>;
 

@@ -297,7 +297,18 @@ impl ObjectLog {
         }
         match self.read_manifest(0)? {
             Some(first) => Ok((self.newest_after(first)?, false)),
-            None => Err(damaged(self.bucket.describe(&manifest::name(0)), "the first manifest of the log is missing")),
+            // It is of no use but to find the others.
+            None => {
+                let mut last = None;
+                list_after(&*self.bucket, "manifests/", String::new(), &mut |name, _| {
+                    last = last.max(manifest::number(name));
+                    true
+                })?;
+                match last.map_or(Ok(None), |number| self.read_manifest(number))? {
+                    Some(found) => Ok((self.newest_after(found)?, false)),
+                    None => Err(damaged(self.bucket.describe(&manifest::name(0)), "the first manifest of the log is missing")),
+                }
+            }
         }
     }
 
@@ -876,6 +887,38 @@ impl Log for ObjectLog {
     fn trim(&self, upto: Position) -> Result<()> {
         let _one_at_a_time = self.changing.lock();
         self.unless_followed(self.trim_to(upto)).map(drop)
+    }
+
+    fn verify(&self) -> Vec<String> {
+        let (manifest, batches) = {
+            let state = self.state.lock();
+            (state.manifest, state.batches.clone())
+        };
+        let mut wrong = Vec::new();
+        for number in [0, manifest.number] {
+            match self.read_manifest(number) {
+                Ok(Some(found)) if number == 0 || found == manifest => {}
+                Ok(_) => wrong.push(format!("{} is missing or another one", self.bucket.describe(&manifest::name(number)))),
+                Err(error) => wrong.push(error.to_string()),
+            }
+        }
+        for entry in &batches {
+            let name = batch::name(entry.number);
+            match self.fetch(entry.number) {
+                Ok(Some(bytes)) if checksum(&bytes) == entry.checksum => {}
+                Ok(_) => wrong.push(format!("{} is missing or another one", self.bucket.describe(&name))),
+                Err(error) => wrong.push(error.to_string()),
+            }
+        }
+        match self.runs() {
+            Ok(runs) => {
+                let pieces = runs.runs.iter().flat_map(|run| &run.pieces).chain(&manifest.runs);
+                wrong.extend(pieces.filter_map(|piece| self.read_object(piece).err()).map(|error| error.to_string()));
+            }
+            Err(error) => wrong.push(error.to_string()),
+        }
+        // It may have been trimmed meanwhile: then nothing of that says anything.
+        if self.is_outdated(&manifest).unwrap_or(false) { Vec::new() } else { wrong }
     }
 
     fn tidy(&self) -> Result<bool> {

@@ -217,7 +217,11 @@ enum Step {
     },
     FormersDie,
     /// Merges some containers: gives it up, forgets it, logs it, or logs it and replaces the files.
-    Merge { first: usize, count: usize, end: u8 },
+    Merge {
+        first: usize,
+        count: usize,
+        end: u8,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {

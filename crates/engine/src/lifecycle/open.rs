@@ -120,8 +120,8 @@ impl Engine {
     ) -> Result<Arc<Engine>> {
         let mut around = Some(around);
         match Engine::open_once(&ground, &settings, mode, command, &mut around) {
-            // What is damaged may be in the directory.
-            Err(error) if ground.bucket().is_some() && (error.is_damage() || matches!(error, EngineError::Outdated { .. })) => {
+            // What is damaged is in the directory. For damage in the bucket its copies may be all that is left.
+            Err(error) if ground.bucket().is_some() && error.is_of_state() => {
                 if !state::discard(&*ground, &Holder::this_process(command))? {
                     return Err(error);
                 }

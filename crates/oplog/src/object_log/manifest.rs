@@ -58,6 +58,12 @@ pub(super) fn name(number: u64) -> String {
     format!("manifests/{number:016x}")
 }
 
+/// Returns the number in a name; `None`: no manifest.
+pub(super) fn number(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("manifests/")?;
+    if digits.len() == 16 { u64::from_str_radix(digits, 16).ok() } else { None }
+}
+
 impl Manifest {
     pub(super) fn encode(&self, store: &[u8; 16]) -> Vec<u8> {
         let mut out = Vec::new();

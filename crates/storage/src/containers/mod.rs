@@ -23,6 +23,10 @@
 //! After a crash the log's records, [replayed](ContainerStore::replay), describe every unsealed container. Writing goes
 //! on in it, so small flushes and short runs do not make small containers.
 //!
+//! In a store with [whole files](StorageOptions::whole_files), which is one in a bucket, a file becomes durable only when
+//! it is sealed (`puts.rs`). The log has the bytes of the frames of other containers, and after a restart those are
+//! sealed as they are (`whole.rs`). Which numbers they may have is said in `numbers.rs`.
+//!
 //! # Invariants
 //! * For each container, the log knows a prefix of its frames, and a prefix of the chunks of the frame behind it.
 //! * A record names only bytes that are synced, or carries them itself.
@@ -89,8 +93,8 @@ mod statistics;
 mod store;
 mod unsealed;
 mod verify;
-mod void;
 mod view;
+mod void;
 mod whole;
 mod workers;
 mod writer;
@@ -122,6 +126,6 @@ pub use repair::{Repair, RepairedAndLost, ScrubbedParity};
 pub use scrub::{ScrubThreads, Scrubbed};
 pub use statistics::{FileFigures, Statistics};
 pub use store::{ContainerStore, StorageOptions};
-pub use void::VoidNumbers;
 pub use verify::{ChunkRead, ChunkVisitor, ContainerReport, FrameVisitor};
+pub use void::VoidNumbers;
 pub use writer::Writer;

@@ -117,7 +117,11 @@ impl Recovery {
 
     /// Returns from which number on all files were looked at.
     pub(crate) fn examined_from(&self, partition: u16) -> u32 {
-        self.newest.get(&partition).filter(|numbers| numbers.len() == LEFTOVER_FILES).and_then(|numbers| numbers.last().copied()).unwrap_or(0)
+        self.newest
+            .get(&partition)
+            .filter(|numbers| numbers.len() == LEFTOVER_FILES)
+            .and_then(|numbers| numbers.last().copied())
+            .unwrap_or(0)
     }
 
     /// Lists the two highest folders of each partition that have files: containers are numbered upwards.

@@ -708,7 +708,12 @@ fn measure_restore() {
                     }
                 });
             });
-            println!("cache {cache_bytes} readers {readers}: {:?} requests {requests:?} most {} = {:.2} of plain", start.elapsed(), slow.most_in_flight.load(Relaxed), plain.as_secs_f64() / start.elapsed().as_secs_f64());
+            println!(
+                "cache {cache_bytes} readers {readers}: {:?} requests {requests:?} most {} = {:.2} of plain",
+                start.elapsed(),
+                slow.most_in_flight.load(Relaxed),
+                plain.as_secs_f64() / start.elapsed().as_secs_f64()
+            );
         }
     }
 }

@@ -460,11 +460,13 @@ impl Engine {
     pub fn damaged_spares(&self) -> Vec<String> {
         if let Some(bucket) = self.ground.bucket() {
             // The directory is derived, all of it.
-            return match state::read_store(&*bucket) {
-                Ok(found) if found == self.descriptor => Vec::new(),
-                Ok(_) => vec![format!("{} is not the descriptor that this store was opened with", bucket.describe(state::STORE))],
-                Err(error) => vec![error.to_string()],
-            };
+            let mut damaged = self.log.verify();
+            match state::read_store(&*bucket) {
+                Ok(found) if found == self.descriptor => {}
+                Ok(_) => damaged.push(format!("{} is not the descriptor that this store was opened with", bucket.describe(state::STORE))),
+                Err(error) => damaged.push(error.to_string()),
+            }
+            return damaged;
         }
         // Before looking at the copies: a trim of the log writes them first.
         let log_start = self.log.start();
