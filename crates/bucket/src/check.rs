@@ -1,5 +1,5 @@
-//! Whether a service keeps its promises. Some that speak like S3 overlook the conditions of a put: a store there would be
-//! lost as soon as two programs open it.
+//! Whether a service keeps its promises. Some that speak like S3 overlook the conditions of a put: a store there would
+//! be lost as soon as two programs open it.
 
 use crate::error::failed_because;
 use onefold_ground::{Bucket, Put, Result};

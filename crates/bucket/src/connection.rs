@@ -124,7 +124,8 @@ impl HttpService for Http {
         let response = self.client.request(request).await.map_err(failed)?;
         let (parts, body) = response.into_parts();
         if asks_to_come_back(parts.status) {
-            // As an error, because the object store's client tells nobody the status. What the server says is for people.
+            // As an error, because the object store's client tells nobody the status. What the server says is for
+            // people.
             let said = Limited::new(body, SAID_BYTES).collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
             let why = format!("the server answered {}: {}", parts.status, String::from_utf8_lossy(&said));
             return Err(HttpError::new_boxed(HttpErrorKind::Interrupted, why.into()));
@@ -144,8 +145,8 @@ impl HttpService for Http {
     }
 }
 
-/// Returns whether a server that answers "not found" means an object or a bucket. Some say it of the user, too. Taken for
-/// a missing object, that would end the log.
+/// Returns whether a server that answers "not found" means an object or a bucket. Some say it of the user, too. Taken
+/// for a missing object, that would end the log.
 fn says_what_is_missing(said: &str) -> bool {
     ["NoSuchKey", "NoSuchBucket", "NoSuchUpload", "NoSuchVersion", "BlobNotFound", "ContainerNotFound", "ResourceNotFound"]
         .iter()

@@ -210,6 +210,9 @@ impl Shared {
     /// Seals a scratch file and puts it, unless it has a name that is put by a rename, or none.
     fn sync(&self, scratch: &Arc<Scratch>) -> Result<()> {
         let mut status = scratch.status.write();
+        if status.is_taken {
+            return Err(failed("write", "a file whose name another process has taken", ErrorKind::AlreadyExists));
+        }
         let Some(path) = status.name.clone().filter(|path| !status.is_sealed && !is_temporary(path)) else {
             return Ok(());
         };
@@ -218,8 +221,10 @@ impl Shared {
         match self.bucket.put_new(&path, &content)? {
             Put::Done => {}
             Put::Taken => {
-                // It is not ours to remove.
-                status.is_put = false;
+                // From now on the path leads to the object, which is not ours to remove.
+                *status = Status { name: None, is_sealed: false, is_put: false, is_taken: true };
+                drop(status);
+                self.forget(&path, scratch);
                 return Err(self.taken("write", &path));
             }
         }
@@ -276,7 +281,7 @@ impl Shared {
             self.delete(from)?;
         }
         self.forget(from, scratch);
-        *status = Status { name: Some(to.to_owned()), is_sealed: true, is_put: true };
+        *status = Status { name: Some(to.to_owned()), is_sealed: true, is_put: true, is_taken: false };
         self.keep(to, scratch, content.len() as u64);
         Ok(())
     }
@@ -403,7 +408,8 @@ impl onefold_ground::DelegatingGround for BucketGround {
         Ok(Arc::new(ScratchFile::new(self.shared.clone(), scratch, Access::ReadWrite)))
     }
 
-    /// A remote file takes one request, or none if it is here. It opens for writing too, as a sealed scratch file does, but writes fail.
+    /// A remote file takes one request, or none if it is here. It opens for writing too, as a sealed scratch file does,
+    /// but writes fail.
     fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>> {
         if !is_in_bucket(path) {
             return self.shared.local.open(path, access);

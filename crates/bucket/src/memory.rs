@@ -1,7 +1,7 @@
 //! A bucket in memory that fails on demand, for tests. It needs no runtime, and the same calls give the same result.
 //!
-//! A test counts the steps of a run ([`MemoryBucket::steps`]). It repeats the run with [`MemoryBucket::fail_at`] at each
-//! of them, and continues with what [`MemoryBucket::fork`] leaves.
+//! A test counts the steps of a run ([`MemoryBucket::steps`]). It repeats the run with [`MemoryBucket::fail_at`] at
+//! each of them, and continues with what [`MemoryBucket::fork`] leaves.
 
 use crate::error::{failed, failed_because};
 use onefold_ground::{Bucket, GroundError, Listing, Put, Requests, Result};

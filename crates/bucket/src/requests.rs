@@ -139,8 +139,8 @@ impl RequestBucket {
         self
     }
 
-    /// Does not expect of the store that it replaces an object only if it is of some version. Then replacements are safe
-    /// only within one process.
+    /// Does not expect of the store that it replaces an object only if it is of some version. Then replacements are
+    /// safe only within one process.
     pub fn without_updates(mut self) -> RequestBucket {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
             shared.replaces = false;

@@ -36,7 +36,7 @@ impl Place {
     fn reopen(&self, case: Case, model: &mut Model, what: &str) -> World {
         let world = self.open(case).unwrap_or_else(|error| panic!("{case}, {what}: {error}"));
         must(model.verify(&world, false), case, what);
-        // Lists may be old for whoever works with the store. A check can only tell what it is shown.
+        // Lists may be old for those who work with the store. A check can only tell what it is shown.
         self.bucket.hide_from_lists(0);
         must(check_clean(&world), case, what);
         world

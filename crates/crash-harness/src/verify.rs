@@ -199,8 +199,8 @@ pub(crate) fn read_tree(engine: &Arc<Engine>, backup: &Backup) -> Result<Tree, F
     Ok(tree)
 }
 
-/// Checks the store: every reference resolves, every count is right, every byte is what its fingerprint says. The figures
-/// of files are right too.
+/// Checks the store: every reference resolves, every count is right, every byte is what its fingerprint says. The
+/// figures of files are right too.
 pub fn check_clean(world: &World) -> Result<(), String> {
     check_data(world)?;
     match world.engine.wrong_files().map_err(|error| error.to_string())? {

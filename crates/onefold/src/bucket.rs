@@ -114,7 +114,7 @@ pub fn ground(directory: &Path, is_new: bool) -> Result<Option<Arc<dyn Ground>>>
     let bucket = open(&location, &options).map_err(|error| cannot_open(error.into()))?;
     if !is_made {
         if !is_new {
-            Engine::find_in(&*bucket).map_err(|error| cannot_open(error))?;
+            Engine::find_in(&*bucket).map_err(cannot_open)?;
         }
         make_directory(directory, &name)?;
     }

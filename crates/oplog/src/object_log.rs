@@ -16,7 +16,8 @@
 //! 5. *A batch goes only when its effects are kept.* A trim puts the effects of the batches as a run of the history,
 //!    then a manifest that names it, then deletes. A manifest is put only if its number is free, on top of one of the
 //!    same or an earlier epoch. So a former owner either comes first, which is as good as any trim, because all that it
-//!    summarizes comes before the fence of its successor. Or it finds the manifest of a later epoch, and stops for good.
+//!    summarizes comes before the fence of its successor. Or it finds the manifest of a later epoch, and stops for
+//!    good.
 //! 6. *No number that stops a former owner is ever free again.* Its next batch would have the number of its successor's
 //!    fence, and its next manifest that of its successor's first one. Fences and manifests stay for ever; they are
 //!    small. All other batches may go: whoever could put one of their numbers again is stopped by a fence before it.
@@ -53,7 +54,7 @@ const FETCHED_AT_ONCE: usize = 16;
 const LOOKS: usize = 8;
 /// How often it tries to put a fence while others put batches.
 const FENCES: usize = 64;
-/// Batches that make a log long: each is a request for whoever has no copy.
+/// Batches that make a log long: each is a request for a machine without copies.
 const LONG_BATCHES: usize = 64;
 /// Objects that one request deletes.
 const DELETED_AT_ONCE: usize = 1000;
@@ -123,7 +124,7 @@ struct Entry {
 
 /// Why a look at the log has to begin again.
 enum Looked {
-    Found(State),
+    Found(Box<State>),
     /// It was trimmed meanwhile.
     Moved,
 }
@@ -221,7 +222,7 @@ impl ObjectLog {
         for _ in 0..LOOKS {
             if let Looked::Found(mut state) = self.look()? {
                 state.full_at_bytes = self.options.full_at_bytes(used_bytes(&state));
-                return Ok(state);
+                return Ok(*state);
             }
         }
         Err(damaged(self.bucket.describe("log"), "batches of the log are missing"))
@@ -261,7 +262,7 @@ impl ObjectLog {
         if self.keeps_copies {
             self.drop_copies(&copies, state.manifest.first);
         }
-        Ok(Looked::Found(state))
+        Ok(Looked::Found(Box::new(state)))
     }
 
     /// A copy is damaged: it goes, and the look begins again.

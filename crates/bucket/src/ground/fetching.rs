@@ -104,6 +104,9 @@ impl Background {
     }
 }
 
+/// What a part counts on top of its bytes. So it also bounds how many there are.
+const PART_BYTES: usize = 4 << 10;
+
 /// Bounds the bytes of objects in memory: those that came first go first.
 #[derive(Debug)]
 pub(super) struct Held {
@@ -132,6 +135,7 @@ impl Held {
 
     /// Notes what an object has in memory, and lets others drop theirs. Call without the lock of any object.
     pub(super) fn add(&self, object: &Arc<Object>, start: u64, bytes: usize) {
+        let bytes = bytes + PART_BYTES;
         let mut parts = self.parts.lock();
         parts.queue.push_back(Part { object: Arc::downgrade(object), start, bytes });
         parts.bytes += bytes;

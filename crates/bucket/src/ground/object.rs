@@ -402,6 +402,11 @@ impl Object {
             }
         }
         drop((landing, permit));
+        // Somebody else has removed it. The next opening has to find that.
+        if joined.as_ref().is_err_and(|error| matches!(error.kind(), ErrorKind::NotFound | ErrorKind::UnexpectedEof)) {
+            self.spoil(objects);
+            objects.forget(&self.path);
+        }
         joined
     }
 

@@ -25,11 +25,13 @@ pub(super) struct Status {
     pub(super) is_sealed: bool,
     /// Whether there may be an object under its name: a put was tried.
     pub(super) is_put: bool,
+    /// Whether somebody else's object has its name. Then it stands for nothing any more.
+    pub(super) is_taken: bool,
 }
 
 impl Scratch {
     pub(super) fn new(local: Arc<dyn Ground>, local_path: String, file: Arc<dyn File>, path: &str) -> Scratch {
-        let status = Status { name: Some(path.to_owned()), is_sealed: false, is_put: false };
+        let status = Status { name: Some(path.to_owned()), is_sealed: false, is_put: false, is_taken: false };
         Scratch { local, local_path, file, status: RwLock::new(status) }
     }
 

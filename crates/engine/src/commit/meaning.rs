@@ -40,7 +40,7 @@ struct OnChunk {
 
 impl OnChunk {
     fn encode(self) -> Vec<u8> {
-        let mut out = vec![u8::from(self.is_removed) * REMOVED | u8::from(self.place.is_some()) * PLACED];
+        let mut out = vec![(u8::from(self.is_removed) * REMOVED) | (u8::from(self.place.is_some()) * PLACED)];
         if let Some(place) = self.place {
             out.extend_from_slice(&place.to_le_bytes());
         }

@@ -34,7 +34,7 @@ pub(crate) fn open_segments(
     }
 }
 
-/// Opens the log of a store in a bucket. An opening for writing takes it over from whoever has it, and gets its epoch
+/// Opens the log of a store in a bucket. An opening for writing takes it over from its owner, and gets its epoch
 /// from it.
 pub(crate) fn open_objects(
     ground: &Arc<dyn Ground>,

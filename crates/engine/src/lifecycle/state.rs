@@ -2,7 +2,7 @@
 //! 0068). To lose it costs the time to read the log and its history, and nothing else.
 //!
 //! The directory holds what the directory of any store holds, but for what is in the bucket: the log, and containers,
-//! parity and marks. The descriptor in it is a copy, written last. A directory without it is made anew.
+//! parity and marks. The descriptor in it is a copy, written last. A directory without it is made again.
 
 use crate::lifecycle::chunks;
 use crate::lifecycle::descriptor::{DESCRIPTOR, DESCRIPTOR_COPY, Descriptor};

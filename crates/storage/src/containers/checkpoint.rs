@@ -48,8 +48,8 @@ impl ContainerStore {
 }
 
 impl Shared {
-    /// Returns the start of the oldest batch that is needed to describe an unsealed container, to tell that its file was
-    /// never committed, or to tell which numbers are used.
+    /// Returns the start of the oldest batch that is needed to describe an unsealed container, to tell that its file
+    /// was never committed, or to tell which numbers are used.
     pub(crate) fn oldest_of_open(&self) -> Option<Position> {
         let needed = |container: &Arc<OpenContainer>| {
             let state = container.state.lock();

@@ -103,7 +103,8 @@ impl Flow {
         self.changed.notify_all();
     }
 
-    /// Waits until `is_done`, which may change with each settled frame and each put. `retry` is as in [`reserve`](Self::reserve).
+    /// Waits until `is_done`, which may change with each settled frame and each put. `retry` is as in
+    /// [`reserve`](Self::reserve).
     pub(crate) fn wait_until(&self, is_done: impl Fn() -> bool, retry: impl Fn() -> Result<()>) -> Result<()> {
         loop {
             let mut state = self.sound(&retry)?;

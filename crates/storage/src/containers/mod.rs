@@ -23,9 +23,9 @@
 //! After a crash the log's records, [replayed](ContainerStore::replay), describe every unsealed container. Writing goes
 //! on in it, so small flushes and short runs do not make small containers.
 //!
-//! In a store with [whole files](StorageOptions::whole_files), which is one in a bucket, a file becomes durable only when
-//! it is sealed (`puts.rs`). The log has the bytes of the frames of other containers, and after a restart those are
-//! sealed as they are (`whole.rs`). Which numbers they may have is said in `numbers.rs`.
+//! In a store with [whole files](StorageOptions::whole_files), which is one in a bucket, a file becomes durable only
+//! when it is sealed (`puts.rs`). The log has the bytes of the frames of other containers, and after a restart those
+//! are sealed as they are (`whole.rs`). Which numbers they may have is said in `numbers.rs`.
 //!
 //! # Invariants
 //! * For each container, the log knows a prefix of its frames, and a prefix of the chunks of the frame behind it.

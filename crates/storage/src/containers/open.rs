@@ -2,8 +2,8 @@
 //!
 //! Invariants of [`State`]:
 //! * Frames are `catalog.frames`, then `pending`, then `open`, numbered in this order without holes. Slots likewise.
-//! * Frames below `synced_frames` are synced, or a prepare has seen to them in another way. `logged` never passes what is
-//!   synced or carried by the log itself.
+//! * Frames below `synced_frames` are synced, or a prepare has seen to them in another way. `logged` never passes what
+//!   is synced or carried by the log itself.
 //! * `end_bytes` is behind every frame that has a place in the file.
 
 use crate::containers::catalog::{MAX_FRAMES, MAX_SLOTS};

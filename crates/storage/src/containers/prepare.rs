@@ -186,8 +186,8 @@ impl ContainerStore {
 }
 
 impl Prepared {
-    /// Adds full frames, the seal, and new chunks of the open frame. In a store with whole files, `stored` are the bytes
-    /// of its frames that the log lacks, unless the container is sealed.
+    /// Adds full frames, the seal, and new chunks of the open frame. In a store with whole files, `stored` are the
+    /// bytes of its frames that the log lacks, unless the container is sealed.
     fn add(&mut self, target: Target, stored: Option<StoredFrames>, digest_bytes: usize) {
         let Target { container, frames, data, chunks } = target;
         let records_before = self.records.len();

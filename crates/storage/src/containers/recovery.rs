@@ -126,10 +126,8 @@ impl ContainerStore {
         } else {
             shared.placement.resume(next_number, unsealed);
         }
-        if shared.options.whole_files && !shared.mode.is_for_reading() {
-            if let Some(bucket) = shared.ground.bucket() {
-                recovery.list_unsettled(&*bucket, &shared.directory)?;
-            }
+        if let Some(bucket) = shared.ground.bucket().filter(|_| !shared.mode.is_for_reading()) {
+            recovery.list_unsettled(&*bucket, &shared.directory)?;
         }
         // The log of a bucket has its own proof that it has not lost its end.
         if !shared.options.whole_files {

@@ -317,9 +317,9 @@ impl Shared {
     /// Puts a forward in a bucket, unless a later merge has put one. Durable on return.
     ///
     /// A former owner may come here late, with a merge that others have finished long ago and merged again. It finds
-    /// their forward by its target: what a container is merged into is merged again only when its own merge is finished,
-    /// and the new container then gets its number. So from merge to merge the targets of an id grow, also from owner to
-    /// owner (`numbers.rs`).
+    /// their forward by its target: what a container is merged into is merged again only when its own merge is
+    /// finished, and the new container then gets its number. So from merge to merge the targets of an id grow, also
+    /// from owner to owner (`numbers.rs`).
     fn put_forward(&self, bucket: &dyn Bucket, container: ContainerId, target: ContainerId) -> Result<()> {
         let path = file::forward_path(&self.directory, container);
         let forward = Forward { container, target, store: self.options.store };

@@ -1,9 +1,9 @@
 //! Numbers of containers that are void: no batch names them, and none ever will (decision 0068).
 //!
-//! In a store with whole files a put may arrive when its owner has lost the store, or is dead. The file then lies beside
-//! those of the store, and nobody refers to it. Its catalog must not be used either: what its metadata chunks refer to
-//! may never have been stored. So an opening for writing notes which numbers earlier owners may have given out without a
-//! batch that names them. Whoever lists containers leaves these out.
+//! In a store with whole files a put may arrive when its owner has lost the store, or is dead. The file then lies
+//! beside those of the store, and nobody refers to it. Its catalog must not be used either: what its metadata chunks
+//! refer to may never have been stored. So an opening for writing notes which numbers earlier owners may have given out
+//! without a batch that names them. Whoever lists containers leaves these out.
 
 use crate::ContainerId;
 use crate::containers::numbers::NUMBERS_AHEAD;
@@ -36,8 +36,8 @@ impl Void {
         self.known.read().range(..=container).next_back().is_some_and(|(_, last)| container <= *last)
     }
 
-    /// Notes what an opening for writing found in the log, and in its list of files. `valid` are containers that the log
-    /// need not name.
+    /// Notes what an opening for writing found in the log, and in its list of files. `valid` are containers that the
+    /// log need not name.
     pub(crate) fn find(&self, recovery: &Recovery, valid: impl Iterator<Item = ContainerId>) {
         let valid: BTreeSet<ContainerId> = valid.collect();
         let mut found = Vec::new();

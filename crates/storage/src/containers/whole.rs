@@ -9,14 +9,14 @@
 //! what the log has, and put. Whoever comes first with the number wins, and either content will do:
 //! 1. Frames and chunks are only ever appended, and an owner puts a container only when it has all of them. So its
 //!    object has each logged frame with the same bytes at the same place, and each logged chunk in the same slot.
-//! 2. No two owners give out one number (`numbers.rs`). So all contents that can be under the number come from the owner
-//!    that filled the container, or from later owners that closed it. The latter found the same in the log as this one
-//!    does: its records are before their fences.
+//! 2. No two owners give out one number (`numbers.rs`). So all contents that can be under the number come from the
+//!    owner that filled the container, or from later owners that closed it. The latter found the same in the log as
+//!    this one does: its records are before their fences.
 //! 3. What the object has beyond that was never acknowledged, and its addresses were given to nobody else. The batch
 //!    that seals the container says that it is dead ([`Prepared::surplus`](crate::Prepared::surplus)).
 //!
-//! So an object that is there already is *adopted*: its catalog takes the place of what the log has. This is checked, in
-//! an opening and when a put finds its name taken. No object needs to be deleted or replaced for it.
+//! So an object that is there already is *adopted*: its catalog takes the place of what the log has. This is checked,
+//! in an opening and when a put finds its name taken. No object needs to be deleted or replaced for it.
 
 use crate::containers::file;
 use crate::containers::job::Job;
@@ -73,8 +73,8 @@ impl ContainerStore {
 }
 
 impl Shared {
-    /// Gives the unsealed containers their files again. `stored` are the frames that the log has. An opening for writing
-    /// adopts objects that are there. A reader only needs files for the frames. If it is going to seal them
+    /// Gives the unsealed containers their files again. `stored` are the frames that the log has. An opening for
+    /// writing adopts objects that are there. A reader only needs files for the frames. If it is going to seal them
     /// (`for_sealing`), it must know of objects that are there, and makes no file in their place.
     pub(crate) fn restore_files(&self, mut stored: HashMap<ContainerId, StoredFrames>, for_sealing: bool) -> Result<()> {
         for container in self.unsealed.all() {
@@ -117,7 +117,8 @@ impl Shared {
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) => return Err(self.read_error(container, None, error)),
         };
-        // What only a process has is no object. A ground that served an earlier opening may still have some of it.
+        // A file that only a process has is no object. A ground that served an earlier opening may still have some of
+        // it.
         if let Some(bucket) = self.ground.bucket()
             && bucket.length(&file::path(&self.directory, container))? != Some(file.len()?)
         {

@@ -398,6 +398,34 @@ impl BucketGround {
 }
 
 #[test]
+fn an_object_that_another_machine_removed_is_found_gone() {
+    for cache_bytes in [0, ON_DISK] {
+        let bench = Bench::new(&[MIB, MIB]);
+        let ground = bench.ground(cache_bytes, HELD_BYTES);
+        let file = open(&ground, &name(0));
+        check(&*open(&ground, &name(1)), &content(1, MIB), 0, MIB);
+        bench.bucket.remove(&name(0));
+        bench.bucket.remove(&name(1));
+        assert!(read(&*file, 0, 100_000).unwrap_err().is_not_found());
+        assert!(Ground::open(&ground, &name(0), Access::Read).unwrap_err().is_not_found());
+        // One that is here is as good as it was.
+        check(&*open(&ground, &name(1)), &content(1, MIB), 0, MIB);
+        assert!(!Ground::exists(&ground, &name(1)).unwrap());
+    }
+}
+
+#[test]
+fn empty_and_short_objects_do_not_pile_up() {
+    let bench = Bench::new(&[]);
+    let ground = bench.ground(0, MIB);
+    for number in 0..2000 {
+        bench.bucket.insert(&format!("marks/{number}"), &[7; 10][..number % 11]);
+        open(&ground, &format!("marks/{number}"));
+    }
+    assert!(ground.shared.objects.held_bytes() <= MIB);
+}
+
+#[test]
 fn only_containers_and_parity_are_shared_and_cached() {
     for path in ["containers/0000/00000/00000abc", "containers/0000/parity/00000/0000001-00000002-00000003", "parity/1"] {
         assert!(is_cacheable(path), "{path}");
@@ -652,68 +680,5 @@ proptest! {
         held_bytes in prop_oneof![Just(0), Just(100_000), Just(2_000_000), Just(HELD_BYTES)],
     ) {
         compare(steps, cache_bytes, held_bytes);
-    }
-}
-
-#[test]
-fn measure_restore() {
-    use std::time::Instant;
-    let count = 200;
-    let bench = Bench::new(&vec![3 * MIB; count]);
-    let plain = {
-        let slow = SlowBucket::new(&bench.bucket, 30);
-        let next = AtomicUsize::new(0);
-        let start = Instant::now();
-        std::thread::scope(|scope| {
-            for _ in 0..16 {
-                scope.spawn(|| {
-                    loop {
-                        let number = next.fetch_add(1, Relaxed);
-                        if number >= count {
-                            break;
-                        }
-                        slow.get_range(&name(number), 0, 3 * MIB).unwrap();
-                    }
-                });
-            }
-        });
-        start.elapsed()
-    };
-    println!("plain {plain:?} for {} MiB", 3 * count);
-    for cache_bytes in [0, ON_DISK] {
-        for readers in [2, 4, 8, 16] {
-            let _ = std::fs::remove_dir_all(bench.directory());
-            let slow = SlowBucket::new(&bench.bucket, 30);
-            let ground = bench.ground_on(slow.clone(), cache_bytes, HELD_BYTES);
-            let next = AtomicUsize::new(0);
-            let start = Instant::now();
-            let requests = bench.gets_of(|| {
-                std::thread::scope(|scope| {
-                    for _ in 0..readers {
-                        scope.spawn(|| {
-                            loop {
-                                // Batches of half a container.
-                                let batch = next.fetch_add(1, Relaxed);
-                                let (number, half) = (batch / 2, batch % 2);
-                                if number >= count {
-                                    break;
-                                }
-                                let file = open(&ground, &name(number));
-                                read(&*file, 0, 64).unwrap();
-                                for frame in 0..10 {
-                                    read(&*file, 64 + half * 1_500_000 + frame * 150_000, 149_000).unwrap();
-                                }
-                            }
-                        });
-                    }
-                });
-            });
-            println!(
-                "cache {cache_bytes} readers {readers}: {:?} requests {requests:?} most {} = {:.2} of plain",
-                start.elapsed(),
-                slow.most_in_flight.load(Relaxed),
-                plain.as_secs_f64() / start.elapsed().as_secs_f64()
-            );
-        }
     }
 }
