@@ -138,8 +138,9 @@ fn a_foreign_object_is_an_error_and_stays() {
     let error = file.sync().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists);
     assert!(error.to_string().contains("another owner"), "{error}");
-    bench.ground().remove("containers/1").unwrap();
+    // From now on the path leads to it, and the file to nothing.
     assert_eq!(bench.read("containers/1"), b"theirs");
+    assert_eq!(file.sync().unwrap_err().kind(), ErrorKind::AlreadyExists);
     // Of the same content, nobody can tell who put it.
     bench.bucket.insert("containers/2", b"same");
     bench.write("containers/2", b"same").sync().unwrap();
