@@ -23,6 +23,9 @@ PEERS_RUNS ?= 1
 SERVERS_RUNS ?= 3
 SERVERS_DELAY ?= 0,25
 SERVERS_CLIENTS ?= 64
+# Runs of each program of `bench-object-storage`, and milliseconds that a request takes longer (a section for each).
+OBJECT_STORAGE_RUNS ?= 3
+OBJECT_STORAGE_LATENCY ?= 0,30
 # Bytes of a generation, all clients together, of `bench-papers` (128GiB: that of the papers), and repetitions.
 PAPERS_SIZE ?= 1GiB
 PAPERS_RUNS ?= 3
@@ -37,10 +40,10 @@ MEMORY_SIZE ?= 2GiB
 MEMORY_LIMIT ?= 64MiB
 MEMORY_DIR ?= /var/tmp
 
-.PHONY: help run demo test simulate lint bench bench-quick bench-papers bench-files bench-memory bench-peers bench-servers fuzz mutations docs
+.PHONY: help run demo test simulate lint bench bench-quick bench-papers bench-files bench-memory bench-peers bench-servers bench-object-storage fuzz mutations docs
 
 help: ## Lists what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Settings: make demo DIR=/etc STORE=/tmp/store; make fuzz TARGET=wire SECONDS_EACH=600;"
 	@echo "  make simulate CRASH_SEEDS=50 POWER_CUTS=1000 FSX_SECONDS=600 FILESYSTEM_KILLS=50"
 
@@ -101,6 +104,11 @@ bench-servers: ## Backups over a connection, other servers beside ours, then man
 	bench/peers/install "$${CARGO_TARGET_DIR:-target}"/peers servers
 	"$${CARGO_TARGET_DIR:-target}"/release/onefold-bench servers --size $(BENCH_BYTES) --runs $(SERVERS_RUNS) --delay $(SERVERS_DELAY) --programs "$${CARGO_TARGET_DIR:-target}"/peers/bin --out "$${CARGO_TARGET_DIR:-target}"/servers
 	"$${CARGO_TARGET_DIR:-target}"/release/onefold-bench servers --many $(SERVERS_CLIENTS) --out "$${CARGO_TARGET_DIR:-target}"/many
+
+bench-object-storage: ## Backups in an S3 bucket, other programs beside ours, by requests, bytes and time: writes target/object-storage.md
+	$(CARGO) build --release --bin onefold --bin onefold-bench
+	bench/peers/install "$${CARGO_TARGET_DIR:-target}"/peers object-storage
+	"$${CARGO_TARGET_DIR:-target}"/release/onefold-bench object-storage --size $(BENCH_BYTES) --runs $(OBJECT_STORAGE_RUNS) --latency $(OBJECT_STORAGE_LATENCY) --programs "$${CARGO_TARGET_DIR:-target}"/peers/bin --out "$${CARGO_TARGET_DIR:-target}"/object-storage
 
 bench-files: ## A mounted filesystem beside the disk's own and a passthrough (bindfs), as root: E1.1 to E1.5, trees of many files
 	$(CARGO) build --release --bin onefold --bin onefold-bench

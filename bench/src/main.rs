@@ -13,6 +13,7 @@ mod ingest;
 mod iscsi;
 mod marking;
 mod memory;
+mod object_storage;
 mod peers;
 mod pipeline;
 mod process;
@@ -48,6 +49,8 @@ enum Command {
     Peers(peers::Options),
     /// Measures backups over a connection, of other programs beside ours, and writes a report
     Servers(servers::Options),
+    /// Measures backups in object storage, of other programs beside ours, and writes a report
+    ObjectStorage(object_storage::Options),
     /// Measures a store with little memory, in a control group that limits it (as root)
     Memory(memory::Options),
     /// Makes the corpus in a new directory
@@ -75,6 +78,9 @@ enum Command {
         /// The store, with a volume `disk`
         store: PathBuf,
     },
+    /// Serves an empty bucket until standard input ends
+    #[command(hide = true)]
+    Gateway,
     /// Runs a command and reports what it took
     #[command(hide = true)]
     Measured {
@@ -167,10 +173,12 @@ fn main() -> Result<ExitCode> {
         Command::Run(options) => run(options)?,
         Command::Peers(options) => peers::measure(&options)?,
         Command::Servers(options) => servers::measure(&options)?,
+        Command::ObjectStorage(options) => object_storage::measure(&options)?,
         Command::Memory(options) => memory::measure(&options)?,
         Command::Corpus { directory, size, seed } => corpus::create(&directory, size, seed)?,
         Command::Change { directory, seed } => corpus::change(&directory, seed)?,
         Command::FillLog { store } => reclamation::fill_log(&store)?,
+        Command::Gateway => object_storage::gateway::serve()?,
         Command::Measured { command } => return process::measured(&command),
     }
     Ok(ExitCode::SUCCESS)

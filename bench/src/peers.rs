@@ -65,7 +65,7 @@ pub fn measure(options: &Options) -> Result<()> {
         outcomes.push(together(program, version, runs));
     }
 
-    let more = "CPU and wall time are of whole commands, memory is that of their greatest process.";
+    let more = "Repositories are as `du` counts them. CPU and wall time are of whole commands, memory is that of their greatest process.";
     let outcomes = groups.iter().flat_map(|(_, outcomes)| outcomes);
     let lines = runner.corpus.lines(more, outcomes.map(|outcome| format!("{}: {}", outcome.name, outcome.version)));
     let text = results::markdown(&groups, &lines, &missing, gigabytes);

@@ -24,7 +24,7 @@ pub struct Common {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Runs of each; medians are reported
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, alias = "repetitions", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
     /// Our program [default: `onefold` beside this program]
     #[arg(long)]
@@ -104,8 +104,7 @@ impl Corpus {
         versions.sort();
         versions.dedup();
         format!(
-            "{} x {}; {:.3} GB in {} files, seed {}; repositories in memory; {}. GB and MB are decimal. Repositories are as `du` counts \
-             them. {more}\n\nVersions: {}.",
+            "{} x {}; {:.3} GB in {} files, seed {}; repositories in memory; {}. GB and MB are decimal. {more}\n\nVersions: {}.",
             processors(),
             processor(),
             self.bytes as f64 / 1e9,

@@ -102,7 +102,7 @@ pub fn measure(options: &Options) -> Result<()> {
     }
 
     let versions = outcomes.iter().map(|outcome| format!("{}: {}", outcome.name, outcome.version));
-    let lines = runner.corpus.lines("Client, server and proxy share the processors.", versions);
+    let lines = runner.corpus.lines("Repositories are as `du` counts them. Client, server and proxy share the processors.", versions);
     let text = results::markdown(&outcomes, &lines, &missing, ours);
     runs::write(&options.out, &text, &results::json(&outcomes, runner.corpus.about(), &missing), &[])
 }

@@ -14,7 +14,24 @@ pub const ENVIRONMENT: [&str; 5] = [
     "GIT_CONFIG_NOSYSTEM=1",
 ];
 /// A session's own settings of the programs, which must not count.
-const UNSET: [&str; 5] = ["XDG_CACHE_HOME", "XDG_CONFIG_HOME", "BUP_DIR", "BORG_BASE_DIR", "ONEFOLD_STORE"];
+const UNSET: [&str; 14] = [
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "BUP_DIR",
+    "BORG_BASE_DIR",
+    "ONEFOLD_STORE",
+    "ONEFOLD_CACHE",
+    "RESTIC_CACHE_DIR",
+    "RUSTIC_CACHE_DIR",
+    "RUSTIC_USE_PROFILE",
+    "KOPIA_CONFIG_PATH",
+    "KOPIA_CACHE_DIRECTORY",
+    "AWS_PROFILE",
+    "AWS_SESSION_TOKEN",
+    "AWS_ENDPOINT_URL",
+];
+/// Where Go and Cargo install programs, in the home of the user who measures. The last places that are searched.
+const INSTALLED: [&str; 2] = ["go/bin", ".cargo/bin"];
 
 /// Where lines find programs, and how long they may take. `$ONEFOLD` is ours.
 #[derive(Debug)]
@@ -31,11 +48,13 @@ impl Shell {
             Some(binary) => binary.canonicalize().with_context(|| format!("no program at {}", binary.display()))?,
             None => std::env::current_exe()?.with_file_name("onefold"),
         };
-        let path = std::env::var("PATH").unwrap_or_default();
-        let path = match programs {
-            Some(programs) => format!("{}:{path}", std::path::absolute(programs)?.display()),
-            None => path,
-        };
+        let mut path = std::env::var("PATH").unwrap_or_default();
+        if let Some(programs) = programs {
+            path = format!("{}:{path}", std::path::absolute(programs)?.display());
+        }
+        if let Some(home) = std::env::home_dir() {
+            path.extend(INSTALLED.map(|place| format!(":{}", home.join(place).display())));
+        }
         Ok(Shell { onefold, path, limit_s })
     }
 
