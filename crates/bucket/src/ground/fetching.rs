@@ -107,7 +107,8 @@ impl Background {
 /// What a part counts on top of its bytes. So it also bounds how many there are.
 const PART_BYTES: usize = 4 << 10;
 
-/// Bounds the bytes of objects in memory: those that came first go first.
+/// Bounds the bytes of objects in memory. Those that came first go first, but a piece that was read since then is spared
+/// once.
 #[derive(Debug)]
 pub(super) struct Held {
     limit_bytes: usize,
@@ -142,16 +143,18 @@ impl Held {
         if parts.bytes > self.limit_bytes {
             parts.retain(|part| part.object.strong_count() > 0);
         }
-        let mut dropped = Vec::new();
+        let mut may_spare = parts.queue.len();
         while parts.bytes > self.limit_bytes {
             let Some(part) = parts.queue.pop_front() else { break };
             parts.bytes -= part.bytes;
-            dropped.push(part);
-        }
-        drop(parts);
-        for part in dropped {
-            if let Some(object) = part.object.upgrade() {
-                object.drop_part(part.start);
+            let Some(object) = part.object.upgrade() else { continue };
+            drop(parts);
+            let is_dropped = object.drop_part(part.start, may_spare > 0);
+            may_spare = may_spare.saturating_sub(1);
+            parts = self.parts.lock();
+            if !is_dropped {
+                parts.bytes += part.bytes;
+                parts.queue.push_back(part);
             }
         }
     }

@@ -4,7 +4,7 @@
 //! 1. A read of the first bytes alone fetches a little more: the header of a container, which is read after the end.
 //! 2. The first other read fetches what it wants, extended to [`RANGE_BYTES`]. A random read needs no more.
 //! 3. The second one fetches the rest, in one request. So does one that goes on where the bytes here end, or that takes
-//!    half of the object. Objects larger than [`PIECE_BYTES`] are fetched in pieces.
+//!    a quarter of the object. Objects larger than [`PIECE_BYTES`] are fetched in pieces.
 //!
 //! # Single flight
 //! Whoever wants bytes that are on their way waits for them. A fetch that fails fails for all who wait, so nobody waits
@@ -36,6 +36,8 @@ const HEADER_BYTES: u64 = 512;
 pub(super) const HEAD_BYTES: u64 = 64 << 10;
 /// Bytes that the first read fetches at least.
 pub(super) const RANGE_BYTES: u64 = 256 << 10;
+/// A read of this part of a piece fetches all of it.
+const MUCH: u64 = 4;
 /// An object is fetched in pieces of this size. The last one may have half as much on top.
 pub(super) const PIECE_BYTES: u64 = 8 << 20;
 
@@ -69,6 +71,8 @@ struct State {
     flights: Vec<Arc<Flight>>,
     /// Reads of what the opening did not bring, up to two.
     reads: u32,
+    /// Whether a piece in memory was read since somebody looked for room.
+    is_used: bool,
     /// Whether the memory was too small for a piece.
     is_crowded: bool,
     /// How often the object was changed or removed.
@@ -180,7 +184,7 @@ impl State {
 impl Object {
     pub(super) fn new(path: &str, length: u64, is_shared: bool) -> Arc<Object> {
         let pieces = vec![if is_shared { Piece::Unknown } else { Piece::Absent }; pieces(length)];
-        let state = State { pieces, ranges: Vec::new(), flights: Vec::new(), reads: 0, is_crowded: false, spoils: 0 };
+        let state = State { pieces, ranges: Vec::new(), flights: Vec::new(), reads: 0, is_used: false, is_crowded: false, spoils: 0 };
         Arc::new(Object { path: path.to_owned(), length, is_shared, state: Mutex::new(state), landed: Condvar::new() })
     }
 
@@ -201,17 +205,21 @@ impl Object {
         objects.held.forget(self, 0, u64::MAX);
     }
 
-    /// Drops the bytes in memory that begin at `start`: there is no room for them.
-    pub(super) fn drop_part(&self, start: u64) {
+    /// Drops the bytes in memory that begin at `start`: there is no room for them. Returns false if it keeps them, as
+    /// they were read since the last call.
+    pub(super) fn drop_part(&self, start: u64, may_spare: bool) -> bool {
         let mut state = self.state.lock();
-        state.ranges.retain(|(other, _)| *other != start);
         let number = (start / PIECE_BYTES) as usize;
-        if start.is_multiple_of(PIECE_BYTES)
-            && let Some(piece @ Piece::Memory(_)) = state.pieces.get_mut(number)
-        {
-            *piece = Piece::Absent;
+        let is_piece = start.is_multiple_of(PIECE_BYTES) && matches!(state.pieces.get(number), Some(Piece::Memory(_)));
+        if is_piece && std::mem::take(&mut state.is_used) && may_spare {
+            return false;
+        }
+        state.ranges.retain(|(other, _)| *other != start);
+        if is_piece {
+            state.pieces[number] = Piece::Absent;
             state.is_crowded = true;
         }
+        true
     }
 
     /// Reads a range that lies within the object.
@@ -303,7 +311,7 @@ impl Object {
         let is_tail = range.start + TAIL_BYTES as u64 >= self.length;
         if matches!(state.pieces[number], Piece::Memory(_) | Piece::Disk(_)) {
             // Was it worth while to fetch all of it?
-            let is_much = 2 * (range.end - range.start) >= self.length;
+            let is_much = MUCH * (range.end - range.start) >= self.length;
             if state.reads < 2 && !is_header && !is_tail && !*is_counted {
                 *is_counted = true;
                 state.reads = if is_much { 2 } else { state.reads + 1 };
@@ -312,9 +320,12 @@ impl Object {
                 }
             }
         }
-        match &state.pieces[number] {
-            Piece::Memory(bytes) => return Step::Copy(bytes.clone()),
-            Piece::Disk(file) => return Step::Read(file.clone()),
+        match state.pieces[number].clone() {
+            Piece::Memory(bytes) => {
+                state.is_used = true;
+                return Step::Copy(bytes);
+            }
+            Piece::Disk(file) => return Step::Read(file),
             Piece::Unknown | Piece::Absent => {}
         }
         let missing = state.copy_ranges(range, buffer);
@@ -331,7 +342,7 @@ impl Object {
         }
         let goes_on = state.ranges.iter().any(|(start, bytes)| start + bytes.len() as u64 == missing.start);
         let whole = piece(self.length, number);
-        let is_much = 2 * (missing.end - missing.start) >= whole.end - whole.start;
+        let is_much = MUCH * (missing.end - missing.start) >= whole.end - whole.start;
         if !state.is_crowded && (state.reads > 0 || goes_on || is_much) {
             if state.reads < 2 {
                 state.reads = 2;

@@ -24,8 +24,9 @@ pub(super) const HELD_BYTES: usize = 64 << 20;
 const KNOWN: usize = 128;
 /// Openings fetch whole objects from this score on,
 const EAGER_SCORE: i32 = 4;
-/// which ends here. An opening takes one away; an object that is read whole adds [`WHOLE_SCORE`].
-const MOST_SCORE: i32 = 8;
+/// which ends here. An opening takes one away; an object that is read whole adds [`WHOLE_SCORE`]. Many readers open
+/// theirs before one of them is read.
+const MOST_SCORE: i32 = 20;
 const WHOLE_SCORE: i32 = 2;
 
 /// Returns whether an object is shared and cached: a container or a parity file. Forwards and owners change.

@@ -258,7 +258,7 @@ fn after_some_containers_that_were_read_whole_each_takes_one_request() {
     assert_eq!((0..8).map(|number| bench.gets_of(|| whole(number)).0).collect::<Vec<_>>(), [3, 3, 3, 1, 1, 1, 1, 1]);
     // Random reads end that.
     let random = |number: usize| bench.gets_of(|| check(&*open(&ground, &name(number)), &content(number as u64, 2 * MIB), MIB, 10)).0;
-    assert_eq!((8..20).map(random).collect::<Vec<_>>(), [1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2]);
+    assert_eq!((8..20).map(random).collect::<Vec<_>>(), [1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2]);
     // One that is too long for this is opened as usual.
     ground.shared.objects.score.store(MOST_SCORE, Relaxed);
     bench.bucket.insert(&name(99), &content(99, 13 * MIB));
@@ -487,6 +487,20 @@ fn memory_is_bounded_and_an_object_that_found_no_room_is_read_in_ranges() {
     let (requests, bytes) = bench.gets_of(pass);
     // As if there were no memory, and each object once.
     assert!(requests <= 10 * (2 + 20) && bytes <= 10 * (2 * MIB + 20 * 256 * 1024), "{requests} {bytes}");
+}
+
+#[test]
+fn a_piece_in_use_stays_in_memory_while_others_pass_through() {
+    let bench = Bench::new(&[2 * MIB; 20]);
+    let ground = bench.ground(0, 9 * MIB);
+    let metadata = open(&ground, &name(0));
+    check(&*metadata, &content(0, 2 * MIB), 0, 2 * MIB);
+    for number in 1..20 {
+        check(&*metadata, &content(0, 2 * MIB), number * 1000, 50_000);
+        check(&*open(&ground, &name(number)), &content(number as u64, 2 * MIB), 0, 2 * MIB);
+    }
+    let requests = bench.gets_of(|| check(&*metadata, &content(0, 2 * MIB), 0, 2 * MIB));
+    assert_eq!(requests, (0, 0));
 }
 
 #[test]
