@@ -107,8 +107,8 @@ impl Background {
 /// What a part counts on top of its bytes. So it also bounds how many there are.
 const PART_BYTES: usize = 4 << 10;
 
-/// Bounds the bytes of objects in memory. Those that came first go first, but a piece that was read since then is spared
-/// once.
+/// Bounds the bytes of objects in memory. Those that came first go first, but a piece that was read since then is
+/// spared once.
 #[derive(Debug)]
 pub(super) struct Held {
     limit_bytes: usize,

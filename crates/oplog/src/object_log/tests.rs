@@ -341,3 +341,254 @@ fn damage_in_the_bucket_is_an_error_and_never_another_history() {
         }
     }
 }
+
+// ---- suggested additions ----
+
+type Happening = Box<dyn FnOnce() + Send>;
+
+/// A bucket in which something happens just before a request.
+struct Meanwhile {
+    bucket: MemoryBucket,
+    /// The request, the start of its name, and what happens.
+    then: Mutex<Option<(&'static str, &'static str, Happening)>>,
+}
+
+impl std::fmt::Debug for Meanwhile {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.bucket.fmt(formatter)
+    }
+}
+
+impl Meanwhile {
+    fn new(bucket: &MemoryBucket) -> Arc<Meanwhile> {
+        Arc::new(Meanwhile { bucket: bucket.clone(), then: Mutex::new(None) })
+    }
+
+    fn before(&self, request: &'static str, name: &'static str, happening: impl FnOnce() + Send + 'static) {
+        *self.then.lock() = Some((request, name, Box::new(happening)));
+    }
+
+    fn at(&self, request: &str, name: &str) -> &MemoryBucket {
+        let happening = self.then.lock().take_if(|(wanted, start, _)| *wanted == request && name.starts_with(*start));
+        if let Some((_, _, happening)) = happening {
+            happening();
+        }
+        &self.bucket
+    }
+}
+
+impl Bucket for Meanwhile {
+    fn put_new(&self, name: &str, content: &[u8]) -> onefold_ground::Result<Put> {
+        self.at("put", name).put_new(name, content)
+    }
+
+    fn put_over(&self, name: &str, content: &[u8]) -> onefold_ground::Result<()> {
+        self.at("put", name).put_over(name, content)
+    }
+
+    fn replace(&self, name: &str, old: &[u8], new: &[u8]) -> onefold_ground::Result<Put> {
+        self.at("put", name).replace(name, old, new)
+    }
+
+    fn get(&self, name: &str, limit_bytes: u64) -> onefold_ground::Result<Vec<u8>> {
+        self.at("get", name).get(name, limit_bytes)
+    }
+
+    fn get_range(&self, name: &str, offset: u64, length: usize) -> onefold_ground::Result<Vec<u8>> {
+        self.at("get", name).get_range(name, offset, length)
+    }
+
+    fn get_end(&self, name: &str, length: usize) -> onefold_ground::Result<(Vec<u8>, u64)> {
+        self.at("get", name).get_end(name, length)
+    }
+
+    fn length(&self, name: &str) -> onefold_ground::Result<Option<u64>> {
+        self.at("get", name).length(name)
+    }
+
+    fn list(&self, prefix: &str, after: &str) -> onefold_ground::Result<onefold_ground::Listing> {
+        self.at("list", prefix).list(prefix, after)
+    }
+
+    fn delete(&self, names: &[String]) -> onefold_ground::Result<()> {
+        self.at("delete", "").delete(names)
+    }
+
+    fn describe(&self, name: &str) -> String {
+        self.bucket.describe(name)
+    }
+
+    fn requests(&self) -> onefold_ground::Requests {
+        self.bucket.requests()
+    }
+}
+
+fn look_through(bucket: &Arc<Meanwhile>) -> Result<ObjectLog> {
+    let ground: Arc<dyn Ground> = Arc::new(directory());
+    ground.create_directory("log")?;
+    Ok(ObjectLog::open(bucket.clone(), ground, "log", STORE, SMALL, Arc::new(Settings), true)?.with_piece_bytes(60))
+}
+
+/// Gives 40 keys a value, and returns what they have.
+fn fill(log: &ObjectLog, value: u8) -> Values {
+    for key in 0..40 {
+        log.commit(&[set(key, value)]).unwrap();
+    }
+    (0..40).map(|key| (key, value)).collect()
+}
+
+#[test]
+fn openings_that_looked_at_the_same_moment_do_not_take_one_fence_for_two() {
+    let bucket = made();
+    let [mut first, mut second] = [(); 2].map(|()| look(&bucket, &directory()).unwrap());
+    let epoch = first.take(1).unwrap();
+    assert!(second.take(1).unwrap() > epoch);
+    assert!(matches!(first.commit(&[set(1, 1)]), Err(LogError::Fenced { .. })));
+    second.commit(&[set(2, 2)]).unwrap();
+    assert_eq!(elsewhere(&bucket), Values::from([(2, 2)]));
+}
+
+#[test]
+fn a_restored_bucket_is_known_by_the_last_copy_and_by_the_manifest() {
+    let (bucket, here) = (made(), directory());
+    let oldest = bucket.fork();
+    let log = take(&bucket, &here).unwrap();
+    log.commit(&[set(1, 1)]).unwrap();
+    let older = bucket.fork();
+    log.commit(&[set(2, 2)]).unwrap();
+    // Somebody opened the older one: the number of the last batch is that of a fence.
+    take(&older, &directory()).unwrap();
+    assert!(look(&older, &here).is_err());
+    // No batch is left, and both have a first manifest.
+    fill(&log, 1);
+    log.trim(log.end()).unwrap();
+    let other = take(&oldest, &directory()).unwrap();
+    fill(&other, 2);
+    other.trim(other.end()).unwrap();
+    assert!(look(&oldest, &here).is_err());
+}
+
+#[test]
+fn a_batch_of_another_history_is_damage() {
+    let bucket = made();
+    let log = take(&bucket, &directory()).unwrap();
+    log.commit(&[set(1, 1)]).unwrap();
+    let other = bucket.fork();
+    log.commit(&[set(2, 2)]).unwrap();
+    log.commit(&[set(3, 3)]).unwrap();
+    // A fence, and a batch of the same number, place and length as the last one.
+    take(&other, &directory()).unwrap().commit(&[set(4, 4)]).unwrap();
+    let last = batch::name(4);
+    bucket.insert(&last, &other.content(&last).unwrap());
+    assert!(look(&bucket, &directory()).is_err());
+}
+
+#[test]
+fn a_batch_of_which_nobody_knows_closes_the_log() {
+    for failure in [Failure::Before, Failure::After] {
+        let bucket = made();
+        let log = take(&bucket, &directory()).unwrap();
+        bucket.fail_at_change(bucket.changes(), failure);
+        assert!(matches!(log.commit(&[set(1, 1)]), Err(LogError::NotSynced(_))));
+        assert!(matches!(log.commit(&[set(2, 2)]), Err(LogError::Poisoned)));
+    }
+}
+
+#[test]
+fn a_former_owner_that_sweeps_late_deletes_nothing_of_its_successor() {
+    let bucket = made();
+    let slow = Meanwhile::new(&bucket);
+    let mut former = look_through(&slow).unwrap();
+    former.take(1).unwrap();
+    let mut expected = fill(&former, 1);
+    let (there, after) = (bucket.clone(), [set(1, 9)]);
+    slow.before("list", "history/", move || {
+        let log = take(&there, &directory()).unwrap();
+        for key in 100..140 {
+            log.commit(&[set(key, 2)]).unwrap();
+        }
+        log.trim(log.end()).unwrap();
+        log.commit(&after).unwrap();
+    });
+    let _ = former.trim(former.end());
+    expected.extend((100..140).map(|key| (key, 2)));
+    expected.insert(1, 9);
+    assert_eq!(elsewhere(&bucket), expected);
+}
+
+#[test]
+fn a_log_that_is_trimmed_meanwhile_is_opened_and_its_old_history_is_not_called_damaged() {
+    let bucket = made();
+    let log = take(&bucket, &directory()).unwrap();
+    let expected = fill(&log, 1);
+    let slow = Meanwhile::new(&bucket);
+    slow.before("list", "log/", move || {
+        log.trim(log.end()).unwrap();
+        log.commit(&[set(1, 1)]).unwrap();
+    });
+    let reader = look_through(&slow).unwrap();
+    assert_eq!(values(&reader), expected);
+    let reader = look(&bucket, &directory()).unwrap();
+    let log = take(&bucket, &directory()).unwrap();
+    fill(&log, 2);
+    log.trim(log.end()).unwrap();
+    while log.tidy().unwrap() {}
+    let read = reader.replay_history(&mut |_, _, _| ControlFlow::Continue(()));
+    assert!(matches!(read, Err(LogError::Trimmed { .. })), "{read:?}");
+}
+
+#[test]
+fn a_jump_is_durable_on_return_and_a_directory_without_copies_has_applied_nothing() {
+    let (bucket, here) = (made(), directory());
+    let log = take(&bucket, &here).unwrap();
+    log.commit(&[set(1, 1)]).unwrap();
+    log.jump_to(Position(1 << 40)).unwrap();
+    assert_eq!(look(&bucket, &here).unwrap().applied_at_most(), Position(1 << 40));
+    let elsewhere = look(&bucket, &directory()).unwrap();
+    assert_eq!((elsewhere.end(), elsewhere.applied_at_most()), (Position(1 << 40), Position(0)));
+}
+
+#[test]
+fn a_full_log_takes_only_what_lets_it_be_trimmed() {
+    let bucket = made();
+    let log = take(&bucket, &directory()).unwrap();
+    let full = (0..2000).find_map(|_| log.commit(&[set(1, 1)]).err()).unwrap();
+    assert!(matches!(full, LogError::Full { .. }) && log.is_over_limit() && log.used_bytes() <= 2 * SMALL.limit_bytes);
+    log.commit_beyond_limit(&[set(2, 2)]).unwrap();
+    log.trim(log.end()).unwrap();
+    log.commit(&[set(3, 3)]).unwrap();
+    assert_eq!(elsewhere(&bucket), Values::from([(1, 1), (2, 2), (3, 3)]));
+}
+
+#[test]
+fn a_piece_in_place_of_another_is_damage_and_a_damaged_last_copy_is_fetched_again() {
+    let (bucket, here) = (made(), directory());
+    let log = take(&bucket, &here).unwrap();
+    let expected = fill(&log, 1);
+    let last = here.open(&format!("log/{:016x}", 41), onefold_ground::Access::ReadWrite).unwrap();
+    last.write_at(80, b"xx").unwrap();
+    assert_eq!(values(&look(&bucket, &here).unwrap()), expected);
+    log.trim(log.end()).unwrap();
+    let runs = log.runs().unwrap().runs;
+    let [first, second, ..] = &runs[0].pieces[..] else { panic!("{runs:?}") };
+    bucket.insert(&first.name(), &bucket.content(&second.name()).unwrap());
+    let read = look(&bucket, &directory()).unwrap().replay_history(&mut |_, _, _| ControlFlow::Continue(()));
+    assert!(matches!(read, Err(LogError::Damaged { .. })), "{read:?}");
+}
+
+#[test]
+fn what_a_failed_trim_left_goes_with_the_next_one() {
+    for change in 0..12 {
+        let bucket = made();
+        let log = take(&bucket, &directory()).unwrap();
+        fill(&log, 1);
+        bucket.fail_at_change(bucket.changes() + change, Failure::Before);
+        let _ = log.trim(log.end());
+        bucket.calm();
+        let expected = fill(&log, 2);
+        log.trim(log.end()).unwrap();
+        let names = bucket.names();
+        assert_eq!(names.iter().filter(|name| name.starts_with("log/")).count(), 1, "change {change}: {names:?}");
+        assert_eq!(elsewhere(&bucket), expected);
+    }
+}
