@@ -277,12 +277,14 @@ impl ObjectLog {
     }
 
     fn other_log(&self, what: &str) -> LogError {
+        // The local directory, not the bucket.
+        let copies = self.ground.describe(&self.directory);
+        let state = std::path::Path::new(&copies).parent().map_or_else(|| copies.clone(), |state| state.display().to_string());
         damaged(
             self.bucket.describe("log"),
             format!(
                 "{what} is not there, or is another one: the log has lost its end, or the bucket was restored from an older version. If \
-                that was on purpose, remove {}, and open the store again",
-                self.ground.describe("")
+                that was on purpose, remove the directory {state} on this machine, and open the store again"
             ),
         )
     }
