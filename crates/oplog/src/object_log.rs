@@ -233,7 +233,10 @@ impl ObjectLog {
         let (manifest, is_known) = self.newest_manifest()?;
         let mut state = State { end: manifest.start, last: manifest.follows, ..empty_state() };
         // What the copies have is the log only if their end is.
-        let last_copy = (manifest.first..).take_while(|number| copies.contains(number)).last();
+        // A killed process may have left a part of one. A reader takes it for none; a writer removes it.
+        let is_whole = |number: u64| self.copy(number).is_some_and(|bytes| batch::decode(&bytes, &self.store, number).is_ok());
+        let is_of_use = |number: &u64| copies.contains(number) && (self.keeps_copies || is_whole(*number));
+        let last_copy = (manifest.first..).take_while(is_of_use).last();
         if let Some(last) = last_copy {
             let copy = self.copy(last).filter(|bytes| batch::decode(bytes, &self.store, last).is_ok());
             let Some(bytes) = copy else { return self.without_copy(last) };
@@ -495,7 +498,14 @@ impl ObjectLog {
                 Err(error) if !error.is_not_found() => return Err(error),
                 _ => {}
             }
-            self.ground.create(path)?.write_at(0, bytes)
+            // A killed process must not leave a part under the name of a whole one.
+            let temporary = format!("{path}.new");
+            match self.ground.remove(&temporary) {
+                Err(error) if !error.is_not_found() => return Err(error),
+                _ => {}
+            }
+            self.ground.create(&temporary)?.write_at(0, bytes)?;
+            self.ground.rename(&temporary, path)
         };
         if let Err(error) = write() {
             // Without it the next opening asks the bucket. A part of one would be taken for damage.
