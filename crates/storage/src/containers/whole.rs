@@ -161,6 +161,8 @@ impl Shared {
         };
         if let Err(why) = covered {
             let why = format!("{}: another process wrote container {}: {why}", self.ground.describe(&container.path), container.id);
+            // A thread that waits for a put holds the flow, and looks at the container.
+            drop(state);
             self.flow.poison(&why);
             return Err(StorageError::Poisoned { why: why.into() });
         }
