@@ -65,17 +65,27 @@ const RUN_RATIO: u64 = 4;
 /// The copy of the manifest.
 const MANIFEST_COPY: &str = "manifest";
 
+/// Where a log in a bucket is, and its copies.
+#[derive(Clone, Debug)]
+pub struct LogPlace {
+    /// The bucket.
+    pub bucket: Arc<dyn Bucket>,
+    /// The store that the log belongs to.
+    pub store: [u8; 16],
+    /// Where the directory with copies is.
+    pub ground: Arc<dyn Ground>,
+    /// The directory with copies.
+    pub directory: String,
+    /// Whether copies of what is read are kept.
+    pub keeps_copies: bool,
+}
+
 /// An open log in a bucket.
 #[derive(Debug)]
 pub struct ObjectLog {
-    bucket: Arc<dyn Bucket>,
-    ground: Arc<dyn Ground>,
-    directory: String,
-    store: [u8; 16],
+    place: LogPlace,
     options: LogOptions,
     meaning: Arc<dyn Meaning>,
-    /// Whether copies are kept in the directory.
-    keeps_copies: bool,
     piece_bytes: usize,
     /// Pieces of the history that this opening has put.
     pieces: AtomicU64,
@@ -139,42 +149,40 @@ impl ObjectLog {
         }
     }
 
-    /// Opens the log for reading, and finds its end. `directory` is for copies, which are kept if `keeps_copies`.
-    /// Errors: batches are missing, or the copies are of another log.
-    pub fn open(
-        bucket: Arc<dyn Bucket>,
-        ground: Arc<dyn Ground>,
-        directory: &str,
-        store: [u8; 16],
-        options: LogOptions,
-        meaning: Arc<dyn Meaning>,
-        keeps_copies: bool,
-    ) -> Result<ObjectLog> {
-        let mut log = ObjectLog {
-            bucket,
-            ground,
-            directory: directory.to_owned(),
-            store,
+    /// Opens the log for reading, and finds its end. Errors: batches are missing, or the copies are of another log.
+    pub fn open(place: LogPlace, options: LogOptions, meaning: Arc<dyn Meaning>) -> Result<ObjectLog> {
+        let mut log = ObjectLog::unread(place, options, meaning);
+        *log.state.get_mut() = log.find(false)?;
+        Ok(log)
+    }
+
+    /// Opens the log for writing: puts a fence with an epoch of at least `epoch`, and higher than all before it. From
+    /// here on, whoever owned the log before can write nothing more.
+    pub fn take(place: LogPlace, options: LogOptions, meaning: Arc<dyn Meaning>, epoch: u64) -> Result<ObjectLog> {
+        let mut log = ObjectLog::unread(place, options, meaning);
+        *log.state.get_mut() = log.find(true)?;
+        log.fence(epoch)?;
+        Ok(log)
+    }
+
+    fn unread(place: LogPlace, options: LogOptions, meaning: Arc<dyn Meaning>) -> ObjectLog {
+        ObjectLog {
+            place,
             options,
             meaning,
-            keeps_copies,
             piece_bytes: piece_bytes(),
             pieces: AtomicU64::new(0),
             changing: Mutex::new(()),
             state: Mutex::new(empty_state()),
-        };
-        *log.state.get_mut() = log.find()?;
-        Ok(log)
+        }
     }
 
-    /// Takes the log over for writing: puts a fence with an epoch of at least `epoch`, and higher than all before it.
-    /// Returns the epoch. From here on, whoever owned the log before can write nothing more.
-    pub fn take(&mut self, epoch: u64) -> Result<u64> {
+    fn fence(&mut self, epoch: u64) -> Result<()> {
         let mut nonce = [0; 16];
         fill_random(&mut nonce).map_err(|source| {
             LogError::Ground(onefold_ground::GroundError::Io {
                 operation: "get random numbers for",
-                path: self.bucket.describe("log"),
+                path: self.place.bucket.describe("log"),
                 source,
             })
         })?;
@@ -182,15 +190,15 @@ impl ObjectLog {
             let state = self.state.get_mut();
             let epoch = epoch.max(state.epoch + 1);
             let number = next_number(state);
-            let link = Link { store: self.store, number, follows: state.last, nonce };
+            let link = Link { store: self.place.store, number, follows: state.last, nonce };
             let mut bytes = Vec::new();
             let length_bytes = batch::encode(&link, &[], state.end, epoch, &mut bytes);
-            let put = self.bucket.put_new(&batch::name(number), &bytes)?;
+            let put = self.place.bucket.put_new(&batch::name(number), &bytes)?;
             let manifest = state.manifest;
             // If the log was trimmed since this opening looked, its number may have been free because a batch was
             // deleted: then the fence stands where nobody looks. Batches are deleted behind a manifest only.
             if self.is_outdated(&manifest)? {
-                *self.state.get_mut() = self.find()?;
+                *self.state.get_mut() = self.find_from_manifest(true)?;
                 continue;
             }
             if put == Put::Taken {
@@ -204,9 +212,9 @@ impl ObjectLog {
             enter(state, Entry { number, start: state.end, end, checksum: checksum(&bytes), is_empty: true }, epoch);
             state.nonce = Some(nonce);
             self.keep_copy(number, &bytes);
-            return Ok(epoch);
+            return Ok(());
         }
-        Err(LogError::Fenced { path: self.bucket.describe("log") })
+        Err(LogError::Fenced { path: self.place.bucket.describe("log") })
     }
 
     /// Makes pieces of another size, for tests.
@@ -218,73 +226,146 @@ impl ObjectLog {
 
     // Finding the log.
 
-    fn find(&self) -> Result<State> {
-        for _ in 0..LOOKS {
-            if let Looked::Found(mut state) = self.look()? {
-                state.full_at_bytes = self.options.full_at_bytes(used_bytes(&state));
-                return Ok(*state);
-            }
+    /// `for_taking`: a fence follows. It is put behind the copies, and so asks what comes there.
+    fn find(&self, for_taking: bool) -> Result<State> {
+        match self.look_behind_copies(for_taking)? {
+            Looked::Found(state) => Ok(self.found(*state)),
+            Looked::Moved => self.find_from_manifest(for_taking),
         }
-        Err(damaged(self.bucket.describe("log"), "batches of the log are missing"))
     }
 
-    fn look(&self) -> Result<Looked> {
+    fn find_from_manifest(&self, for_taking: bool) -> Result<State> {
+        for _ in 0..LOOKS {
+            if let Looked::Found(state) = self.look(for_taking)? {
+                return Ok(self.found(*state));
+            }
+        }
+        Err(damaged(self.place.bucket.describe("log"), "batches of the log are missing"))
+    }
+
+    fn found(&self, mut state: State) -> State {
+        // The batches that had it may be gone.
+        state.epoch = state.epoch.max(state.manifest.epoch);
+        state.full_at_bytes = self.options.full_at_bytes(used_bytes(&state));
+        state
+    }
+
+    /// Looks at the log from the last copy on. If the log has it, it has all copies before it, too.
+    fn look_behind_copies(&self, for_taking: bool) -> Result<Looked> {
+        let Some(manifest) = self.manifest_copy() else { return self.look(for_taking) };
+        let copies = self.copies()?;
+        let last_copy = self.last_copy(&copies, manifest.first);
+        let (anchor, expected) = match last_copy {
+            Some(last) => (batch::name(last), self.copy(last)),
+            None => (manifest::name(manifest.number), Some(manifest.encode(&self.place.store))),
+        };
+        let Some(expected) = expected else { return Ok(Looked::Moved) };
+        let mut state = State { manifest, end: manifest.start, last: manifest.follows, ..empty_state() };
+        if self.chain_copies(&mut state, last_copy).is_err() {
+            return Ok(Looked::Moved);
+        }
+        let number = next_number(&state);
+        let (found, next) = std::thread::scope(|scope| {
+            let next = (!for_taking).then(|| scope.spawn(|| self.fetch(number)));
+            let found = self.place.bucket.get(&anchor, OBJECT_LIMIT_BYTES);
+            (found, next.map(|next| next.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))))
+        });
+        match found {
+            Ok(found) if found == expected => {}
+            Err(error) if !is_lost(&error) && !error.is_not_found() => return Err(error.into()),
+            // The other look finds out why.
+            _ => return Ok(Looked::Moved),
+        }
+        state.copied_to = state.end;
+        if let Some(next) = next {
+            if let Some(bytes) = next? {
+                self.take_in(&mut state, number, &bytes)?;
+                self.read_on(&mut state)?;
+            }
+            return self.unless_trimmed(state, &copies);
+        }
+        Ok(Looked::Found(Box::new(state)))
+    }
+
+    /// Looks at the log from its newest manifest on.
+    fn look(&self, for_taking: bool) -> Result<Looked> {
         let copies = self.copies()?;
         let (manifest, is_known) = self.newest_manifest()?;
-        let mut state = State { end: manifest.start, last: manifest.follows, ..empty_state() };
+        let mut state = State { manifest, end: manifest.start, last: manifest.follows, ..empty_state() };
         // What the copies have is the log only if their end is.
-        // A killed process may have left a part of one. A reader takes it for none; a writer removes it.
-        let is_whole = |number: u64| self.copy(number).is_some_and(|bytes| batch::decode(&bytes, &self.store, number).is_ok());
-        let is_of_use = |number: &u64| copies.contains(number) && (self.keeps_copies || is_whole(*number));
-        let last_copy = (manifest.first..).take_while(is_of_use).last();
+        let last_copy = self.last_copy(&copies, manifest.first);
         if let Some(last) = last_copy {
-            let copy = self.copy(last).filter(|bytes| batch::decode(bytes, &self.store, last).is_ok());
+            let copy = self.copy(last).filter(|bytes| batch::decode(bytes, &self.place.store, last).is_ok());
             let Some(bytes) = copy else { return self.without_copy(last) };
-            match self.bucket.get(&batch::name(last), OBJECT_LIMIT_BYTES) {
+            match self.place.bucket.get(&batch::name(last), OBJECT_LIMIT_BYTES) {
                 Ok(found) if found == bytes => {}
                 Err(error) if error.is_not_found() && self.is_outdated(&manifest)? => return Ok(Looked::Moved),
                 Err(error) if !is_lost(&error) => return Err(error.into()),
                 _ => return Err(self.other_log(&format!("batch {last}, which was acknowledged here"))),
             }
         }
-        let first = manifest.first;
-        state.manifest = manifest;
-        for number in first..=last_copy.unwrap_or(0) {
-            let Some(bytes) = self.copy(number) else { return self.without_copy(number) };
-            if self.chain(&mut state, number, &bytes).is_err() {
-                return self.without_copy(number);
-            }
+        if let Err(number) = self.chain_copies(&mut state, last_copy) {
+            return self.without_copy(number);
         }
         state.copied_to = if last_copy.is_some() || is_known { state.end } else { Position(0) };
         match self.read_listed(&mut state, last_copy)? {
             true => self.read_on(&mut state)?,
             false => return Ok(Looked::Moved),
         }
-        // The batches that had it may be gone.
-        state.epoch = state.epoch.max(state.manifest.epoch);
-        if self.keeps_copies {
-            self.drop_copies(&copies, state.manifest.first);
+        match for_taking {
+            true => Ok(Looked::Found(Box::new(state))),
+            false => self.unless_trimmed(state, &copies),
+        }
+    }
+
+    /// Ends a look that found no batch behind its last one. That is the end of the log, unless a batch there was
+    /// deleted. Batches are deleted behind a manifest, so this asks for one *afterwards*.
+    fn unless_trimmed(&self, state: State, copies: &BTreeSet<u64>) -> Result<Looked> {
+        if self.is_outdated(&state.manifest)? {
+            return Ok(Looked::Moved);
+        }
+        if self.place.keeps_copies {
+            self.drop_copies(copies, state.manifest.first);
         }
         Ok(Looked::Found(Box::new(state)))
+    }
+
+    /// Returns the last of the copies that follow each other from batch `first` on.
+    fn last_copy(&self, copies: &BTreeSet<u64>, first: u64) -> Option<u64> {
+        // A killed process may have left a part of one. A reader takes it for none; a writer removes it.
+        let is_whole = |number: u64| self.copy(number).is_some_and(|bytes| batch::decode(&bytes, &self.place.store, number).is_ok());
+        let is_of_use = |number: &u64| copies.contains(number) && (self.place.keeps_copies || is_whole(*number));
+        (first..).take_while(is_of_use).last()
+    }
+
+    /// Adds the copies up to `last`. `Err` names one that cannot be used.
+    fn chain_copies(&self, state: &mut State, last: Option<u64>) -> std::result::Result<(), u64> {
+        for number in state.manifest.first..=last.unwrap_or(0) {
+            let chained = self.copy(number).is_some_and(|bytes| self.chain(state, number, &bytes).is_ok());
+            if !chained {
+                return Err(number);
+            }
+        }
+        Ok(())
     }
 
     /// A copy is damaged: it goes, and the look begins again.
     fn without_copy(&self, number: u64) -> Result<Looked> {
         let path = self.copy_path(number);
-        if !self.keeps_copies {
-            return Err(damaged(self.ground.describe(&path), "this copy of a batch is damaged; remove it"));
+        if !self.place.keeps_copies {
+            return Err(damaged(self.place.ground.describe(&path), "this copy of a batch is damaged; remove it"));
         }
-        tracing::warn!(path = %self.ground.describe(&path), "a damaged copy of a batch is removed");
-        self.ground.remove(&path)?;
+        tracing::warn!(path = %self.place.ground.describe(&path), "a damaged copy of a batch is removed");
+        self.place.ground.remove(&path)?;
         Ok(Looked::Moved)
     }
 
     fn other_log(&self, what: &str) -> LogError {
         // The local directory, not the bucket.
-        let copies = self.ground.describe(&self.directory);
+        let copies = self.place.ground.describe(&self.place.directory);
         let state = std::path::Path::new(&copies).parent().map_or_else(|| copies.clone(), |state| state.display().to_string());
         damaged(
-            self.bucket.describe("log"),
+            self.place.bucket.describe("log"),
             format!(
                 "{what} is not there, or is another one: the log has lost its end, or the bucket was restored from an older version. If \
                 that was on purpose, remove the directory {state} on this machine, and open the store again"
@@ -294,8 +375,7 @@ impl ObjectLog {
 
     /// Returns the newest manifest, and whether the directory has a copy of it or of an earlier one of this log.
     fn newest_manifest(&self) -> Result<(Manifest, bool)> {
-        let copy = read_file(&*self.ground, &format!("{}/{MANIFEST_COPY}", self.directory), manifest::LIMIT_BYTES).ok();
-        if let Some(known) = copy.and_then(|copy| Manifest::decode_copy(&copy, &self.store).ok()) {
+        if let Some(known) = self.manifest_copy() {
             return match self.read_manifest(known.number)? {
                 Some(found) if found == known => Ok((self.newest_after(known)?, true)),
                 _ => Err(self.other_log(&format!("manifest {}", known.number))),
@@ -306,13 +386,13 @@ impl ObjectLog {
             // It is of no use but to find the others.
             None => {
                 let mut last = None;
-                list_after(&*self.bucket, "manifests/", String::new(), &mut |name, _| {
+                list_after(&*self.place.bucket, "manifests/", String::new(), &mut |name, _| {
                     last = last.max(manifest::number(name));
                     true
                 })?;
                 match last.map_or(Ok(None), |number| self.read_manifest(number))? {
                     Some(found) => Ok((self.newest_after(found)?, false)),
-                    None => Err(damaged(self.bucket.describe(&manifest::name(0)), "the first manifest of the log is missing")),
+                    None => Err(damaged(self.place.bucket.describe(&manifest::name(0)), "the first manifest of the log is missing")),
                 }
             }
         }
@@ -335,14 +415,19 @@ impl ObjectLog {
         Ok(manifest)
     }
 
+    fn manifest_copy(&self) -> Option<Manifest> {
+        let copy = read_file(&*self.place.ground, &format!("{}/{MANIFEST_COPY}", self.place.directory), manifest::LIMIT_BYTES).ok()?;
+        Manifest::decode_copy(&copy, &self.place.store).ok()
+    }
+
     fn read_manifest(&self, number: u64) -> Result<Option<Manifest>> {
         let name = manifest::name(number);
-        match self.bucket.get(&name, manifest::LIMIT_BYTES) {
+        match self.place.bucket.get(&name, manifest::LIMIT_BYTES) {
             Err(error) if error.is_not_found() => Ok(None),
-            Err(error) if is_lost(&error) => Err(damaged(self.bucket.describe(&name), error)),
-            bytes => match Manifest::decode(&bytes?, &self.store, number) {
+            Err(error) if is_lost(&error) => Err(damaged(self.place.bucket.describe(&name), error)),
+            bytes => match Manifest::decode(&bytes?, &self.place.store, number) {
                 Ok(manifest) => Ok(Some(manifest)),
-                Err(why) => Err(damaged(self.bucket.describe(&name), why)),
+                Err(why) => Err(damaged(self.place.bucket.describe(&name), why)),
             },
         }
     }
@@ -359,7 +444,7 @@ impl ObjectLog {
         }
         let mut last = None;
         let before = batch::name(state.manifest.first.saturating_sub(1));
-        list_after(&*self.bucket, "log/", before, &mut |name, _| {
+        list_after(&*self.place.bucket, "log/", before, &mut |name, _| {
             last = last.max(batch::number(name));
             true
         })?;
@@ -381,7 +466,7 @@ impl ObjectLog {
             return Ok(false);
         }
         let why = "the batch is missing, but later ones are there";
-        Err(damaged(self.bucket.describe(&batch::name(missing)), why))
+        Err(damaged(self.place.bucket.describe(&batch::name(missing)), why))
     }
 
     /// Reads batch after batch until there is none.
@@ -397,23 +482,23 @@ impl ObjectLog {
 
     fn fetch(&self, number: u64) -> Result<Option<Vec<u8>>> {
         let name = batch::name(number);
-        match self.bucket.get(&name, OBJECT_LIMIT_BYTES) {
+        match self.place.bucket.get(&name, OBJECT_LIMIT_BYTES) {
             Err(error) if error.is_not_found() => Ok(None),
-            Err(error) if is_lost(&error) => Err(damaged(self.bucket.describe(&name), error)),
+            Err(error) if is_lost(&error) => Err(damaged(self.place.bucket.describe(&name), error)),
             bytes => Ok(Some(bytes?)),
         }
     }
 
     /// Adds the next batch, and keeps a copy of it.
     fn take_in(&self, state: &mut State, number: u64, bytes: &[u8]) -> Result<()> {
-        self.chain(state, number, bytes).map_err(|why| damaged(self.bucket.describe(&batch::name(number)), why))?;
+        self.chain(state, number, bytes).map_err(|why| damaged(self.place.bucket.describe(&batch::name(number)), why))?;
         self.keep_copy(number, bytes);
         Ok(())
     }
 
     /// Adds the next batch if it follows the last one. The error is for people.
     fn chain(&self, state: &mut State, number: u64, bytes: &[u8]) -> std::result::Result<(), String> {
-        let (link, batch) = batch::decode(bytes, &self.store, number)?;
+        let (link, batch) = batch::decode(bytes, &self.place.store, number)?;
         if link.follows != state.last {
             return Err("it does not follow the batch before it".to_owned());
         }
@@ -464,12 +549,12 @@ impl ObjectLog {
     // Copies in the directory: advice, all of it.
 
     fn copy_path(&self, number: u64) -> String {
-        format!("{}/{number:016x}", self.directory)
+        format!("{}/{number:016x}", self.place.directory)
     }
 
     /// Returns the numbers of the batches with copies.
     fn copies(&self) -> Result<BTreeSet<u64>> {
-        let entries = match self.ground.list(&self.directory) {
+        let entries = match self.place.ground.list(&self.place.directory) {
             Err(error) if error.is_not_found() => Vec::new(),
             entries => entries?,
         };
@@ -478,7 +563,7 @@ impl ObjectLog {
     }
 
     fn copy(&self, number: u64) -> Option<Vec<u8>> {
-        read_file(&*self.ground, &self.copy_path(number), OBJECT_LIMIT_BYTES).ok()
+        read_file(&*self.place.ground, &self.copy_path(number), OBJECT_LIMIT_BYTES).ok()
     }
 
     fn keep_copy(&self, number: u64, bytes: &[u8]) {
@@ -486,37 +571,37 @@ impl ObjectLog {
     }
 
     fn keep_manifest(&self, manifest: &Manifest) {
-        self.keep(&format!("{}/{MANIFEST_COPY}", self.directory), &manifest.encode(&self.store));
+        self.keep(&format!("{}/{MANIFEST_COPY}", self.place.directory), &manifest.encode(&self.place.store));
     }
 
     fn keep(&self, path: &str, bytes: &[u8]) {
-        if !self.keeps_copies {
+        if !self.place.keeps_copies {
             return;
         }
         let write = || -> onefold_ground::Result<()> {
-            match self.ground.remove(path) {
+            match self.place.ground.remove(path) {
                 Err(error) if !error.is_not_found() => return Err(error),
                 _ => {}
             }
             // A killed process must not leave a part under the name of a whole one.
             let temporary = format!("{path}.new");
-            match self.ground.remove(&temporary) {
+            match self.place.ground.remove(&temporary) {
                 Err(error) if !error.is_not_found() => return Err(error),
                 _ => {}
             }
-            self.ground.create(&temporary)?.write_at(0, bytes)?;
-            self.ground.rename(&temporary, path)
+            self.place.ground.create(&temporary)?.write_at(0, bytes)?;
+            self.place.ground.rename(&temporary, path)
         };
         if let Err(error) = write() {
             // Without it the next opening asks the bucket. A part of one would be taken for damage.
             tracing::warn!(%error, "a copy of a part of the log could not be kept");
-            let _ = self.ground.remove(path);
+            let _ = self.place.ground.remove(path);
         }
     }
 
     fn drop_copies(&self, copies: &BTreeSet<u64>, first: u64) {
         for number in copies.range(..first) {
-            let _ = self.ground.remove(&self.copy_path(*number));
+            let _ = self.place.ground.remove(&self.copy_path(*number));
         }
     }
 
@@ -526,12 +611,12 @@ impl ObjectLog {
             if checksum(bytes) != entry.checksum {
                 return Err("it is not the batch that was there before".to_owned());
             }
-            batch::decode(bytes, &self.store, entry.number).map(|(_, batch)| batch)
+            batch::decode(bytes, &self.place.store, entry.number).map(|(_, batch)| batch)
         };
         if let Some(batch) = self.copy(entry.number).and_then(|bytes| parse(&bytes).ok()) {
             return Ok(batch);
         }
-        let refused = |why: String| damaged(self.bucket.describe(&batch::name(entry.number)), why);
+        let refused = |why: String| damaged(self.place.bucket.describe(&batch::name(entry.number)), why);
         let bytes = self.fetch(entry.number)?.ok_or_else(|| refused("the batch is missing".to_owned()))?;
         parse(&bytes).map_err(refused)
     }
@@ -542,7 +627,7 @@ impl ObjectLog {
         let state = self.state.lock();
         match state.nonce {
             None => Err(LogError::ReadOnly),
-            Some(_) if state.is_fenced => Err(LogError::Fenced { path: self.bucket.describe("log") }),
+            Some(_) if state.is_fenced => Err(LogError::Fenced { path: self.place.bucket.describe("log") }),
             Some(_) if state.is_poisoned => Err(LogError::Poisoned),
             Some(_) => Ok(state),
         }
@@ -572,14 +657,14 @@ impl ObjectLog {
     fn put_batch(&self, state: &mut State, records: &[Record], start: Position) -> Result<()> {
         let Some(nonce) = state.nonce else { return Err(LogError::ReadOnly) };
         let number = next_number(state);
-        let link = Link { store: self.store, number, follows: state.last, nonce };
+        let link = Link { store: self.place.store, number, follows: state.last, nonce };
         let mut bytes = std::mem::take(&mut state.buffer);
         let length_bytes = batch::encode(&link, records, start, state.epoch, &mut bytes);
-        match self.bucket.put_new(&batch::name(number), &bytes) {
+        match self.place.bucket.put_new(&batch::name(number), &bytes) {
             Ok(Put::Done) => {}
             Ok(Put::Taken) => {
                 state.is_fenced = true;
-                return Err(LogError::Fenced { path: self.bucket.describe("log") });
+                return Err(LogError::Fenced { path: self.place.bucket.describe("log") });
             }
             Err(error) => {
                 state.is_poisoned = true;
@@ -603,17 +688,17 @@ impl ObjectLog {
     fn put_object(&self, bytes: &[u8], effects: u64) -> Result<Piece> {
         let (epoch, count) = (self.state.lock().epoch, self.pieces.fetch_add(1, Ordering::Relaxed));
         let piece = Piece { epoch, count, length_bytes: bytes.len() as u64, effects, checksum: checksum(bytes) };
-        match self.bucket.put_new(&piece.name(), bytes)? {
+        match self.place.bucket.put_new(&piece.name(), bytes)? {
             Put::Done => Ok(piece),
-            Put::Taken => Err(damaged(self.bucket.describe(&piece.name()), "another content has the name of a new object")),
+            Put::Taken => Err(damaged(self.place.bucket.describe(&piece.name()), "another content has the name of a new object")),
         }
     }
 
     /// Reads an object of the history.
     fn read_object(&self, piece: &Piece) -> Result<Vec<u8>> {
         let name = piece.name();
-        let refused = |why: String| damaged(self.bucket.describe(&name), why);
-        let bytes = match self.bucket.get(&name, piece.length_bytes) {
+        let refused = |why: String| damaged(self.place.bucket.describe(&name), why);
+        let bytes = match self.place.bucket.get(&name, piece.length_bytes) {
             Err(error) if is_lost(&error) => return Err(refused(error.to_string())),
             bytes => bytes?,
         };
@@ -634,7 +719,7 @@ impl ObjectLog {
             rest = behind;
             let end = part.last().map_or(start, |entry| entry.end);
             let mut effects = Vec::new();
-            let refused = |why: String| damaged(self.bucket.describe("log"), why);
+            let refused = |why: String| damaged(self.place.bucket.describe("log"), why);
             self.each_ahead(part, |log, entry: &Entry| log.read(entry), &mut |_, batch: Batch| {
                 self.meaning.effects(&batch.records, &mut effects).map_err(refused)?;
                 Ok(true)
@@ -659,9 +744,9 @@ impl ObjectLog {
         }
         let Some(object) = manifest.runs else { return Ok(Runs::default()) };
         let name = object.name();
-        let refused = |why: String| damaged(self.bucket.describe(&name), why);
+        let refused = |why: String| damaged(self.place.bucket.describe(&name), why);
         let bytes = self.read_object(&object)?;
-        let runs = Runs::decode(&bytes, &self.store, manifest.start).map_err(refused)?;
+        let runs = Runs::decode(&bytes, &self.place.store, manifest.start).map_err(refused)?;
         let mut state = self.state.lock();
         if state.manifest.number == manifest.number {
             state.runs = Some(runs.clone());
@@ -674,9 +759,9 @@ impl ObjectLog {
     fn change_manifest(&self, next: Manifest, mut runs: Runs) -> Result<()> {
         let epoch = self.writable()?.epoch;
         runs.useless.pieces.extend(next.runs);
-        let object = self.put_object(&runs.encode(&self.store), runs.runs.len() as u64)?;
+        let object = self.put_object(&runs.encode(&self.place.store), runs.runs.len() as u64)?;
         let next = Manifest { number: next.number + 1, epoch, runs: Some(object), ..next };
-        if self.bucket.put_new(&manifest::name(next.number), &next.encode(&self.store))? == Put::Done {
+        if self.place.bucket.put_new(&manifest::name(next.number), &next.encode(&self.place.store))? == Put::Done {
             self.adopt(next, Some(runs.clone()));
             return self.sweep(&next, &runs);
         }
@@ -692,7 +777,7 @@ impl ObjectLog {
         if newest.epoch > epoch {
             // Its batches are unknown here: the next number is no longer ours.
             self.state.lock().is_fenced = true;
-            return Err(LogError::Fenced { path: self.bucket.describe("log") });
+            return Err(LogError::Fenced { path: self.place.bucket.describe("log") });
         }
         let is_new = newest.number > self.state.lock().manifest.number;
         if is_new {
@@ -719,9 +804,9 @@ impl ObjectLog {
         let mut state = self.state.lock();
         while state.batches.front().is_some_and(|entry| entry.number < manifest.first) {
             if let Some(entry) = state.batches.pop_front()
-                && self.keeps_copies
+                && self.place.keeps_copies
             {
-                let _ = self.ground.remove(&self.copy_path(entry.number));
+                let _ = self.place.ground.remove(&self.copy_path(entry.number));
             }
         }
         (state.manifest, state.runs) = (manifest, runs);
@@ -741,7 +826,7 @@ impl ObjectLog {
         if is_first {
             names.extend(self.leftovers(manifest, runs)?);
         }
-        names.chunks(DELETED_AT_ONCE).try_for_each(|names| self.bucket.delete(names))?;
+        names.chunks(DELETED_AT_ONCE).try_for_each(|names| self.place.bucket.delete(names))?;
         let mut state = self.state.lock();
         if state.manifest.number == manifest.number
             && let Some(runs) = &mut state.runs
@@ -756,7 +841,7 @@ impl ObjectLog {
         let pieces = runs.runs.iter().flat_map(|run| &run.pieces).chain(&manifest.runs);
         let named: HashSet<String> = pieces.map(Piece::name).collect();
         let mut names = Vec::new();
-        list_after(&*self.bucket, "history/", String::new(), &mut |name, _| {
+        list_after(&*self.place.bucket, "history/", String::new(), &mut |name, _| {
             let is_ours = history::epoch(name).is_some_and(|of| of <= manifest.epoch);
             if is_ours && !named.contains(name) {
                 names.push(name.to_owned());
@@ -867,7 +952,7 @@ impl Log for ObjectLog {
         match self.runs().and_then(|runs| self.visit_history(&runs.runs, visit)) {
             // What is missing was deleted rightly, if there is a newer history.
             Err(LogError::Damaged { .. }) if self.is_outdated(&manifest)? => {
-                Err(LogError::Trimmed { path: self.bucket.describe("history") })
+                Err(LogError::Trimmed { path: self.place.bucket.describe("history") })
             }
             read => read,
         }
@@ -911,7 +996,7 @@ impl Log for ObjectLog {
         for number in [0, manifest.number] {
             match self.read_manifest(number) {
                 Ok(Some(found)) if number == 0 || found == manifest => {}
-                Ok(_) => wrong.push(format!("{} is missing or another one", self.bucket.describe(&manifest::name(number)))),
+                Ok(_) => wrong.push(format!("{} is missing or another one", self.place.bucket.describe(&manifest::name(number)))),
                 Err(error) => wrong.push(error.to_string()),
             }
         }
@@ -919,7 +1004,7 @@ impl Log for ObjectLog {
             let name = batch::name(entry.number);
             match self.fetch(entry.number) {
                 Ok(Some(bytes)) if checksum(&bytes) == entry.checksum => {}
-                Ok(_) => wrong.push(format!("{} is missing or another one", self.bucket.describe(&name))),
+                Ok(_) => wrong.push(format!("{} is missing or another one", self.place.bucket.describe(&name))),
                 Err(error) => wrong.push(error.to_string()),
             }
         }

@@ -161,11 +161,12 @@ impl Engine {
                     Mode::ReadOnly => Some(presence::become_reader(bucket.clone(), &*ground, &holder)?),
                     _ => None,
                 };
-                let (log, epoch) = recovery::open_objects(&ground, bucket, &descriptor, &settings, mode)?;
+                let log = recovery::open_objects(&ground, bucket, &descriptor, &settings, mode)?;
+                let epoch = log.epoch();
                 if mode == Mode::ReadWrite {
                     write_epoch(&*ground, epoch)?;
                 }
-                (log, epoch, false)
+                (Box::new(log) as Box<dyn Log>, epoch, false)
             }
             None => Engine::open_directory(&ground, &descriptor, &settings, mode)?,
         };

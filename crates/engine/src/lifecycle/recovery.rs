@@ -7,7 +7,7 @@ use crate::lifecycle::layout::{LOG, log_options, read_epoch};
 use crate::lifecycle::settings::Settings;
 use crate::{EngineError, Mode, Result};
 use onefold_ground::{Bucket, Ground};
-use onefold_oplog::{Effects, Log, LogError, ObjectLog, Opening, Pressure, SegmentLog, View};
+use onefold_oplog::{Effects, Log, LogError, LogPlace, ObjectLog, Opening, Pressure, SegmentLog, View};
 use onefold_storage::ChunkView;
 use std::sync::Arc;
 
@@ -42,23 +42,33 @@ pub(crate) fn open_objects(
     descriptor: &Descriptor,
     settings: &Settings,
     mode: Mode,
-) -> Result<(Box<dyn Log>, u64)> {
+) -> Result<ObjectLog> {
     let is_writable = mode == Mode::ReadWrite;
-    let mut log = look_at_objects(ground, bucket, descriptor, settings, is_writable)?;
-    let epoch = if is_writable { log.take(read_epoch(&**ground)? + 1)? } else { log.epoch() };
-    Ok((Box::new(log), epoch))
+    let place = log_place(ground, bucket, descriptor, is_writable);
+    let (options, meaning) = (log_options(settings), meaning(descriptor));
+    Ok(match is_writable {
+        true => ObjectLog::take(place, options, meaning, read_epoch(&**ground)? + 1)?,
+        false => ObjectLog::open(place, options, meaning)?,
+    })
 }
 
-/// Finds the log of a store in a bucket. Whoever may write to the directory keeps copies of batches there.
+/// Looks at the log of a store in a bucket, and keeps copies of it.
 pub(crate) fn look_at_objects(
     ground: &Arc<dyn Ground>,
     bucket: Arc<dyn Bucket>,
     descriptor: &Descriptor,
     settings: &Settings,
-    keeps_copies: bool,
 ) -> Result<ObjectLog> {
-    let meaning = Meanings { digest_bytes: descriptor.fingerprint.digest_bytes(), has_index: descriptor.profile.is_exact() };
-    Ok(ObjectLog::open(bucket, ground.clone(), LOG, descriptor.store, log_options(settings), Arc::new(meaning), keeps_copies)?)
+    let place = log_place(ground, bucket, descriptor, true);
+    Ok(ObjectLog::open(place, log_options(settings), meaning(descriptor))?)
+}
+
+fn log_place(ground: &Arc<dyn Ground>, bucket: Arc<dyn Bucket>, descriptor: &Descriptor, keeps_copies: bool) -> LogPlace {
+    LogPlace { bucket, store: descriptor.store, ground: ground.clone(), directory: LOG.to_owned(), keeps_copies }
+}
+
+fn meaning(descriptor: &Descriptor) -> Arc<Meanings> {
+    Arc::new(Meanings { digest_bytes: descriptor.fingerprint.digest_bytes(), has_index: descriptor.profile.is_exact() })
 }
 
 /// Brings the containers and `indexes` to the end of the log. The state of open containers is in the log alone, so they

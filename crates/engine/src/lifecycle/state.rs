@@ -85,7 +85,7 @@ pub(crate) fn prepare(ground: &Arc<dyn Ground>, bucket: &Arc<dyn Bucket>, settin
 
 /// Brings the new views to the start of the log.
 fn build(ground: &Arc<dyn Ground>, bucket: &Arc<dyn Bucket>, descriptor: &Descriptor, settings: &Settings) -> Result<()> {
-    let log = recovery::look_at_objects(ground, bucket.clone(), descriptor, settings, true)?;
+    let log = recovery::look_at_objects(ground, bucket.clone(), descriptor, settings)?;
     let epoch = log.epoch();
     let options = ObjectIndexOptions { cache_bytes: settings.object_index_cache_bytes, pending_bytes: settings.object_index_pending_bytes };
     let ownership = Ownership::all(u32::from(descriptor.object_partitions), epoch);

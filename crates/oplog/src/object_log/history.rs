@@ -156,7 +156,7 @@ impl<'a> Writing<'a> {
     }
 
     fn put(&mut self) -> Result<()> {
-        let bytes = encode(&self.effects, &self.log.store);
+        let bytes = encode(&self.effects, &self.log.place.store);
         self.pieces.push(self.log.put_object(&bytes, self.effects.len() as u64)?);
         self.effects.clear();
         self.bytes = HEADER_BYTES;
@@ -202,7 +202,7 @@ impl ObjectLog {
     /// Reads a piece of a run.
     fn read_piece(&self, piece: &Piece) -> Result<Vec<Effect>> {
         let bytes = self.read_object(piece)?;
-        decode(&bytes, &self.store).map_err(|why| damaged(self.bucket.describe(&piece.name()), why))
+        decode(&bytes, &self.place.store).map_err(|why| damaged(self.place.bucket.describe(&piece.name()), why))
     }
 
     /// Merges two neighbouring runs.
@@ -210,7 +210,7 @@ impl ObjectLog {
         let reading = |run: &'a Run| Reading { log: self, rest: run.pieces.iter(), effects: Vec::new().into_iter() };
         let (mut a, mut b) = (reading(older), reading(newer));
         let mut writing = Writing::new(self, older.from, newer.to);
-        let refused = |why: String| damaged(self.bucket.describe("history"), why);
+        let refused = |why: String| damaged(self.place.bucket.describe("history"), why);
         let (mut left, mut right) = (a.next()?, b.next()?);
         loop {
             let effect = match (left.take(), right.take()) {
@@ -241,13 +241,13 @@ impl ObjectLog {
         for run in runs {
             let steps = run.pieces.len() as u64;
             if (run.to.0 - run.from.0) / crate::ALIGNMENT_BYTES < steps {
-                return Err(damaged(self.bucket.describe("history"), "a run has more pieces than its batches had positions"));
+                return Err(damaged(self.place.bucket.describe("history"), "a run has more pieces than its batches had positions"));
             }
             let (mut start, mut goes_on) = (run.from, true);
             self.each_ahead(&run.pieces, |log, piece: &Piece| log.read_piece(piece), &mut |number, effects: Vec<Effect>| {
                 let is_last = number as u64 + 1 == steps;
                 let end = if is_last { run.to } else { Position(start.0 + crate::ALIGNMENT_BYTES) };
-                let records = self.meaning.records(&effects).map_err(|why| damaged(self.bucket.describe("history"), why))?;
+                let records = self.meaning.records(&effects).map_err(|why| damaged(self.place.bucket.describe("history"), why))?;
                 let flow = visit(start, end, &records);
                 start = end;
                 goes_on = flow.is_continue();

@@ -62,16 +62,24 @@ impl Dice {
     }
 }
 
+fn place(bucket: Arc<dyn Bucket>, directory: &SimulatedGround) -> LogPlace {
+    directory.create_directory("log").unwrap();
+    LogPlace { bucket, store: STORE, ground: Arc::new(directory.clone()), directory: "log".to_owned(), keeps_copies: true }
+}
+
 fn look(bucket: &MemoryBucket, directory: &SimulatedGround) -> Result<ObjectLog> {
-    let (bucket, ground): (Arc<dyn Bucket>, Arc<dyn Ground>) = (Arc::new(bucket.clone()), Arc::new(directory.clone()));
-    ground.create_directory("log")?;
     // Pieces of a few keys.
-    Ok(ObjectLog::open(bucket, ground, "log", STORE, SMALL, Arc::new(Settings), true)?.with_piece_bytes(60))
+    Ok(ObjectLog::open(place(Arc::new(bucket.clone()), directory), SMALL, Arc::new(Settings))?.with_piece_bytes(60))
 }
 
 fn take(bucket: &MemoryBucket, directory: &SimulatedGround) -> Result<ObjectLog> {
-    let mut log = look(bucket, directory)?;
-    log.take(1)?;
+    Ok(ObjectLog::take(place(Arc::new(bucket.clone()), directory), SMALL, Arc::new(Settings), 1)?.with_piece_bytes(60))
+}
+
+/// Does the first half of an opening for writing. The fence comes later.
+fn look_for_taking(bucket: &MemoryBucket, directory: &SimulatedGround) -> Result<ObjectLog> {
+    let mut log = ObjectLog::unread(place(Arc::new(bucket.clone()), directory), SMALL, Arc::new(Settings)).with_piece_bytes(60);
+    *log.state.get_mut() = log.find(true)?;
     Ok(log)
 }
 
@@ -256,11 +264,19 @@ fn two_writers_in_turns_lose_nothing_that_either_was_told() {
             let who = random.below(2) as usize;
             match (random.below(12), &mut logs[who]) {
                 (0, log) => *log = Some(take(&bucket, &places[who]).unwrap()),
-                // A third machine.
-                (4, _) if random.below(3) == 0 => looked[who] = Some(look(&bucket, &directory()).unwrap()),
+                // A third machine, or this one.
+                (4, log) if random.below(3) == 0 => {
+                    let place = if random.below(2) == 0 {
+                        directory()
+                    } else {
+                        *log = None;
+                        places[who].snapshot(onefold_ground::CrashPolicy::KeepAll)
+                    };
+                    looked[who] = Some(look_for_taking(&bucket, &place).unwrap());
+                }
                 (5, log) if random.below(3) == 0 && looked[who].is_some() => {
                     let mut late = looked[who].take().unwrap();
-                    late.take(1).unwrap();
+                    late.fence(1).unwrap();
                     *log = Some(late);
                 }
                 (_, None) => {}
@@ -342,8 +358,6 @@ fn damage_in_the_bucket_is_an_error_and_never_another_history() {
     }
 }
 
-// ---- suggested additions ----
-
 type Happening = Box<dyn FnOnce() + Send>;
 
 /// A bucket in which something happens just before a request.
@@ -423,10 +437,8 @@ impl Bucket for Meanwhile {
     }
 }
 
-fn look_through(bucket: &Arc<Meanwhile>) -> Result<ObjectLog> {
-    let ground: Arc<dyn Ground> = Arc::new(directory());
-    ground.create_directory("log")?;
-    Ok(ObjectLog::open(bucket.clone(), ground, "log", STORE, SMALL, Arc::new(Settings), true)?.with_piece_bytes(60))
+fn look_through(bucket: &Arc<Meanwhile>, directory: &SimulatedGround) -> Result<ObjectLog> {
+    Ok(ObjectLog::open(place(bucket.clone(), directory), SMALL, Arc::new(Settings))?.with_piece_bytes(60))
 }
 
 /// Gives 40 keys a value, and returns what they have.
@@ -440,9 +452,10 @@ fn fill(log: &ObjectLog, value: u8) -> Values {
 #[test]
 fn openings_that_looked_at_the_same_moment_do_not_take_one_fence_for_two() {
     let bucket = made();
-    let [mut first, mut second] = [(); 2].map(|()| look(&bucket, &directory()).unwrap());
-    let epoch = first.take(1).unwrap();
-    assert!(second.take(1).unwrap() > epoch);
+    let [mut first, mut second] = [(); 2].map(|()| look_for_taking(&bucket, &directory()).unwrap());
+    first.fence(1).unwrap();
+    second.fence(1).unwrap();
+    assert!(second.epoch() > first.epoch());
     assert!(matches!(first.commit(&[set(1, 1)]), Err(LogError::Fenced { .. })));
     second.commit(&[set(2, 2)]).unwrap();
     assert_eq!(elsewhere(&bucket), Values::from([(2, 2)]));
@@ -498,8 +511,8 @@ fn a_batch_of_which_nobody_knows_closes_the_log() {
 fn a_former_owner_that_sweeps_late_deletes_nothing_of_its_successor() {
     let bucket = made();
     let slow = Meanwhile::new(&bucket);
-    let mut former = look_through(&slow).unwrap();
-    former.take(1).unwrap();
+    let mut former = look_through(&slow, &directory()).unwrap();
+    former.fence(1).unwrap();
     let mut expected = fill(&former, 1);
     let (there, after) = (bucket.clone(), [set(1, 9)]);
     slow.before("list", "history/", move || {
@@ -526,7 +539,7 @@ fn a_log_that_is_trimmed_meanwhile_is_opened_and_its_old_history_is_not_called_d
         log.trim(log.end()).unwrap();
         log.commit(&[set(1, 1)]).unwrap();
     });
-    let reader = look_through(&slow).unwrap();
+    let reader = look_through(&slow, &directory()).unwrap();
     assert_eq!(values(&reader), expected);
     let reader = look(&bucket, &directory()).unwrap();
     let log = take(&bucket, &directory()).unwrap();
@@ -590,5 +603,47 @@ fn what_a_failed_trim_left_goes_with_the_next_one() {
         let names = bucket.names();
         assert_eq!(names.iter().filter(|name| name.starts_with("log/")).count(), 1, "change {change}: {names:?}");
         assert_eq!(elsewhere(&bucket), expected);
+    }
+}
+
+#[test]
+fn an_opening_with_copies_asks_three_times() {
+    let (bucket, here) = (made(), directory());
+    drop(take(&bucket, &here).unwrap());
+    for turn in 0..3 {
+        let before = bucket.steps();
+        let log = take(&bucket, &here).unwrap();
+        // The last copy, the fence, the next manifest.
+        assert_eq!(bucket.steps() - before, 3, "turn {turn}");
+        log.commit(&[set(1, 1)]).unwrap();
+        let before = bucket.steps();
+        look(&bucket, &here).unwrap();
+        // The last copy, the batch behind it, the next manifest.
+        assert_eq!(bucket.steps() - before, 3, "turn {turn}");
+        if turn == 1 {
+            fill(&log, 1);
+            log.trim(log.end()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_reader_sees_all_that_was_acknowledged_before_it_began() {
+    // The batch behind its last copy is trimmed and deleted while it looks.
+    for moment in ["log/0000000000000003", "log/0000000000000004", "manifests/0000000000000001"] {
+        let (bucket, here, there) = (made(), directory(), directory());
+        let log = take(&bucket, &here).unwrap();
+        log.commit(&[set(50, 1)]).unwrap();
+        drop(log);
+        look(&bucket, &there).unwrap();
+        let log = take(&bucket, &here).unwrap();
+        log.commit(&[set(50, 2)]).unwrap();
+        let slow = Meanwhile::new(&bucket);
+        slow.before("get", moment, move || {
+            fill(&log, 1);
+            log.trim(log.end()).unwrap();
+        });
+        let found = values(&look_through(&slow, &there).unwrap());
+        assert_eq!(found.get(&50), Some(&2), "before {moment}");
     }
 }
