@@ -112,6 +112,13 @@ pub trait Log: Send + Sync + Debug {
     /// full for ever. The caller must trim the log afterwards.
     fn commit_beyond_limit(&self, records: &[Record]) -> Result<(Position, Position)>;
 
+    /// Commits like [`Log::commit_beyond_limit`], and says that this opening has ended its work: it writes nothing more,
+    /// and all that it made belongs to the log. Without records, too, if the next opening can make use of it.
+    fn commit_last(&self, records: &[Record]) -> Result<(Position, Position)>;
+
+    /// Returns whether the last opening before this one has ended its work.
+    fn was_ended(&self) -> bool;
+
     /// Makes the next batch start at `position`, durable on return. Does nothing if the log already ends there or
     /// later. The positions in between hold no batch and never will. `position` must be a multiple of
     /// [`ALIGNMENT_BYTES`](crate::ALIGNMENT_BYTES) below 2^62.

@@ -37,7 +37,7 @@ pub use history::{Effect, Meaning};
 
 use crate::log::{Log, LogOptions, POSITIONS_END, Visit, damaged, is_lost};
 use crate::{ALIGNMENT_BYTES, BATCH_MAX_BYTES, Batch, LogError, Position, Record, Result};
-use batch::Link;
+use batch::{Link, Role};
 use history::{Piece, Run, Writing, piece_bytes, settle};
 use manifest::{Manifest, Runs, Useless};
 use onefold_ground::{Bucket, Ground, Put, checksum, fill_random, list_after, read_file};
@@ -78,6 +78,8 @@ pub struct LogPlace {
     pub directory: String,
     /// Whether copies of what is read are kept.
     pub keeps_copies: bool,
+    /// Names the directory: no other one that is used with this store has the same.
+    pub owner: [u8; 8],
 }
 
 /// An open log in a bucket.
@@ -103,7 +105,7 @@ struct State {
     /// The batches from the manifest's first on.
     batches: VecDeque<Entry>,
     end: Position,
-    /// The epoch of this owner; when reading, the highest in the log.
+    /// The epoch of this owner; when reading, that of the last batch.
     epoch: u64,
     /// The checksum of the last object.
     last: u64,
@@ -112,6 +114,10 @@ struct State {
     /// Random, of this opening. `None`: it only reads.
     nonce: Option<[u8; 16]>,
     is_poisoned: bool,
+    /// The last batch of this opening was put.
+    has_ended: bool,
+    /// The owner before this one had ended its work.
+    was_ended: bool,
     /// Another opening has taken the log over.
     is_fenced: bool,
     /// Whether pieces that no manifest names were looked for.
@@ -128,8 +134,18 @@ struct Entry {
     end: Position,
     /// The checksum of its object.
     checksum: u64,
-    /// It has no records: it is a fence, and stays for ever.
-    is_empty: bool,
+    role: Role,
+    /// The owner that put it.
+    owner: [u8; 8],
+}
+
+/// What an opening for writing does behind an owner that has not ended its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// It looks again.
+    LookAgain,
+    /// It takes the log over.
+    Over,
 }
 
 /// Why a look at the log has to begin again.
@@ -156,12 +172,22 @@ impl ObjectLog {
         Ok(log)
     }
 
-    /// Opens the log for writing: puts a fence with an epoch of at least `epoch`, and higher than all before it. From
-    /// here on, whoever owned the log before can write nothing more.
-    pub fn take(place: LogPlace, options: LogOptions, meaning: Arc<dyn Meaning>, epoch: u64) -> Result<ObjectLog> {
+    /// Opens the log for writing: puts a fence with `records`, and with an epoch of at least `epoch` and higher than all
+    /// before it. From here on, whoever owned the log before can write nothing more.
+    ///
+    /// If another owner has not ended its work, asks `wait` again and again, with the end of the log. Its errors end the
+    /// opening.
+    pub fn take<E: From<LogError>>(
+        place: LogPlace,
+        options: LogOptions,
+        meaning: Arc<dyn Meaning>,
+        epoch: u64,
+        records: &[Record],
+        wait: &mut dyn FnMut(Position) -> std::result::Result<Wait, E>,
+    ) -> std::result::Result<ObjectLog, E> {
         let mut log = ObjectLog::unread(place, options, meaning);
         *log.state.get_mut() = log.find(true)?;
-        log.fence(epoch)?;
+        log.fence(epoch, records, wait)?;
         Ok(log)
     }
 
@@ -177,44 +203,85 @@ impl ObjectLog {
         }
     }
 
-    fn fence(&mut self, epoch: u64) -> Result<()> {
-        let mut nonce = [0; 16];
-        fill_random(&mut nonce).map_err(|source| {
-            LogError::Ground(onefold_ground::GroundError::Io {
-                operation: "get random numbers for",
-                path: self.place.bucket.describe("log"),
-                source,
-            })
-        })?;
-        for _ in 0..FENCES {
-            let state = self.state.get_mut();
-            let epoch = epoch.max(state.epoch + 1);
-            let number = next_number(state);
-            let link = Link { store: self.place.store, number, follows: state.last, nonce };
-            let mut bytes = Vec::new();
-            let length_bytes = batch::encode(&link, &[], state.end, epoch, &mut bytes);
-            let put = self.place.bucket.put_new(&batch::name(number), &bytes)?;
-            let manifest = state.manifest;
-            // If the log was trimmed since this opening looked, its number may have been free because a batch was
-            // deleted: then the fence stands where nobody looks. Batches are deleted behind a manifest only.
-            if self.is_outdated(&manifest)? {
-                *self.state.get_mut() = self.find_from_manifest(true)?;
-                continue;
-            }
-            if put == Put::Taken {
+    fn fence<E: From<LogError>>(
+        &mut self,
+        epoch: u64,
+        records: &[Record],
+        wait: &mut dyn FnMut(Position) -> std::result::Result<Wait, E>,
+    ) -> std::result::Result<(), E> {
+        let nonce = self.new_nonce()?;
+        let mut fences = 0;
+        let mut is_over = false;
+        while fences < FENCES {
+            if !is_over && !self.is_free() {
+                // The end of the log may be further on than its copies.
                 let mut state = std::mem::replace(self.state.get_mut(), empty_state());
                 self.read_on(&mut state)?;
+                let end = state.end;
                 *self.state.get_mut() = state;
-                continue;
+                if !self.is_free() {
+                    is_over = wait(end)? == Wait::Over;
+                    continue;
+                }
             }
-            let end = Position(self.state.get_mut().end.0 + length_bytes);
-            let state = self.state.get_mut();
-            enter(state, Entry { number, start: state.end, end, checksum: checksum(&bytes), is_empty: true }, epoch);
-            state.nonce = Some(nonce);
-            self.keep_copy(number, &bytes);
-            return Ok(());
+            fences += 1;
+            if self.put_fence(epoch, nonce, records)? {
+                return Ok(());
+            }
         }
-        Err(LogError::Fenced { path: self.place.bucket.describe("log") })
+        Err(LogError::Fenced { path: self.place.bucket.describe("log") }.into())
+    }
+
+    /// Returns whether nobody else can be at work: the last owner has ended, or was in this place. Whoever calls it has
+    /// locked the place.
+    fn is_free(&mut self) -> bool {
+        let state = self.state.get_mut();
+        match state.batches.back() {
+            Some(last) => last.role == Role::Last || last.owner == self.place.owner,
+            None => state.manifest.number == 0,
+        }
+    }
+
+    fn new_nonce(&self) -> Result<[u8; 16]> {
+        let mut nonce = [0; 16];
+        nonce[..8].copy_from_slice(&self.place.owner);
+        fill_random(&mut nonce[8..]).map_err(|source| {
+            let path = self.place.bucket.describe("log");
+            LogError::Ground(onefold_ground::GroundError::Io { operation: "get random numbers for", path, source })
+        })?;
+        Ok(nonce)
+    }
+
+    /// Puts a fence behind the last batch. False: the log goes on there, or was trimmed. Then this knows more of it.
+    fn put_fence(&mut self, epoch: u64, nonce: [u8; 16], records: &[Record]) -> Result<bool> {
+        let state = self.state.get_mut();
+        // The batches that had the highest one may be gone.
+        let epoch = epoch.max(state.epoch.max(state.manifest.epoch) + 1);
+        let number = next_number(state);
+        let link = Link { store: self.place.store, number, follows: state.last, nonce, role: Role::Fence };
+        let mut bytes = Vec::new();
+        let length_bytes = batch::encode(&link, records, state.end, epoch, &mut bytes);
+        let put = self.place.bucket.put_new(&batch::name(number), &bytes)?;
+        let manifest = state.manifest;
+        // If the log was trimmed since this opening looked, its number may have been free because a batch was deleted:
+        // then the fence stands where nobody looks. Batches are deleted behind a manifest only.
+        if self.is_outdated(&manifest)? {
+            *self.state.get_mut() = self.find_from_manifest(true)?;
+            return Ok(false);
+        }
+        if put == Put::Taken {
+            let mut state = std::mem::replace(self.state.get_mut(), empty_state());
+            self.read_on(&mut state)?;
+            *self.state.get_mut() = state;
+            return Ok(false);
+        }
+        let state = self.state.get_mut();
+        let was_ended = state.batches.back().map_or(state.manifest.number == 0, |last| last.role == Role::Last);
+        let end = Position(state.end.0 + length_bytes);
+        enter(state, Entry::new(&link, state.end, end, &bytes), epoch);
+        (state.nonce, state.was_ended) = (Some(nonce), was_ended);
+        self.keep_copy(number, &bytes);
+        Ok(true)
     }
 
     /// Makes pieces of another size, for tests.
@@ -244,8 +311,6 @@ impl ObjectLog {
     }
 
     fn found(&self, mut state: State) -> State {
-        // The batches that had it may be gone.
-        state.epoch = state.epoch.max(state.manifest.epoch);
         state.full_at_bytes = self.options.full_at_bytes(used_bytes(&state));
         state
     }
@@ -509,11 +574,7 @@ impl ObjectLog {
             return Err(format!("it has owner epoch {}, the batch before it has {}", batch.epoch, state.epoch));
         }
         let end = Position(batch.position.0 + batch.length_bytes);
-        enter(
-            state,
-            Entry { number, start: batch.position, end, checksum: checksum(bytes), is_empty: batch.records.is_empty() },
-            batch.epoch,
-        );
+        enter(state, Entry::new(&link, batch.position, end, bytes), batch.epoch);
         Ok(())
     }
 
@@ -629,13 +690,14 @@ impl ObjectLog {
             None => Err(LogError::ReadOnly),
             Some(_) if state.is_fenced => Err(LogError::Fenced { path: self.place.bucket.describe("log") }),
             Some(_) if state.is_poisoned => Err(LogError::Poisoned),
+            Some(_) if state.has_ended => Err(LogError::ReadOnly),
             Some(_) => Ok(state),
         }
     }
 
-    fn commit_as(&self, is_beyond_limit: bool, records: &[Record]) -> Result<(Position, Position)> {
+    fn commit_as(&self, is_beyond_limit: bool, role: Role, records: &[Record]) -> Result<(Position, Position)> {
         let mut state = self.writable()?;
-        if records.is_empty() {
+        if records.is_empty() && role == Role::Ordinary {
             return Ok((state.end, state.end));
         }
         let bound = records.iter().map(Record::length_bound_bytes).sum::<u64>();
@@ -649,15 +711,15 @@ impl ObjectLog {
             return Err(LogError::Full { used_bytes, limit_bytes: state.full_at_bytes });
         }
         let start = state.end;
-        self.put_batch(&mut state, records, start)?;
+        self.put_batch(&mut state, records, start, role)?;
         Ok((start, state.end))
     }
 
     /// Puts a batch at `start`, the end of the log or later.
-    fn put_batch(&self, state: &mut State, records: &[Record], start: Position) -> Result<()> {
+    fn put_batch(&self, state: &mut State, records: &[Record], start: Position, role: Role) -> Result<()> {
         let Some(nonce) = state.nonce else { return Err(LogError::ReadOnly) };
         let number = next_number(state);
-        let link = Link { store: self.place.store, number, follows: state.last, nonce };
+        let link = Link { store: self.place.store, number, follows: state.last, nonce, role };
         let mut bytes = std::mem::take(&mut state.buffer);
         let length_bytes = batch::encode(&link, records, start, state.epoch, &mut bytes);
         match self.place.bucket.put_new(&batch::name(number), &bytes) {
@@ -672,9 +734,8 @@ impl ObjectLog {
             }
         }
         let end = Position(start.0 + length_bytes);
-        let entry = Entry { number, start, end, checksum: checksum(&bytes), is_empty: records.is_empty() };
         let epoch = state.epoch;
-        enter(state, entry, epoch);
+        enter(state, Entry::new(&link, start, end, &bytes), epoch);
         self.keep_copy(number, &bytes);
         if bytes.capacity() <= 8 << 20 {
             state.buffer = bytes;
@@ -866,7 +927,7 @@ impl ObjectLog {
         let mut runs = self.runs()?;
         let new = self.summarize(&batches, manifest.start, runs.runs.is_empty())?;
         runs.runs.extend(new);
-        runs.useless.batches.extend(batches.iter().filter(|entry| !entry.is_empty).map(|entry| entry.number));
+        runs.useless.batches.extend(batches.iter().filter(|entry| entry.role != Role::Fence).map(|entry| entry.number));
         let next = Manifest { first: last.number + 1, start: last.end, follows: last.checksum, ..manifest };
         self.change_manifest(next, runs)?;
         Ok(true)
@@ -901,7 +962,8 @@ impl Log for ObjectLog {
     }
 
     fn epoch(&self) -> u64 {
-        self.state.lock().epoch
+        let state = self.state.lock();
+        if state.nonce.is_some() { state.epoch } else { state.epoch.max(state.manifest.epoch) }
     }
 
     fn used_bytes(&self) -> u64 {
@@ -959,11 +1021,21 @@ impl Log for ObjectLog {
     }
 
     fn commit(&self, records: &[Record]) -> Result<(Position, Position)> {
-        self.commit_as(false, records)
+        self.commit_as(false, Role::Ordinary, records)
     }
 
     fn commit_beyond_limit(&self, records: &[Record]) -> Result<(Position, Position)> {
-        self.commit_as(true, records)
+        self.commit_as(true, Role::Ordinary, records)
+    }
+
+    fn commit_last(&self, records: &[Record]) -> Result<(Position, Position)> {
+        let committed = self.commit_as(true, Role::Last, records)?;
+        self.state.lock().has_ended = true;
+        Ok(committed)
+    }
+
+    fn was_ended(&self) -> bool {
+        self.state.lock().was_ended
     }
 
     fn jump_to(&self, position: Position) -> Result<()> {
@@ -975,7 +1047,7 @@ impl Log for ObjectLog {
             return Ok(());
         }
         // A batch without records ends there.
-        self.put_batch(&mut state, &[], Position(position.0 - ALIGNMENT_BYTES))
+        self.put_batch(&mut state, &[], Position(position.0 - ALIGNMENT_BYTES), Role::Ordinary)
     }
 
     fn has_parts_before(&self, upto: Position) -> bool {
@@ -1027,6 +1099,14 @@ impl Log for ObjectLog {
     fn release_room(&self) {}
 }
 
+impl Entry {
+    fn new(link: &Link, start: Position, end: Position, bytes: &[u8]) -> Entry {
+        let mut owner = [0; 8];
+        owner.copy_from_slice(&link.nonce[..8]);
+        Entry { number: link.number, start, end, checksum: checksum(bytes), role: link.role, owner }
+    }
+}
+
 fn next_number(state: &State) -> u64 {
     state.batches.back().map_or(state.manifest.first, |last| last.number + 1)
 }
@@ -1051,6 +1131,8 @@ fn empty_state() -> State {
         copied_to: Position(0),
         nonce: None,
         is_poisoned: false,
+        has_ended: false,
+        was_ended: false,
         is_fenced: false,
         has_swept: false,
         buffer: Vec::new(),

@@ -354,6 +354,14 @@ impl Log for SegmentLog {
         self.commit_as(true, records)
     }
 
+    fn commit_last(&self, records: &[Record]) -> Result<(Position, Position)> {
+        self.commit_beyond_limit(records)
+    }
+
+    fn was_ended(&self) -> bool {
+        false
+    }
+
     fn jump_to(&self, position: Position) -> Result<()> {
         if !position.0.is_multiple_of(ALIGNMENT_BYTES) || position.0 >= POSITIONS_END {
             return Err(LogError::NotABoundary { from: position });

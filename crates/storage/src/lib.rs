@@ -30,8 +30,8 @@ pub use containers::{
     CommittedSlots, CompressedFrame, Compression, Compressor, ContainerRecord, ContainerReport, ContainerSet, ContainerStore, FOOTER_BYTES,
     FORWARD_BYTES, FRAME_COMMITTED, FRAME_DATA, FRAME_STORED, FileFigures, Footer, Forward, Frame, FrameError, FrameVisitor, GroupId,
     HEADER_BYTES, Header, Homes, KnownChunks, MAX_FRAME_BYTES, MAX_FRAMES, MAX_GROUP_MEMBERS, MAX_SLOTS, Merge, MergeStatistics,
-    NUMBERS_USED, OpenChunks, ParityStatistics, Repair, RepairedAndLost, ScrubThreads, Scrubbed, ScrubbedParity, Slot, Statistics,
-    StorageOptions, UnknownCompression, Unreadable, VoidNumbers, Writer, decompress_frame,
+    NUMBERS_RESERVED, NUMBERS_USED, OpenChunks, ParityStatistics, Repair, RepairedAndLost, ScrubThreads, Scrubbed, ScrubbedParity, Slot,
+    Statistics, StorageOptions, UnknownCompression, Unreadable, VoidNumbers, Writer, decompress_frame, numbers_reserved,
 };
 pub use error::{Result, StorageError};
 pub use levels::{

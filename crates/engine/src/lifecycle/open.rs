@@ -158,7 +158,7 @@ impl Engine {
                 presence = match mode {
                     // Tests that count every request have no threads.
                     Mode::ReadWrite if settings.background => Some(presence::become_writer(&bucket, &*ground, &holder)?),
-                    Mode::ReadOnly => Some(presence::become_reader(bucket.clone(), &*ground, &holder)?),
+                    Mode::ReadOnly => Some(presence::become_reader(&bucket, &*ground, &holder)?),
                     _ => None,
                 };
                 let log = recovery::open_objects(&ground, bucket, &descriptor, &settings, mode)?;

@@ -7,9 +7,10 @@
 //! not change, its owner is gone.
 
 use crate::{EngineError, Result};
-use onefold_ground::{Bucket, Ground, Holder, LockError, fill_random, read_file, replace_file};
+use onefold_ground::{Bucket, Ground, Holder, LockError, Put, fill_random, read_file, replace_file};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -84,16 +85,13 @@ impl Shared {
         [format!("{:016x}\n{}\n", state.count, self.state_name).as_bytes(), &state.text].concat()
     }
 
-    /// Raises the count, and says `text` from now on if there is one. False: somebody else has put theirs in its place.
-    fn put(&self, state: &mut State, text: Option<Vec<u8>>) -> Result<bool> {
+    /// Raises the count. False: somebody else has put theirs in its place.
+    fn raise_once(&self, state: &mut State) -> Result<bool> {
         let is_anothers = |seen: Seen| seen.state() != self.state_name.as_bytes() || seen.holder().as_ref() != Some(&self.holder);
         if look_at(&*self.bucket, &self.name)?.is_some_and(is_anothers) {
             return Ok(false);
         }
         state.count += 1;
-        if let Some(text) = text {
-            state.text = text;
-        }
         self.bucket.put_over(&self.name, &self.content(state))?;
         Ok(true)
     }
@@ -107,7 +105,7 @@ impl Shared {
             if state.has_ended {
                 return;
             }
-            match self.put(&mut state, None) {
+            match self.raise_once(&mut state) {
                 Ok(true) => {}
                 Ok(false) => {
                     tracing::warn!("{} is another process's now, or gone", self.bucket.describe(&self.name));
@@ -121,22 +119,27 @@ impl Shared {
 }
 
 impl Presence {
-    fn begin(bucket: Arc<dyn Bucket>, name: String, state_name: String, holder: &Holder) -> Result<Presence> {
+    /// Begins with the count 0. `None`: the name is taken, and is not to be taken `over`.
+    fn begin(bucket: &Arc<dyn Bucket>, name: &str, state_name: &str, holder: &Holder, over: bool) -> Result<Option<Presence>> {
         let state = Mutex::new(State { count: 0, text: holder.line(), has_ended: false, is_lost: false });
-        let shared = Arc::new(Shared { bucket, name, state_name, holder: holder.clone(), state, ended: Condvar::new() });
+        let (bucket, name, state_name, holder) = (bucket.clone(), name.to_owned(), state_name.to_owned(), holder.clone());
+        let shared = Arc::new(Shared { bucket, name, state_name, holder, state, ended: Condvar::new() });
         let first = shared.content(&shared.state.lock());
-        shared.bucket.put_over(&shared.name, &first)?;
+        if over {
+            shared.bucket.put_over(&shared.name, &first)?;
+        } else if shared.bucket.put_new(&shared.name, &first)? == Put::Taken {
+            return Ok(None);
+        }
         let raising = shared.clone();
         let thread = std::thread::Builder::new().name("onefold-presence".to_owned()).spawn(move || raising.raise());
         let thread = thread.map_err(|error| EngineError::Invalid { what: "background thread".into(), why: error.to_string() })?;
-        Ok(Presence { shared, thread: Some(thread) })
+        Ok(Some(Presence { shared, thread: Some(thread) }))
     }
 
-    /// Says something else from now on.
-    pub(crate) fn say(&self, text: Vec<u8>) -> Result<()> {
-        let mut state = self.shared.state.lock();
-        state.is_lost |= !self.shared.put(&mut state, Some(text))?;
-        Ok(())
+    /// Says something else from the next count on. Whoever looks at a presence waits for that: until then it has seen a
+    /// reader that does not say what it reads, and removes nothing.
+    pub(crate) fn say(&self, text: Vec<u8>) {
+        self.shared.state.lock().text = text;
     }
 }
 
@@ -157,19 +160,25 @@ impl Drop for Presence {
 /// Becomes the writer that others see. The caller has the lock of the local directory. Errors: somebody else is.
 pub(crate) fn become_writer(bucket: &Arc<dyn Bucket>, ground: &dyn Ground, holder: &Holder) -> Result<Presence> {
     let state = state_name(ground)?;
+    if let Some(presence) = Presence::begin(bucket, WRITER, &state, holder, false)? {
+        return Ok(presence);
+    }
     if let Some(seen) = look_at(&**bucket, WRITER)? {
         // The lock says that nobody else uses this directory: that was a process that died.
         if seen.state() != state.as_bytes() && is_there(&**bucket, &seen)? {
             return Err(LockError::Held { path: bucket.describe(WRITER), holder: seen.holder() }.into());
         }
     }
-    Presence::begin(bucket.clone(), WRITER.to_owned(), state, holder)
+    let begun = Presence::begin(bucket, WRITER, &state, holder, true)?;
+    begun.ok_or_else(|| LockError::Held { path: bucket.describe(WRITER), holder: None }.into())
 }
 
 /// Becomes a reader that others see. It says nothing yet about what it reads.
-pub(crate) fn become_reader(bucket: Arc<dyn Bucket>, ground: &dyn Ground, holder: &Holder) -> Result<Presence> {
+pub(crate) fn become_reader(bucket: &Arc<dyn Bucket>, ground: &dyn Ground, holder: &Holder) -> Result<Presence> {
     let name: String = crate::random_name()?.iter().map(|byte| format!("{byte:02x}")).collect();
-    Presence::begin(bucket, format!("{READERS}{name}"), state_name(ground)?, holder)
+    let path = format!("{READERS}{name}");
+    let begun = Presence::begin(bucket, &path, &state_name(ground)?, holder, true)?;
+    begun.ok_or_else(|| LockError::Held { path: bucket.describe(&path), holder: None }.into())
 }
 
 /// Returns the readers on other machines. If there are some, this watches them for a while.
@@ -207,7 +216,11 @@ fn look_at(bucket: &dyn Bucket, name: &str) -> Result<Option<Seen>> {
 fn is_there(bucket: &dyn Bucket, seen: &Seen) -> Result<bool> {
     let began = Instant::now();
     let whose = seen.holder().map_or_else(|| "another process".to_owned(), |holder| holder.to_string());
-    tracing::warn!("looking for up to {} s whether {whose} still uses the store", GONE_AFTER.as_secs());
+    // Whoever waits for the store looks again and again.
+    static WAS_TOLD: AtomicBool = AtomicBool::new(false);
+    if !WAS_TOLD.swap(true, Ordering::Relaxed) {
+        tracing::warn!("looking for up to {} s whether {whose} still uses the store", GONE_AFTER.as_secs());
+    }
     while began.elapsed() < GONE_AFTER {
         std::thread::sleep(LOOKED_AT_EVERY);
         match look_at(bucket, &seen.name)? {

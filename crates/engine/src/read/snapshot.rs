@@ -161,7 +161,7 @@ pub(crate) fn begin(ground: &Arc<dyn Ground>, holder: &Holder, limit: Duration) 
         Err(EngineError::Ground(error) | EngineError::Lock(LockError::Ground(error))) if no_right(&error) => return Ok(None),
         Err(error) => return Err(error),
     };
-    let presence = ground.bucket().map(|bucket| presence::become_reader(bucket, &**ground, holder)).transpose()?;
+    let presence = ground.bucket().map(|bucket| presence::become_reader(&bucket, &**ground, holder)).transpose()?;
     let held = Locks { views: Some(views), lease: Some(lease), presence };
     Ok(Some(Reading { state: AtomicU8::new(LOOKING), held: Mutex::new(held) }))
 }
@@ -273,7 +273,7 @@ impl Engine {
                 said => said?,
             }
             if let Some(presence) = &held.presence {
-                presence.say(text.into_bytes())?;
+                presence.say(text.into_bytes());
             }
         }
         self.reading.state.store(HOLDING, Ordering::Release);

@@ -21,8 +21,26 @@ pub(super) struct Link {
     pub(super) number: u64,
     /// The checksum of the whole object before it; 0 before the first.
     pub(super) follows: u64,
-    /// Random, the same for all objects of one opening.
+    /// The same for all objects of one opening, and of no other: its owner, and 8 random bytes.
     pub(super) nonce: [u8; 16],
+    /// What it is to its opening.
+    pub(super) role: Role,
+}
+
+/// What a batch is to its opening.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Role {
+    /// One of many.
+    #[default]
+    Ordinary,
+    /// The first one, with which it became the owner. It is never deleted.
+    Fence,
+    /// The last one: the opening has ended its work.
+    Last,
+}
+
+impl Role {
+    const ALL: [Role; 3] = [Role::Ordinary, Role::Fence, Role::Last];
 }
 
 /// Returns the name of a batch's object.
@@ -47,7 +65,7 @@ pub(super) fn encode(link: &Link, records: &[Record], position: Position, epoch:
     let mut header = Vec::with_capacity(HEADER_BYTES);
     header.extend_from_slice(MAGIC);
     header.extend_from_slice(&VERSION.to_le_bytes());
-    header.extend_from_slice(&0u32.to_le_bytes());
+    header.extend_from_slice(&(link.role as u32).to_le_bytes());
     header.extend_from_slice(&link.store);
     header.extend_from_slice(&link.number.to_le_bytes());
     header.extend_from_slice(&link.follows.to_le_bytes());
@@ -76,13 +94,13 @@ pub(super) fn decode(bytes: &[u8], store: &[u8; 16], number: u64) -> Result<(Lin
 fn decode_link(bytes: &[u8]) -> Result<Link, String> {
     let mut reader = Reader::new(bytes);
     let mut fields = || {
-        let (magic, version, _) = (reader.take(8)?, reader.u32()?, reader.u32()?);
+        let (magic, version, role) = (reader.take(8)?, reader.u32()?, reader.u32()?);
         let store = reader.take(16)?;
         let (number, follows) = (reader.u64()?, reader.u64()?);
         let nonce = reader.take(16)?;
-        Ok::<_, WireError>((magic, version, store, number, follows, nonce, reader.u64()?))
+        Ok::<_, WireError>((magic, version, role, store, number, follows, nonce, reader.u64()?))
     };
-    let (magic, version, store, number, follows, nonce, sum) = fields().map_err(|error| error.to_string())?;
+    let (magic, version, role, store, number, follows, nonce, sum) = fields().map_err(|error| error.to_string())?;
     if magic != MAGIC {
         return Err("this is not a batch of a log".to_owned());
     }
@@ -92,8 +110,10 @@ fn decode_link(bytes: &[u8]) -> Result<Link, String> {
     if version != VERSION {
         return Err(format!("the batch has format version {version}; this program reads version {VERSION}"));
     }
+    let known = Role::ALL.into_iter().find(|known| *known as u32 == role);
+    let role = known.ok_or_else(|| format!("the batch has role {role}, which this program does not know"))?;
     let array = |bytes: &[u8]| <[u8; 16]>::try_from(bytes).map_err(|_| "the header is too short".to_owned());
-    Ok(Link { store: array(store)?, number, follows, nonce: array(nonce)? })
+    Ok(Link { store: array(store)?, number, follows, nonce: array(nonce)?, role })
 }
 
 #[cfg(test)]
@@ -101,7 +121,7 @@ mod tests {
     use super::*;
     use crate::{Partition, PartitionClass};
 
-    const LINK: Link = Link { store: [7; 16], number: 5, follows: 11, nonce: [9; 16] };
+    const LINK: Link = Link { store: [7; 16], number: 5, follows: 11, nonce: [9; 16], role: Role::Last };
 
     #[test]
     fn a_batch_is_read_as_written_and_every_flipped_bit_is_found() {

@@ -64,7 +64,7 @@ impl Dice {
 
 fn place(bucket: Arc<dyn Bucket>, directory: &SimulatedGround) -> LogPlace {
     directory.create_directory("log").unwrap();
-    LogPlace { bucket, store: STORE, ground: Arc::new(directory.clone()), directory: "log".to_owned(), keeps_copies: true }
+    LogPlace { bucket, store: STORE, ground: Arc::new(directory.clone()), directory: "log".to_owned(), keeps_copies: true, owner: [7; 8] }
 }
 
 fn look(bucket: &MemoryBucket, directory: &SimulatedGround) -> Result<ObjectLog> {
@@ -72,8 +72,13 @@ fn look(bucket: &MemoryBucket, directory: &SimulatedGround) -> Result<ObjectLog>
     Ok(ObjectLog::open(place(Arc::new(bucket.clone()), directory), SMALL, Arc::new(Settings))?.with_piece_bytes(60))
 }
 
+fn never_wait(_: Position) -> Result<Wait> {
+    Ok(Wait::Over)
+}
+
 fn take(bucket: &MemoryBucket, directory: &SimulatedGround) -> Result<ObjectLog> {
-    Ok(ObjectLog::take(place(Arc::new(bucket.clone()), directory), SMALL, Arc::new(Settings), 1)?.with_piece_bytes(60))
+    Ok(ObjectLog::take(place(Arc::new(bucket.clone()), directory), SMALL, Arc::new(Settings), 1, &[], &mut never_wait)?
+        .with_piece_bytes(60))
 }
 
 /// Does the first half of an opening for writing. The fence comes later.
@@ -276,7 +281,7 @@ fn two_writers_in_turns_lose_nothing_that_either_was_told() {
                 }
                 (5, log) if random.below(3) == 0 && looked[who].is_some() => {
                     let mut late = looked[who].take().unwrap();
-                    late.fence(1).unwrap();
+                    late.fence(1, &[], &mut never_wait).unwrap();
                     *log = Some(late);
                 }
                 (_, None) => {}
@@ -453,8 +458,8 @@ fn fill(log: &ObjectLog, value: u8) -> Values {
 fn openings_that_looked_at_the_same_moment_do_not_take_one_fence_for_two() {
     let bucket = made();
     let [mut first, mut second] = [(); 2].map(|()| look_for_taking(&bucket, &directory()).unwrap());
-    first.fence(1).unwrap();
-    second.fence(1).unwrap();
+    first.fence(1, &[], &mut never_wait).unwrap();
+    second.fence(1, &[], &mut never_wait).unwrap();
     assert!(second.epoch() > first.epoch());
     assert!(matches!(first.commit(&[set(1, 1)]), Err(LogError::Fenced { .. })));
     second.commit(&[set(2, 2)]).unwrap();
@@ -512,7 +517,7 @@ fn a_former_owner_that_sweeps_late_deletes_nothing_of_its_successor() {
     let bucket = made();
     let slow = Meanwhile::new(&bucket);
     let mut former = look_through(&slow, &directory()).unwrap();
-    former.fence(1).unwrap();
+    former.fence(1, &[], &mut never_wait).unwrap();
     let mut expected = fill(&former, 1);
     let (there, after) = (bucket.clone(), [set(1, 9)]);
     slow.before("list", "history/", move || {
@@ -624,7 +629,57 @@ fn an_opening_with_copies_asks_three_times() {
             fill(&log, 1);
             log.trim(log.end()).unwrap();
         }
+        log.commit_last(&[]).unwrap();
     }
+}
+
+/// Opens for writing on another machine. Returns how often it was asked, with the error when it was asked more than
+/// `patience` times.
+fn take_elsewhere(bucket: &MemoryBucket, directory: &SimulatedGround, patience: usize) -> (usize, Result<ObjectLog>) {
+    let mut asked = 0;
+    let elsewhere = LogPlace { owner: [8; 8], ..place(Arc::new(bucket.clone()), directory) };
+    let taken = ObjectLog::take(elsewhere, SMALL, Arc::new(Settings), 1, &[], &mut |_| {
+        asked += 1;
+        if asked > patience { Err(LogError::Poisoned) } else { Ok(Wait::LookAgain) }
+    });
+    (asked, taken)
+}
+
+#[test]
+fn a_log_is_taken_from_somebody_elsewhere_only_when_they_have_ended_or_the_caller_says_so() {
+    let (bucket, here, there) = (made(), directory(), directory());
+    // Nobody was here.
+    assert!(take_elsewhere(&bucket.fork(), &directory(), 0).1.is_ok());
+    let log = take(&bucket, &here).unwrap();
+    log.commit(&[set(1, 1)]).unwrap();
+    for place in [&there, &directory()] {
+        let (asked, refused) = take_elsewhere(&bucket, place, 2);
+        assert!(asked == 3 && matches!(refused, Err(LogError::Poisoned)));
+    }
+    log.commit(&[set(1, 2)]).unwrap();
+    // The owner went on writing: nobody has put a fence.
+    log.commit_last(&[set(1, 3)]).unwrap();
+    assert!(matches!(log.commit(&[set(1, 4)]), Err(LogError::ReadOnly)));
+    let (asked, taken) = take_elsewhere(&bucket, &there, 0);
+    let taken = taken.unwrap();
+    assert!(asked == 0 && taken.was_ended());
+    taken.commit(&[set(1, 5)]).unwrap();
+    // The copies here end before the fence there.
+    let mut asked = 0;
+    let back = ObjectLog::take(place(Arc::new(bucket.clone()), &here), SMALL, Arc::new(Settings), 1, &[], &mut |_| {
+        asked += 1;
+        if asked == 2 {
+            taken.commit_last(&[])?;
+        }
+        if asked > 2 { Err(LogError::Poisoned) } else { Ok(Wait::LookAgain) }
+    });
+    let back = back.unwrap();
+    assert!(asked == 2 && back.was_ended() && values(&back) == Values::from([(1, 5)]));
+    // It dies, and comes back to its own place.
+    drop(back);
+    let again =
+        ObjectLog::take(place(Arc::new(bucket.clone()), &here), SMALL, Arc::new(Settings), 1, &[], &mut |_| Err(LogError::Poisoned));
+    assert!(!again.unwrap().was_ended());
 }
 
 #[test]

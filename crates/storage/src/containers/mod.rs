@@ -113,7 +113,7 @@ pub use groups::ParityStatistics;
 pub use homes::Homes;
 pub use known::KnownChunks;
 pub use merge::{Merge, MergeStatistics};
-pub use numbers::NUMBERS_USED;
+pub use numbers::{NUMBERS_RESERVED, NUMBERS_USED, numbers_reserved};
 pub use parity::MAX_MEMBERS as MAX_GROUP_MEMBERS;
 pub use placement::CommittedSlots;
 pub(crate) use placement::Moments;

@@ -4,16 +4,17 @@
 //! So a number that one owner gave out must never be given out by another one, whether or not a container came of it.
 //!
 //! # Why no two owners use one number
-//! The record NumbersUsed says that all numbers of a partition up to one of them are used.
-//! 1. An opening for writing takes the highest number that it finds named, and goes on [`NUMBERS_AHEAD`] above it. It
-//!    logs that all numbers up to there are used. Until this is durable, it gives out none.
-//! 2. An owner gives out no number that is more than [`NUMBERS_AHEAD`] above those that are named in durable batches.
-//! 3. The log is not trimmed past the batch of the last NumbersUsed that covers all numbers named before it.
+//! The log says up to which number of a partition all are used. Whatever names a container uses all numbers up to it.
+//! NumbersUsed says it outright. NumbersReserved uses [`NUMBERS_AHEAD`] more.
+//! 1. The fence of an opening for writing has a NumbersReserved. The opening gives out only numbers above all that are
+//!    used then, with its own fence.
+//! 2. It gives out no number that is more than [`NUMBERS_AHEAD`] above these, or above those that its own durable
+//!    batches name.
+//! 3. The log is not trimmed past the batch of the last NumbersUsed that covers all numbers used before it.
 //!
-//! Say that B opened the store after A. Every batch that A knew to be durable comes before B's fence. B has found the
-//! highest number in it: the batch is still there, or a later NumbersUsed covers it (3). A gave out at most
-//! [`NUMBERS_AHEAD`] more (2), and B gives out only higher ones (1). If none of A's batches came before B's fence, A
-//! never gave out a number.
+//! Say that B opened the store after A. Every batch that A knew to be durable comes before B's fence, with A's own
+//! fence. B has read it, or a later NumbersUsed that covers it (3). A gave out at most [`NUMBERS_AHEAD`] numbers above
+//! what these batches use (2). B's fence uses as many more, and B gives out only higher ones (1).
 //!
 //! # Which files may be leftovers
 //! NumbersUsed also says up to which number everything is *settled*: a container there is in the log, or its file is
@@ -29,6 +30,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Kind of a record: numbers of containers are used.
 pub const NUMBERS_USED: u8 = 15;
+/// Kind of a record: the next numbers of containers are used.
+pub const NUMBERS_RESERVED: u8 = 16;
 
 /// How many numbers an owner may give out ahead of the log: many times what it needs between two batches.
 pub(crate) const NUMBERS_AHEAD: u32 = 1024;
@@ -49,6 +52,20 @@ impl Used {
         put_varint(&mut payload, u64::from(self.settled));
         records::record(NUMBERS_USED, self.last, payload)
     }
+}
+
+/// Makes the record with which an opening for writing begins in a partition of a store with whole files. It belongs into
+/// the batch that makes the opening the owner.
+pub fn numbers_reserved(partition: u16) -> Record {
+    records::record(NUMBERS_RESERVED, ContainerId::new(partition, 0), Vec::new())
+}
+
+/// Reads the partition of the record.
+pub(crate) fn decode_reserved(record: &Record) -> Result<u16> {
+    let is_sound = record.partition.class == PartitionClass::Container && record.payload.is_empty();
+    is_sound
+        .then_some(record.partition.number)
+        .ok_or_else(|| StorageError::Record { kind: record.kind, why: "it is no reservation".into() })
 }
 
 /// Reads the record.
@@ -80,9 +97,10 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// Begins in an opening that found `unsealed` containers in a log that starts at `log_start`.
-    pub(crate) fn new(log_start: Position, unsealed: impl Iterator<Item = ContainerId>) -> Numbers {
-        Numbers { named: BTreeMap::new(), unsettled: unsealed.collect(), since: log_start, is_due: true }
+    /// Begins in an opening that found `unsealed` containers in a log that starts at `log_start`, and that all numbers
+    /// up to these are `used`.
+    pub(crate) fn new(log_start: Position, unsealed: impl Iterator<Item = ContainerId>, used: BTreeMap<u16, u32>) -> Numbers {
+        Numbers { named: used, unsettled: unsealed.collect(), since: log_start, is_due: false }
     }
 
     /// Gives out a number. Errors: the log has to name more numbers first.
@@ -168,11 +186,16 @@ mod tests {
     }
 
     #[test]
+    fn a_reservation_is_read_as_written() {
+        let record = numbers_reserved(7);
+        assert_eq!(decode_reserved(&record).unwrap(), 7);
+        assert!(decode_reserved(&Record { payload: vec![0], ..record }).is_err());
+    }
+
+    #[test]
     fn no_number_is_given_out_far_ahead_of_the_log() {
-        let mut numbers = Numbers::new(Position(5), std::iter::empty());
-        assert!(matches!(numbers.give_out(id(1)), Err(StorageError::CommitFirst { partition: 3 })));
-        assert!(numbers.is_due(std::iter::empty()));
-        numbers.logged(&[id(2000)], Position(10));
+        let mut numbers = Numbers::new(Position(5), std::iter::empty(), BTreeMap::from([(3, 2000)]));
+        assert!(matches!(numbers.give_out(ContainerId::new(2, 1)), Err(StorageError::CommitFirst { partition: 2 })));
         assert!(!numbers.is_due([id(2000)].into_iter()));
         numbers.give_out(id(2001)).unwrap();
         numbers.give_out(id(2000 + NUMBERS_AHEAD)).unwrap();
@@ -184,7 +207,7 @@ mod tests {
 
     #[test]
     fn everything_is_settled_up_to_the_first_container_that_is_not() {
-        let mut numbers = Numbers::new(Position(5), [id(7), ContainerId::new(2, 1)].into_iter());
+        let mut numbers = Numbers::new(Position(5), [id(7), ContainerId::new(2, 1)].into_iter(), BTreeMap::from([(3, 8)]));
         assert_eq!(numbers.used(id(9)).settled, 6);
         numbers.settled(id(7));
         assert_eq!(numbers.used(id(9)).settled, 9);
@@ -195,7 +218,7 @@ mod tests {
 
     #[test]
     fn the_log_is_kept_from_the_batch_that_covers_all_that_was_named() {
-        let mut numbers = Numbers::new(Position(5), std::iter::empty());
+        let mut numbers = Numbers::new(Position(5), std::iter::empty(), BTreeMap::from([(3, 8)]));
         numbers.logged(&[id(20)], Position(10));
         numbers.named(id(25));
         // This batch was prepared before.

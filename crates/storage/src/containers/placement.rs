@@ -4,7 +4,7 @@
 //! again if no file, folder or record names it. In a store with whole files no opening ever does (`numbers.rs`). Each
 //! method takes the lock last and alone.
 
-use crate::containers::numbers::{NUMBERS_AHEAD, Numbers, Used};
+use crate::containers::numbers::{Numbers, Used};
 use crate::{Address, ChunkKind, ContainerId, Origin, Prepared, Result, StorageError};
 use onefold_oplog::{Ownership, Position};
 use parking_lot::Mutex;
@@ -112,11 +112,13 @@ impl Placement {
         open.for_each(|container| self.add_idle(&mut state, container));
     }
 
-    /// Continues after replay in a store with whole files: goes on far above the numbers that the log names. Containers
-    /// of earlier openings get no writer. They are `unsealed`. The log starts at `log_start`.
-    pub(crate) fn resume_above(&self, next_number: impl Fn(u16) -> u32, unsealed: impl Iterator<Item = ContainerId>, log_start: Position) {
-        self.resume(|partition| next_number(partition).saturating_add(NUMBERS_AHEAD), std::iter::empty());
-        self.state.lock().numbers = Some(Numbers::new(log_start, unsealed));
+    /// Continues after replay in a store with whole files. Containers of earlier openings get no writer. They are
+    /// `unsealed`. The log starts at `log_start`.
+    pub(crate) fn resume_whole(&self, next_number: impl Fn(u16) -> u32, unsealed: impl Iterator<Item = ContainerId>, log_start: Position) {
+        self.resume(next_number, std::iter::empty());
+        let mut state = self.state.lock();
+        let used = state.last_given_out().map(|last| (last.partition(), last.number())).collect();
+        state.numbers = Some(Numbers::new(log_start, unsealed, used));
     }
 
     /// Chooses a container for a writer: one that waits, or else a new one. Partitions take turns.

@@ -90,18 +90,6 @@ impl ContainerStore {
         Ok(prepared)
     }
 
-    /// Returns the records without which a store with whole files gives out no numbers: [`StorageError::CommitFirst`].
-    /// Log them after [`recovered`](Self::recovered) and before the first chunk is written. Every other prepare returns
-    /// them too, but may wait for containers. Empty: nothing has to be logged.
-    pub fn reserve_numbers(&self) -> Result<Prepared> {
-        if !self.shared.mode.is_writable() {
-            return Err(StorageError::ReadOnly);
-        }
-        let mut prepared = Prepared::default();
-        self.shared.add_numbers(&mut prepared);
-        Ok(prepared)
-    }
-
     /// Call when the batch with these records, from `start` to `end`, is durable in the log.
     pub fn committed(&self, prepared: Prepared, start: Position, end: Position) {
         debug_assert!(start <= end);

@@ -2,7 +2,7 @@
 
 use crate::address::decode_container;
 use crate::containers::catalog::{MAX_FRAME_BYTES, MAX_FRAMES, MAX_SLOTS, decode_frame, decode_slots, encode_frame, encode_slots};
-use crate::containers::numbers::{NUMBERS_USED, decode_numbers};
+use crate::containers::numbers::{NUMBERS_RESERVED, NUMBERS_USED, decode_numbers, decode_reserved};
 use crate::{Address, Catalog, ChunkKind, ContainerId, Frame, Result, Slot, StorageError};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_varint};
@@ -216,8 +216,10 @@ impl ContainerRecord {
 
 /// Appends the chunks that a record of a container is the first to place, with their addresses.
 pub(crate) fn stored_chunks(record: &Record, digest_bytes: usize, out: &mut Vec<(Fingerprint, u64)>) -> Result<()> {
-    if record.kind == NUMBERS_USED {
-        return decode_numbers(record).map(drop);
+    match record.kind {
+        NUMBERS_USED => return decode_numbers(record).map(drop),
+        NUMBERS_RESERVED => return decode_reserved(record).map(drop),
+        _ => {}
     }
     let chunks = ContainerRecord::decode(record, digest_bytes)?.chunks();
     out.extend(chunks.into_iter().map(|(fingerprint, address, _)| (fingerprint, address.bits())));

@@ -1,12 +1,15 @@
 //! After a restart, brings together what the log knows of containers and what a crash left in their directories.
 
 use crate::containers::file;
-use crate::containers::numbers::{Used, decode_numbers};
+use crate::containers::numbers::{NUMBERS_AHEAD, Used, decode_numbers, decode_reserved};
 use crate::containers::open::OpenContainer;
 use crate::containers::replay::{Fate, Recovery};
 use crate::containers::sealed::Bytes;
 use crate::containers::store::{ContainerStore, Shared};
-use crate::{ContainerId, ContainerRecord, FOOTER_BYTES, FRAME_STORED, Footer, HEADER_BYTES, Header, NUMBERS_USED, Result, StorageError};
+use crate::{
+    ContainerId, ContainerRecord, FOOTER_BYTES, FRAME_STORED, Footer, HEADER_BYTES, Header, NUMBERS_RESERVED, NUMBERS_USED, Result,
+    StorageError,
+};
 use onefold_ground::{Access, File, GroundError, checksum, parent};
 use onefold_oplog::{Position, Record};
 use std::borrow::Cow;
@@ -14,6 +17,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The kinds of files that no record names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,11 +38,18 @@ impl ContainerStore {
     pub fn replay(&self, start: Position, record: &Record) -> Result<()> {
         let shared = &self.shared;
         let refused = |why: &str| StorageError::Record { kind: record.kind, why: why.to_owned() };
-        if !shared.options.whole_files && matches!(record.kind, FRAME_STORED | NUMBERS_USED) {
+        if !shared.options.whole_files && matches!(record.kind, FRAME_STORED | NUMBERS_USED | NUMBERS_RESERVED) {
             return Err(refused("this store is not in a bucket"));
         }
         if record.kind == NUMBERS_USED {
             return self.replay_numbers(decode_numbers(record)?);
+        }
+        if record.kind == NUMBERS_RESERVED {
+            let partition = decode_reserved(record)?;
+            let mut recovery = shared.replay.recovery.lock();
+            let highest = recovery.as_mut().and_then(|recovery| recovery.highest.get_mut(&partition));
+            highest.into_iter().for_each(|highest| *highest = highest.saturating_add(NUMBERS_AHEAD));
+            return Ok(());
         }
         let record_read = ContainerRecord::decode(record, shared.options.digest_bytes())?;
         let id = record_read.container();
@@ -104,9 +115,14 @@ impl ContainerStore {
         Ok(())
     }
 
-    /// Ends the replay. Unsealed containers are kept for the next writers, or sealed in a store with whole files
-    /// (`whole.rs`). Files that no record names and that were
-    /// never sealed are removed, or skipped by a reader: a crash came before their first commit. The log goes from
+    /// Says that the owner before this one had ended its work: it put no container that the log does not name. So
+    /// [`recovered`](Self::recovered) need not look for leftovers.
+    pub fn is_complete(&self) {
+        self.shared.replay.is_complete.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends the replay. Unsealed containers are kept for the next writers. In a store with whole files they get none
+    /// (`whole.rs`). Files that no record names and that were never sealed are removed, or skipped by a reader: a crash came before their first commit. The log goes from
     /// `log_start` to `log_end`.
     ///
     /// How is such a file told from a sealed one whose end is damaged and whose records were trimmed? Its header says
@@ -122,11 +138,12 @@ impl ContainerStore {
         let unsealed = containers.iter().map(|container| container.id);
         let next_number = |partition| recovery.next_number(partition);
         if shared.options.whole_files && !shared.mode.is_for_reading() {
-            shared.placement.resume_above(next_number, unsealed, log_start);
+            shared.placement.resume_whole(next_number, unsealed, log_start);
         } else {
             shared.placement.resume(next_number, unsealed);
         }
-        if let Some(bucket) = shared.ground.bucket().filter(|_| !shared.mode.is_for_reading()) {
+        let is_complete = shared.replay.is_complete.load(Ordering::Relaxed);
+        if let Some(bucket) = shared.ground.bucket().filter(|_| !is_complete && !shared.mode.is_for_reading()) {
             recovery.list_unsettled(&*bucket, &shared.directory)?;
         }
         // The log of a bucket has its own proof that it has not lost its end.
@@ -163,7 +180,7 @@ impl ContainerStore {
             }
         }
         if !shared.mode.is_for_reading() {
-            if shared.options.whole_files {
+            if shared.options.whole_files && !is_complete {
                 let unsealed = containers.iter().map(|container| container.id);
                 shared.void.find(&recovery, unsealed.chain(committed));
             }
@@ -173,9 +190,6 @@ impl ContainerStore {
             shared.resume_merges(&recovery.fates, recovery.finished, log_start)?;
             shared.owners.rebuild(&*shared.ground, &shared.directory, |partition| recovery.next_number(partition))?;
             shared.mode.begin_writing();
-            if shared.options.whole_files {
-                containers.iter().for_each(|container| self.close(container));
-            }
             shared.finish_or_warn();
         } else {
             shared.resume_merges(&recovery.fates, recovery.finished, log_start)?;

@@ -8,6 +8,7 @@ use onefold_ground::{Bucket, Ground, list_after};
 use onefold_oplog::Position;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::atomic::AtomicBool;
 
 /// Files at the highest numbers that are checked for leftovers of a crash: many times what is created between two
 /// flushes.
@@ -21,11 +22,13 @@ pub(crate) struct Replay {
     pub(crate) recovery: Mutex<Option<Recovery>>,
     /// Files to skip: a crash came before their first commit.
     pub(crate) leftovers: Mutex<HashSet<ContainerId>>,
+    /// The log names every container that an earlier owner put.
+    pub(crate) is_complete: AtomicBool,
 }
 
 impl Replay {
     pub(crate) fn new(recovery: Recovery) -> Replay {
-        Replay { recovery: Mutex::new(Some(recovery)), leftovers: Mutex::default() }
+        Replay { recovery: Mutex::new(Some(recovery)), leftovers: Mutex::default(), is_complete: AtomicBool::new(false) }
     }
 
     /// Ends the replay. Returns the highest number known, by partition; nothing if it was over before.

@@ -5,8 +5,9 @@
 //!
 //! # Why an unsealed container of an earlier owner is sealed as it is
 //! An owner that died, or lost the store, may have put the container under its number, with more frames than the log
-//! has, and this put may arrive at any time. So an opening for writing does not continue it. It is closed with exactly
-//! what the log has, and put. Whoever comes first with the number wins, and either content will do:
+//! has, and this put may arrive at any time. So an opening for writing does not continue it. When the log is to be
+//! trimmed behind its records, it is closed with exactly what the log has, and put. Whoever comes first with the number
+//! wins, and either content will do:
 //! 1. Frames and chunks are only ever appended, and an owner puts a container only when it has all of them. So its
 //!    object has each logged frame with the same bytes at the same place, and each logged chunk in the same slot.
 //! 2. No two owners give out one number (`numbers.rs`). So all contents that can be under the number come from the
@@ -15,8 +16,8 @@
 //! 3. What the object has beyond that was never acknowledged, and its addresses were given to nobody else. The batch
 //!    that seals the container says that it is dead ([`Prepared::surplus`](crate::Prepared::surplus)).
 //!
-//! So an object that is there already is *adopted*: its catalog takes the place of what the log has. This is checked,
-//! in an opening and when a put finds its name taken. No object needs to be deleted or replaced for it.
+//! So an object that is there already is *adopted*: its catalog takes the place of what the log has. This is checked
+//! when a put finds its name taken. No object needs to be deleted or replaced for it.
 
 use crate::containers::file;
 use crate::containers::job::Job;
@@ -29,6 +30,9 @@ use std::sync::Arc;
 
 /// Bytes of frames and chunks that one batch carries, about. A batch that needed more is preceded by puts.
 const BATCH_BYTES: u64 = 16 << 20;
+/// What a container has that the log lacks, from which on it is cheaper to put it than to send it in the log now, and in
+/// a container later.
+const WORTH_A_PUT_BYTES: u64 = 512 << 10;
 
 /// The stored bytes of frames, by their numbers.
 pub(crate) type StoredFrames = BTreeMap<u32, Vec<u8>>;
@@ -55,11 +59,8 @@ impl ContainerStore {
 
     /// Closes the largest containers until the others have little enough for one batch.
     pub(crate) fn close_largest(&self, containers: &[Arc<OpenContainer>]) {
-        let bytes = |container: &Arc<OpenContainer>| {
-            let state = container.state.lock();
-            if state.full { 0 } else { state.unlogged_bytes() }
-        };
-        let mut largest: Vec<(u64, &Arc<OpenContainer>)> = containers.iter().map(|container| (bytes(container), container)).collect();
+        let mut largest: Vec<(u64, &Arc<OpenContainer>)> =
+            containers.iter().map(|container| (unlogged_bytes(container), container)).collect();
         largest.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         let mut sum: u64 = largest.iter().map(|(bytes, _)| bytes).sum();
         for (bytes, container) in largest {
@@ -70,28 +71,47 @@ impl ContainerStore {
             sum -= bytes;
         }
     }
+
+    /// Closes the containers that hold so much that it is cheaper to seal them with the next commit than to send it
+    /// twice. For whoever has written all that it is going to write. Does nothing in a store without whole files.
+    pub fn close_worthy(&self) {
+        if self.shared.options.whole_files {
+            let containers = self.shared.unsealed.all();
+            containers
+                .iter()
+                .filter(|container| unlogged_bytes(container) >= WORTH_A_PUT_BYTES)
+                .for_each(|container| self.close(container));
+        }
+    }
+}
+
+fn unlogged_bytes(container: &OpenContainer) -> u64 {
+    let state = container.state.lock();
+    if state.full { 0 } else { state.unlogged_bytes() }
 }
 
 impl Shared {
-    /// Gives the unsealed containers their files again. `stored` are the frames that the log has. An opening for
-    /// writing adopts objects that are there. A reader only needs files for the frames. If it is going to seal them
-    /// (`for_sealing`), it must know of objects that are there, and makes no file in their place.
+    /// Gives the unsealed containers their files again. `stored` are the frames that the log has. With all bytes at hand
+    /// nobody asks for an object. A reader that is going to seal them (`for_sealing`) must know of objects that are
+    /// there, and makes no file in their place.
     pub(crate) fn restore_files(&self, mut stored: HashMap<ContainerId, StoredFrames>, for_sealing: bool) -> Result<()> {
         for container in self.unsealed.all() {
             let frames = stored.remove(&container.id).unwrap_or_default();
             let mut state = container.state.lock();
-            // With all bytes at hand a reader needs no object.
-            let lacks_none = state.catalog.frames.iter().all(|frame| frames.contains_key(&frame.number));
-            let adopted = match self.mode.is_for_reading() {
-                true => state.catalog.frames.is_empty() || (for_sealing || !lacks_none) && self.is_covered(&state)?,
-                false => self.adopt_if_there(&mut state)?,
-            };
-            if !adopted {
-                let lacking = state.catalog.frames.iter().find(|frame| !frames.contains_key(&frame.number));
-                if let Some(frame) = lacking.filter(|_| !self.mode.is_for_reading()) {
-                    let why = format!("the log does not have the bytes of frame {}, and there is no file", frame.number);
-                    return Err(StorageError::Log { container: container.id, why });
+            let lacking = state.catalog.frames.iter().map(|frame| frame.number).find(|number| !frames.contains_key(number));
+            let has_object = match (self.mode.is_for_reading(), lacking) {
+                (true, None) => state.catalog.frames.is_empty() || for_sealing && self.is_covered(&state)?,
+                (true, Some(_)) => self.is_covered(&state)?,
+                (false, None) => false,
+                (false, Some(frame)) => {
+                    if !self.adopt_if_there(&mut state)? {
+                        let why = format!("the log does not have the bytes of frame {frame}, and there is no file");
+                        return Err(StorageError::Log { container: container.id, why });
+                    }
+                    true
                 }
+            };
+            if !has_object {
                 state.file = Some(self.restore_file(&container, &state, &frames).map_err(StorageError::cannot_write)?);
             }
         }

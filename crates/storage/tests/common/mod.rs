@@ -103,7 +103,22 @@ pub fn open_owned(
     options: &StorageOptions,
     access: Access,
 ) -> Result<Arc<ContainerStore>> {
+    open_behind(ground, log, ownership, options, access, false)
+}
+
+/// Does the same behind an owner that has ended its work if `is_complete`.
+pub fn open_behind(
+    ground: Arc<dyn Ground>,
+    log: &Log,
+    ownership: &Ownership,
+    options: &StorageOptions,
+    access: Access,
+    is_complete: bool,
+) -> Result<Arc<ContainerStore>> {
     let store = ContainerStore::open(ground, DIRECTORY, ownership, options.clone(), access, Arc::new(Profile::default()))?;
+    if is_complete {
+        store.is_complete();
+    }
     for (start, records) in &log.batches {
         for record in records {
             store.replay(*start, record)?;
