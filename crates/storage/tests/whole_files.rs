@@ -515,7 +515,7 @@ fn full_containers_are_put_several_at_once_while_others_are_filled() {
     let mut world = World::default();
     let mut owner = world.open(&plain());
     owner.ground.pause_puts(true);
-    world.append(&mut owner, 0, &[900; 400]).unwrap();
+    world.append(&mut owner, 0, &[900; 60]).unwrap();
     wait_until("four puts are under way", || owner.ground.puts() == 4);
     // Writers and readers do not wait for them.
     world.append(&mut owner, 1, &[900; 20]).unwrap();
@@ -662,7 +662,7 @@ fn merged_containers_and_forwards_are_objects_and_forwards_only_go_on() {
     for has_bucket in [true, false] {
         let mut world = World { has_bucket, ..World::default() };
         let mut owner = world.open(&plain());
-        world.append(&mut owner, 0, &[900; 400]).unwrap();
+        world.append(&mut owner, 0, &[900; 60]).unwrap();
         world.flush(&owner, Scope::Everything).unwrap();
         let sealed = |owner: &Owner| {
             let all = owner.store.containers().unwrap();

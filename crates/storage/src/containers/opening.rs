@@ -57,7 +57,14 @@ impl ContainerStore {
         // In a bucket the log says all that these lists say.
         let recovery = match ground.bucket() {
             Some(_) => Recovery::of_log(ownership.numbers()),
-            None => Recovery::start(&*ground, directory, ownership.numbers())?,
+            None => {
+                let mut recovery = Recovery::start(&*ground, directory, ownership.numbers())?;
+                if options.whole_files {
+                    // The log says which numbers are used. Files come and go.
+                    recovery.highest.values_mut().for_each(|highest| *highest = 0);
+                }
+                recovery
+            }
         };
         let owners = match options.whole_files {
             // All containers belong to the owners of one log, which fences earlier ones.

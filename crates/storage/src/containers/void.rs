@@ -6,7 +6,6 @@
 //! without a batch that names them. Whoever lists containers leaves these out.
 
 use crate::ContainerId;
-use crate::containers::numbers::NUMBERS_AHEAD;
 use crate::containers::replay::Recovery;
 use crate::containers::store::ContainerStore;
 use parking_lot::RwLock;
@@ -43,7 +42,7 @@ impl Void {
         let mut found = Vec::new();
         for partition in recovery.partitions() {
             let from = recovery.settled_upto(partition).saturating_add(1).max(recovery.examined_from(partition));
-            let to = recovery.next_number(partition).saturating_add(NUMBERS_AHEAD - 1);
+            let to = recovery.next_number(partition) - 1;
             let named = recovery.sealed.iter().chain(&valid).filter(|id| id.partition() == partition).map(|id| id.number());
             let named: BTreeSet<u32> = named.filter(|number| (from..=to).contains(number)).collect();
             let mut next = from;
