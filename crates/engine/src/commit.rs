@@ -181,6 +181,32 @@ impl Engine {
         Ok(())
     }
 
+    /// Makes everything durable, and says in the log that this opening has ended its work.
+    pub(crate) fn end_in_log(&self) -> Result<()> {
+        self.writable()?;
+        {
+            let _committing = self.commits.alone();
+            let end = self.log.end();
+            self.commit(Scope::Everything, <dyn Log>::commit_last)?;
+            if self.log.end() == end {
+                // There was nothing to write.
+                self.check_lock()?;
+                self.log.commit_last(&[])?;
+            }
+        }
+        self.hook_sealed();
+        Ok(())
+    }
+
+    /// Makes everything durable like [`Engine::flush`], for whoever has written all that it is going to write. A store
+    /// in a bucket seals containers with much that is new, instead of sending it twice.
+    pub fn flush_all(&self) -> Result<()> {
+        if let Some(containers) = &self.containers {
+            containers.close_worthy();
+        }
+        self.flush()
+    }
+
     /// Empties a log that is near its limit before a commit. If that fails, the commit still gets as much log as is
     /// left.
     pub(crate) fn make_room_in_log(&self) {

@@ -146,7 +146,7 @@ impl Making {
                 statistics.added_bytes += self.metadata().added_bytes();
                 if statistics.added_bytes > 0 {
                     // The compressed size of the last frames is known when they are written.
-                    engine.flush()?;
+                    engine.flush_all()?;
                 }
                 statistics.stored_bytes = engine.stored_bytes().saturating_sub(self.stored_before);
             }

@@ -440,12 +440,18 @@ impl Engine {
             return Ok(());
         }
         self.note_activity(true)?;
-        self.flush()?;
-        if let Err(error) = self.last_parity() {
-            tracing::warn!(%error, "parity could not be written; the next opening retries");
+        // In a bucket each flush is a request, and one is enough.
+        if !self.log.has_history() || self.settings.parity_group > 0 || self.log.is_long() {
+            self.flush()?;
+            if let Err(error) = self.last_parity() {
+                tracing::warn!(%error, "parity could not be written; the next opening retries");
+            }
+            if self.log.is_long() {
+                self.maintain(true)?;
+            }
         }
-        if self.log.is_long() {
-            self.maintain(true)?;
+        if self.log.has_history() {
+            self.end_in_log()?;
         }
         self.save_hooks(&|| true);
         let _views = self.change_views()?;

@@ -121,6 +121,9 @@ impl Parts<'_> {
         if self.mode == Mode::Snapshot {
             containers.follow_writers();
         }
+        if self.mode == Mode::ReadWrite && self.log.was_ended() {
+            containers.is_complete();
+        }
         let storage = ChunkView(containers.clone());
         let index = self.replay(&storage, || containers.allow_repairs())?;
         Ok(Chunks { storage, containers: Some(containers), arena: None, levels: None, index })

@@ -155,13 +155,14 @@ impl Engine {
         let mut presence = None;
         let (log, epoch, was_left_open) = match bucket {
             Some(bucket) => {
-                presence = match mode {
-                    // Tests that count every request have no threads.
-                    Mode::ReadWrite if settings.background => Some(presence::become_writer(&bucket, &*ground, &holder)?),
-                    Mode::ReadOnly => Some(presence::become_reader(&bucket, &*ground, &holder)?),
-                    _ => None,
-                };
-                let log = recovery::open_objects(&ground, bucket, &descriptor, &settings, mode)?;
+                if mode == Mode::ReadOnly {
+                    presence = Some(presence::become_reader(&bucket, &*ground, &holder)?);
+                }
+                let log = recovery::open_objects(&ground, bucket.clone(), &descriptor, &settings, mode)?;
+                // Tests that count every request have no threads.
+                if mode == Mode::ReadWrite && settings.background {
+                    presence = Some(presence::become_writer(&bucket, &*ground, &holder)?);
+                }
                 let epoch = log.epoch();
                 if mode == Mode::ReadWrite {
                     write_epoch(&*ground, epoch)?;
@@ -303,9 +304,7 @@ impl Engine {
                 Err(error) if error.is_full() => tracing::warn!(%error, "the lost chunks could not be noted; a later opening retries"),
                 noted => noted?,
             }
-            if engine.log.has_history() {
-                engine.begin_in_bucket()?;
-            }
+            engine.note_void()?;
             background::start(&engine, was_left_open)?;
         }
         Ok(engine)

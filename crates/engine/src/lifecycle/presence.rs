@@ -1,13 +1,15 @@
 //! Who uses a store in a bucket, for others to see: an object with a count that its owner raises (decision 0068).
 //!
 //! This is advice, for politeness. A second writer waits for the first one to end, or gives up, instead of taking the
-//! store from it. A prune keeps what a reader on another machine reads. What protects data is the fence in the log.
+//! store from it. That the first one has ended is in the log, so a writer has a presence only if it stays for some time.
+//! A prune keeps what a reader on another machine reads. What protects data is the fence in the log.
 //!
 //! No clock is compared with another one's. Whoever finds a presence watches it for a while of its own time: if it does
 //! not change, its owner is gone.
 
 use crate::{EngineError, Result};
-use onefold_ground::{Bucket, Ground, Holder, LockError, Put, fill_random, read_file, replace_file};
+use onefold_ground::{Bucket, Ground, Holder, LockError, fill_random, read_file, replace_file};
+use onefold_oplog::{Position, Wait};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -88,7 +90,8 @@ impl Shared {
     /// Raises the count. False: somebody else has put theirs in its place.
     fn raise_once(&self, state: &mut State) -> Result<bool> {
         let is_anothers = |seen: Seen| seen.state() != self.state_name.as_bytes() || seen.holder().as_ref() != Some(&self.holder);
-        if look_at(&*self.bucket, &self.name)?.is_some_and(is_anothers) {
+        // The first one takes the place of what a process that died has left.
+        if state.count > 0 && look_at(&*self.bucket, &self.name)?.is_some_and(is_anothers) {
             return Ok(false);
         }
         state.count += 1;
@@ -119,21 +122,18 @@ impl Shared {
 }
 
 impl Presence {
-    /// Begins with the count 0. `None`: the name is taken, and is not to be taken `over`.
-    fn begin(bucket: &Arc<dyn Bucket>, name: &str, state_name: &str, holder: &Holder, over: bool) -> Result<Option<Presence>> {
+    /// Begins. `now` is false for one that others see only when it has stayed for some time.
+    fn begin(bucket: &Arc<dyn Bucket>, name: &str, state_name: &str, holder: &Holder, now: bool) -> Result<Presence> {
         let state = Mutex::new(State { count: 0, text: holder.line(), has_ended: false, is_lost: false });
         let (bucket, name, state_name, holder) = (bucket.clone(), name.to_owned(), state_name.to_owned(), holder.clone());
         let shared = Arc::new(Shared { bucket, name, state_name, holder, state, ended: Condvar::new() });
-        let first = shared.content(&shared.state.lock());
-        if over {
-            shared.bucket.put_over(&shared.name, &first)?;
-        } else if shared.bucket.put_new(&shared.name, &first)? == Put::Taken {
-            return Ok(None);
+        if now {
+            shared.raise_once(&mut shared.state.lock())?;
         }
         let raising = shared.clone();
         let thread = std::thread::Builder::new().name("onefold-presence".to_owned()).spawn(move || raising.raise());
         let thread = thread.map_err(|error| EngineError::Invalid { what: "background thread".into(), why: error.to_string() })?;
-        Ok(Some(Presence { shared, thread: Some(thread) }))
+        Ok(Presence { shared, thread: Some(thread) })
     }
 
     /// Says something else from the next count on. Whoever looks at a presence waits for that: until then it has seen a
@@ -150,35 +150,85 @@ impl Drop for Presence {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        if !self.shared.state.lock().is_lost {
+        let (is_there, is_lost) = {
+            let state = self.shared.state.lock();
+            (state.count > 0, state.is_lost)
+        };
+        if is_there && !is_lost {
             // If that fails, whoever comes next watches it for a while.
             let _ = self.shared.bucket.delete(std::slice::from_ref(&self.shared.name));
         }
     }
 }
 
-/// Becomes the writer that others see. The caller has the lock of the local directory. Errors: somebody else is.
+/// Becomes the writer that others see, if it stays for long. The caller owns the log, which says so too.
 pub(crate) fn become_writer(bucket: &Arc<dyn Bucket>, ground: &dyn Ground, holder: &Holder) -> Result<Presence> {
-    let state = state_name(ground)?;
-    if let Some(presence) = Presence::begin(bucket, WRITER, &state, holder, false)? {
-        return Ok(presence);
+    Presence::begin(bucket, WRITER, &state_name(ground)?, holder, false)
+}
+
+/// Returns the first bytes of the name of a state. Whoever cannot have one, and does not write to the log, gets zeros.
+pub(crate) fn owner(ground: &dyn Ground, is_needed: bool) -> Result<[u8; 8]> {
+    if !is_needed {
+        return Ok([0; 8]);
     }
-    if let Some(seen) = look_at(&**bucket, WRITER)? {
-        // The lock says that nobody else uses this directory: that was a process that died.
-        if seen.state() != state.as_bytes() && is_there(&**bucket, &seen)? {
-            return Err(LockError::Held { path: bucket.describe(WRITER), holder: seen.holder() }.into());
+    let name = state_name(ground)?;
+    let number = name.get(..16).and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    Ok(number.unwrap_or_default().to_be_bytes())
+}
+
+/// Watches a writer elsewhere that has not ended its work, as far as the log says.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    bucket: Arc<dyn Bucket>,
+    /// Whether to watch at all.
+    is_patient: bool,
+    /// When it began, the end of the log, and its presence.
+    began: Option<(Instant, Position, Option<Seen>)>,
+}
+
+impl Watch {
+    pub(crate) fn new(bucket: Arc<dyn Bucket>, is_patient: bool) -> Watch {
+        Watch { bucket, is_patient, began: None }
+    }
+
+    /// Looks whether the writer is there. The log goes on to `end`. Errors: it is.
+    pub(crate) fn look(&mut self, end: Position) -> Result<Wait> {
+        if !self.is_patient {
+            return Ok(Wait::Over);
         }
+        let seen = look_at(&*self.bucket, WRITER)?;
+        let Some((began, first_end, first_seen)) = &self.began else {
+            tell(seen.as_ref());
+            self.began = Some((Instant::now(), end, seen));
+            std::thread::sleep(LOOKED_AT_EVERY);
+            return Ok(Wait::LookAgain);
+        };
+        if end != *first_end || seen.is_some() && seen != *first_seen {
+            let holder = seen.as_ref().and_then(Seen::holder);
+            return Err(LockError::Held { path: self.bucket.describe(WRITER), holder }.into());
+        }
+        if began.elapsed() >= GONE_AFTER {
+            return Ok(Wait::Over);
+        }
+        std::thread::sleep(LOOKED_AT_EVERY);
+        Ok(Wait::LookAgain)
     }
-    let begun = Presence::begin(bucket, WRITER, &state, holder, true)?;
-    begun.ok_or_else(|| LockError::Held { path: bucket.describe(WRITER), holder: None }.into())
+}
+
+/// Says why this process waits: once, as whoever waits for a store looks again and again.
+fn tell(seen: Option<&Seen>) {
+    static WAS_TOLD: AtomicBool = AtomicBool::new(false);
+    if !WAS_TOLD.swap(true, Ordering::Relaxed) {
+        let whose = seen.and_then(Seen::holder).map_or_else(|| "another process".to_owned(), |holder| holder.to_string());
+        tracing::warn!("looking for up to {} s whether {whose} still uses the store", GONE_AFTER.as_secs());
+    }
 }
 
 /// Becomes a reader that others see. It says nothing yet about what it reads.
 pub(crate) fn become_reader(bucket: &Arc<dyn Bucket>, ground: &dyn Ground, holder: &Holder) -> Result<Presence> {
     let name: String = crate::random_name()?.iter().map(|byte| format!("{byte:02x}")).collect();
     let path = format!("{READERS}{name}");
-    let begun = Presence::begin(bucket, &path, &state_name(ground)?, holder, true)?;
-    begun.ok_or_else(|| LockError::Held { path: bucket.describe(&path), holder: None }.into())
+    Presence::begin(bucket, &path, &state_name(ground)?, holder, true)
 }
 
 /// Returns the readers on other machines. If there are some, this watches them for a while.
@@ -215,12 +265,7 @@ fn look_at(bucket: &dyn Bucket, name: &str) -> Result<Option<Seen>> {
 /// Watches a presence. Returns whether its owner is there.
 fn is_there(bucket: &dyn Bucket, seen: &Seen) -> Result<bool> {
     let began = Instant::now();
-    let whose = seen.holder().map_or_else(|| "another process".to_owned(), |holder| holder.to_string());
-    // Whoever waits for the store looks again and again.
-    static WAS_TOLD: AtomicBool = AtomicBool::new(false);
-    if !WAS_TOLD.swap(true, Ordering::Relaxed) {
-        tracing::warn!("looking for up to {} s whether {whose} still uses the store", GONE_AFTER.as_secs());
-    }
+    tell(Some(seen));
     while began.elapsed() < GONE_AFTER {
         std::thread::sleep(LOOKED_AT_EVERY);
         match look_at(bucket, &seen.name)? {

@@ -4,11 +4,12 @@ use crate::commit::meaning::Meanings;
 use crate::commit::records::Decoded;
 use crate::lifecycle::descriptor::Descriptor;
 use crate::lifecycle::layout::{LOG, log_options, read_epoch};
+use crate::lifecycle::presence;
 use crate::lifecycle::settings::Settings;
 use crate::{EngineError, Mode, Result};
 use onefold_ground::{Bucket, Ground};
-use onefold_oplog::{Effects, Log, LogError, LogPlace, ObjectLog, Opening, Pressure, SegmentLog, View};
-use onefold_storage::ChunkView;
+use onefold_oplog::{Effects, Log, LogError, LogPlace, ObjectLog, Opening, Pressure, Record, SegmentLog, View};
+use onefold_storage::{ChunkView, numbers_reserved};
 use std::sync::Arc;
 
 /// Opens the log of a store in a directory. `epoch` is that of an opening for writing.
@@ -44,12 +45,14 @@ pub(crate) fn open_objects(
     mode: Mode,
 ) -> Result<ObjectLog> {
     let is_writable = mode == Mode::ReadWrite;
-    let place = log_place(ground, bucket, descriptor, is_writable);
+    let place = log_place(ground, bucket.clone(), descriptor, is_writable)?;
     let (options, meaning) = (log_options(settings), meaning(descriptor));
-    Ok(match is_writable {
-        true => ObjectLog::take(place, options, meaning, read_epoch(&**ground)? + 1)?,
-        false => ObjectLog::open(place, options, meaning)?,
-    })
+    if !is_writable {
+        return Ok(ObjectLog::open(place, options, meaning)?);
+    }
+    let records: Vec<Record> = (0..descriptor.container_partitions).map(numbers_reserved).collect();
+    let mut watch = presence::Watch::new(bucket, settings.background);
+    ObjectLog::take(place, options, meaning, read_epoch(&**ground)? + 1, &records, &mut |end| watch.look(end))
 }
 
 /// Looks at the log of a store in a bucket, and keeps copies of it.
@@ -59,12 +62,13 @@ pub(crate) fn look_at_objects(
     descriptor: &Descriptor,
     settings: &Settings,
 ) -> Result<ObjectLog> {
-    let place = log_place(ground, bucket, descriptor, true);
+    let place = log_place(ground, bucket, descriptor, true)?;
     Ok(ObjectLog::open(place, log_options(settings), meaning(descriptor))?)
 }
 
-fn log_place(ground: &Arc<dyn Ground>, bucket: Arc<dyn Bucket>, descriptor: &Descriptor, keeps_copies: bool) -> LogPlace {
-    LogPlace { bucket, store: descriptor.store, ground: ground.clone(), directory: LOG.to_owned(), keeps_copies }
+fn log_place(ground: &Arc<dyn Ground>, bucket: Arc<dyn Bucket>, descriptor: &Descriptor, keeps_copies: bool) -> Result<LogPlace> {
+    let (store, directory, owner) = (descriptor.store, LOG.to_owned(), presence::owner(&**ground, keeps_copies)?);
+    Ok(LogPlace { bucket, store, ground: ground.clone(), directory, keeps_copies, owner })
 }
 
 fn meaning(descriptor: &Descriptor) -> Arc<Meanings> {

@@ -54,14 +54,13 @@ impl Engine {
         }
     }
 
-    /// Begins to write to a store in a bucket. Notes which numbers of containers are void, in the same batch that says
-    /// which are used; and seals containers of earlier owners.
-    pub(crate) fn begin_in_bucket(&self) -> Result<()> {
+    /// Notes which numbers of containers an opening for writing found void, in the same batch that says which are used.
+    pub(crate) fn note_void(&self) -> Result<()> {
         let found = self.containers.as_ref().map(|containers| containers.found_void()).unwrap_or_default();
-        let changes: Vec<Change> = found.into_iter().map(change).collect();
-        if !changes.is_empty() {
-            self.submit(Transaction { changes, references: Vec::new() })?;
+        if found.is_empty() {
+            return Ok(());
         }
+        self.submit(Transaction { changes: found.into_iter().map(change).collect(), references: Vec::new() })?;
         self.flush()
     }
 }
