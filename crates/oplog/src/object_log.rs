@@ -215,10 +215,8 @@ impl ObjectLog {
         while fences < FENCES {
             if !is_over && !self.is_free() {
                 // The end of the log may be further on than its copies.
-                let mut state = std::mem::replace(self.state.get_mut(), empty_state());
-                self.read_on(&mut state)?;
-                let end = state.end;
-                *self.state.get_mut() = state;
+                self.go_on_reading()?;
+                let end = self.state.get_mut().end;
                 if !self.is_free() {
                     is_over = wait(end)? == Wait::Over;
                     continue;
@@ -240,6 +238,18 @@ impl ObjectLog {
             Some(last) => last.role == Role::Last || last.owner == self.place.owner,
             None => state.manifest.number == 0,
         }
+    }
+
+    /// Reads what comes behind the last known batch. If the log was trimmed meanwhile, finds it again: there may be
+    /// fences where nobody looks, which do not follow each other.
+    fn go_on_reading(&mut self) -> Result<()> {
+        let mut state = std::mem::replace(self.state.get_mut(), empty_state());
+        let manifest = state.manifest;
+        *self.state.get_mut() = match self.read_on(&mut state) {
+            Err(LogError::Damaged { .. }) if self.is_outdated(&manifest)? => self.find_from_manifest(true)?,
+            read => read.map(|()| state)?,
+        };
+        Ok(())
     }
 
     fn new_nonce(&self) -> Result<[u8; 16]> {
@@ -270,9 +280,7 @@ impl ObjectLog {
             return Ok(false);
         }
         if put == Put::Taken {
-            let mut state = std::mem::replace(self.state.get_mut(), empty_state());
-            self.read_on(&mut state)?;
-            *self.state.get_mut() = state;
+            self.go_on_reading()?;
             return Ok(false);
         }
         let state = self.state.get_mut();
@@ -343,11 +351,15 @@ impl ObjectLog {
         }
         state.copied_to = state.end;
         if let Some(next) = next {
-            if let Some(bytes) = next? {
-                self.take_in(&mut state, number, &bytes)?;
-                self.read_on(&mut state)?;
-            }
-            return self.unless_trimmed(state, &copies);
+            let read = match next? {
+                Some(bytes) => self.take_in(&mut state, number, &bytes).and_then(|()| self.read_on(&mut state)),
+                None => Ok(()),
+            };
+            // There may be fences where nobody looks.
+            return match read {
+                Err(LogError::Damaged { .. }) => Ok(Looked::Moved),
+                read => read.and_then(|()| self.unless_trimmed(state, &copies)),
+            };
         }
         Ok(Looked::Found(Box::new(state)))
     }

@@ -464,6 +464,17 @@ impl Engine {
     }
 }
 
+impl Drop for Engine {
+    /// Tells writers on other machines that this one has ended, also without a close. Otherwise they would watch for a
+    /// while whether it is still there.
+    fn drop(&mut self) {
+        if self.mode == Mode::ReadWrite && self.settings.background && self.log.has_history() && !std::thread::panicking() {
+            // After a close, or when the store was lost, there is nothing to tell.
+            let _ = self.end_in_log();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

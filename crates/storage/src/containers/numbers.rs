@@ -125,6 +125,11 @@ impl Numbers {
         self.unsettled.remove(&container);
     }
 
+    /// Returns whether no other container is neither in the log nor gone.
+    pub(crate) fn has_settled_all_but(&self, unsealed: impl Fn(ContainerId) -> bool) -> bool {
+        self.unsettled.iter().all(|container| unsealed(*container))
+    }
+
     /// Returns what NumbersUsed says of a partition in which `last` was given out last.
     pub(crate) fn used(&self, last: ContainerId) -> Used {
         let first = ContainerId::new(last.partition(), 0);

@@ -175,6 +175,12 @@ impl Placement {
         }
     }
 
+    /// Returns whether every container that was given a number is named in the log or gone, or is among `unsealed`.
+    pub(crate) fn has_settled_all_but(&self, unsealed: impl Fn(ContainerId) -> bool) -> bool {
+        let state = self.state.lock();
+        state.creating.is_empty() && state.numbers.as_ref().is_none_or(|numbers| numbers.has_settled_all_but(unsealed))
+    }
+
     /// Returns what the next batch must say of the numbers of each partition, or may say if it `has_records` anyway.
     pub(crate) fn used_numbers(&self, has_records: bool) -> Vec<Used> {
         let state = self.state.lock();

@@ -90,6 +90,13 @@ impl ContainerStore {
         Ok(prepared)
     }
 
+    /// Returns whether the log has everything that this opening made, once the next batch of [`Scope::Everything`] is in
+    /// it: no file is left over that a later opening has to look for.
+    pub fn has_settled(&self) -> bool {
+        let unsealed: BTreeSet<ContainerId> = self.shared.unsealed.all().iter().map(|container| container.id).collect();
+        self.shared.placement.has_settled_all_but(|container| unsealed.contains(&container))
+    }
+
     /// Call when the batch with these records, from `start` to `end`, is durable in the log.
     pub fn committed(&self, prepared: Prepared, start: Position, end: Position) {
         debug_assert!(start <= end);
