@@ -202,8 +202,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes everything durable like [`Engine::flush`], for whoever has written all that it is going to write. A store
-    /// in a bucket seals containers with much that is new, instead of sending it twice.
+    /// Makes everything durable like [`Engine::flush`]. Call it when all is written that will be for now: a store in a
+    /// bucket then seals containers with much that is new, instead of sending it twice.
     pub fn flush_all(&self) -> Result<()> {
         if let Some(containers) = &self.containers {
             containers.close_worthy();

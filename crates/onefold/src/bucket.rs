@@ -42,6 +42,15 @@ pub fn place(text: OsString) -> std::result::Result<PathBuf, String> {
     Ok(directory)
 }
 
+/// Size of containers in a bucket, unless `init` is told another one: each is a request, and a service is faster with
+/// larger objects.
+pub const CONTAINER_BYTES: u32 = 16 << 20;
+
+/// Returns whether a directory is that of the state of a store that the command line named.
+pub fn is_named(directory: &Path) -> bool {
+    NAMED.lock().contains_key(directory)
+}
+
 /// Makes the directory of a state for a location that the command line named.
 fn make_directory(directory: &Path, name: &str) -> Result<()> {
     let cannot = |error: std::io::Error| {

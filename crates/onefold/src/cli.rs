@@ -275,7 +275,7 @@ pub struct Init {
     /// The codec of volumes alone [default: --compression, else zstd:1]
     #[arg(long, value_name = "CODEC[:LEVEL]")]
     pub volume_compression: Option<String>,
-    /// Size of a container file, or of a memtable with `--profile leveled` [default: 4MiB]
+    /// Size of a container file, or of a memtable with `--profile leveled` [default: 4MiB; 16MiB in object storage]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub container_size: Option<u64>,
     /// Partitions with levels of their own, with `--profile leveled`: 1 to 1024 [default: 4]

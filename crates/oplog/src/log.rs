@@ -112,8 +112,8 @@ pub trait Log: Send + Sync + Debug {
     /// full for ever. The caller must trim the log afterwards.
     fn commit_beyond_limit(&self, records: &[Record]) -> Result<(Position, Position)>;
 
-    /// Commits like [`Log::commit_beyond_limit`], and says that this opening has ended its work: it writes nothing more,
-    /// and all that it made belongs to the log. Without records, too, if the next opening can make use of it.
+    /// Commits like [`Log::commit_beyond_limit`], and says that this opening has ended its work: it writes nothing
+    /// more, and all that it made belongs to the log. Without records, too, if the next opening can make use of it.
     fn commit_last(&self, records: &[Record]) -> Result<(Position, Position)>;
 
     /// Returns whether the last opening before this one has ended its work.

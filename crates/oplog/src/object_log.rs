@@ -109,7 +109,7 @@ struct State {
     epoch: u64,
     /// The checksum of the last object.
     last: u64,
-    /// Up to here, the copies in the directory were equal to the log.
+    /// Up to here, the copies in the directory were equal to the log, or its views were made from it.
     copied_to: Position,
     /// Random, of this opening. `None`: it only reads.
     nonce: Option<[u8; 16]>,
@@ -172,11 +172,11 @@ impl ObjectLog {
         Ok(log)
     }
 
-    /// Opens the log for writing: puts a fence with `records`, and with an epoch of at least `epoch` and higher than all
-    /// before it. From here on, whoever owned the log before can write nothing more.
+    /// Opens the log for writing: puts a fence with `records`, and with an epoch of at least `epoch` and higher than
+    /// all before it. From here on, whoever owned the log before can write nothing more.
     ///
-    /// If another owner has not ended its work, asks `wait` again and again, with the end of the log. Its errors end the
-    /// opening.
+    /// If another owner has not ended its work, asks `wait` again and again, with the end of the log. Its errors end
+    /// the opening.
     pub fn take<E: From<LogError>>(
         place: LogPlace,
         options: LogOptions,
@@ -185,10 +185,31 @@ impl ObjectLog {
         records: &[Record],
         wait: &mut dyn FnMut(Position) -> std::result::Result<Wait, E>,
     ) -> std::result::Result<ObjectLog, E> {
+        ObjectLog::look_for_taking(place, options, meaning)?.taken(epoch, records, wait)
+    }
+
+    /// Does the first half of [`take`](Self::take). The log can be read, but may go on behind what it knows.
+    pub fn look_for_taking(place: LogPlace, options: LogOptions, meaning: Arc<dyn Meaning>) -> Result<ObjectLog> {
         let mut log = ObjectLog::unread(place, options, meaning);
         *log.state.get_mut() = log.find(true)?;
-        log.fence(epoch, records, wait)?;
         Ok(log)
+    }
+
+    /// Notes that the views in the place were made from the history of this log.
+    pub fn has_made_views(&mut self) {
+        let state = self.state.get_mut();
+        state.copied_to = state.copied_to.max(state.manifest.start);
+    }
+
+    /// Does the second half of it.
+    pub fn taken<E: From<LogError>>(
+        mut self,
+        epoch: u64,
+        records: &[Record],
+        wait: &mut dyn FnMut(Position) -> std::result::Result<Wait, E>,
+    ) -> std::result::Result<ObjectLog, E> {
+        self.fence(epoch, records, wait)?;
+        Ok(self)
     }
 
     fn unread(place: LogPlace, options: LogOptions, meaning: Arc<dyn Meaning>) -> ObjectLog {
@@ -385,14 +406,14 @@ impl ObjectLog {
             return self.without_copy(number);
         }
         state.copied_to = if last_copy.is_some() || is_known { state.end } else { Position(0) };
-        match self.read_listed(&mut state, last_copy)? {
-            true => self.read_on(&mut state)?,
-            false => return Ok(Looked::Moved),
+        if !self.read_listed(&mut state, last_copy)? {
+            return Ok(Looked::Moved);
         }
-        match for_taking {
-            true => Ok(Looked::Found(Box::new(state))),
-            false => self.unless_trimmed(state, &copies),
+        if for_taking {
+            return Ok(Looked::Found(Box::new(state)));
         }
+        self.read_on(&mut state)?;
+        self.unless_trimmed(state, &copies)
     }
 
     /// Ends a look that found no batch behind its last one. That is the end of the log, unless a batch there was

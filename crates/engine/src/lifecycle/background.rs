@@ -77,6 +77,8 @@ impl Background {
     }
 }
 
+/// How many times [`crate::Settings::commit_bytes`] a store in a bucket waits for: each commit is a request.
+const BUCKET_COMMITS_AT: u64 = 4;
 /// Unsynced bytes, in units of [`crate::Settings::commit_bytes`], from which a writer commits itself.
 const WRITER_COMMITS_AT: u64 = 4;
 /// Share of the log's limit from which the consumers must catch up.
@@ -326,16 +328,22 @@ impl Engine {
     /// Counts `bytes` of new data from a writer, and starts a commit before too much data waits for its sync.
     pub(crate) fn written(&self, bytes: u64) {
         let waiting = self.background.new_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if waiting >= self.settings.commit_bytes / 2 && self.settings.background {
+        if waiting >= self.commit_bytes() / 2 && self.settings.background {
             self.background.new_bytes.store(0, Ordering::Relaxed);
             self.background.signal.raise();
         }
     }
 
+    /// Returns how much a crash may take of what nobody has flushed.
+    fn commit_bytes(&self) -> u64 {
+        let in_bucket = if self.log.has_history() { BUCKET_COMMITS_AT } else { 1 };
+        self.settings.commit_bytes.saturating_mul(in_bucket)
+    }
+
     /// Lets a writer in, or makes it do overdue work (back-pressure), or returns why nothing can be written.
     pub(crate) fn admit(&self) -> Result<()> {
         self.writable()?;
-        if self.storage.unsynced_bytes() >= self.settings.commit_bytes * WRITER_COMMITS_AT {
+        if self.storage.unsynced_bytes() >= self.commit_bytes() * WRITER_COMMITS_AT {
             self.commit_full_frames()?;
         }
         // Step by step, and only as long as the pressure is full: others write meanwhile.

@@ -37,7 +37,7 @@ use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Bucket, Ground, Holder, LocalGround, LockError, LockGuard};
 use onefold_index::{ObjectIndex, ObjectIndexOptions};
 use onefold_oplog::{Log, Ownership, SegmentLog};
-use onefold_storage::ArenaStore;
+use onefold_storage::{ArenaStore, FileFigures};
 use parking_lot::{Mutex, RwLock};
 use std::path::Path;
 use std::sync::Arc;
@@ -144,9 +144,7 @@ impl Engine {
         let only_reads = matches!(mode, Mode::ReadOnly | Mode::Snapshot);
         let holder = Holder::this_process(command);
         let bucket = ground.bucket();
-        if let Some(bucket) = &bucket {
-            state::prepare(&ground, bucket, &settings, &holder)?;
-        }
+        let looked = bucket.as_ref().map_or(Ok(None), |bucket| state::prepare(&ground, bucket, &settings, &holder))?;
         let descriptor = if only_reads { Descriptor::read_any(&*ground)? } else { Descriptor::read(&*ground)? };
         descriptor.check_settings(&settings, &*ground)?;
         let Locks { mode, lock, views, reading } = Locks::take(&ground, mode, &holder)?;
@@ -158,7 +156,7 @@ impl Engine {
                 if mode == Mode::ReadOnly {
                     presence = Some(presence::become_reader(&bucket, &*ground, &holder)?);
                 }
-                let log = recovery::open_objects(&ground, bucket.clone(), &descriptor, &settings, mode)?;
+                let log = recovery::open_objects(&ground, bucket.clone(), &descriptor, &settings, mode, looked)?;
                 // Tests that count every request have no threads.
                 if mode == Mode::ReadWrite && settings.background {
                     presence = Some(presence::become_writer(&bucket, &*ground, &holder)?);
@@ -197,7 +195,9 @@ impl Engine {
         let Chunks { storage: storage_view, containers, arena, levels, index } = parts.open()?;
         let storage = storage_view.0.clone();
 
-        let mut totals = objects.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or(Ok(Totals::default()), |value| Totals::decode(&value))?;
+        // Whoever was first to write to a store in a bucket counted files.
+        let empty = || Totals { files: log.has_history().then(FileFigures::default), ..Totals::default() };
+        let mut totals = objects.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or_else(|| Ok(empty()), |value| Totals::decode(&value))?;
         if mode == Mode::ReadWrite {
             // Earlier versions did not count them. If they cannot be counted now, the next opening tries again.
             totals.files = totals.files.or_else(|| containers.as_ref()?.count_files().ok());

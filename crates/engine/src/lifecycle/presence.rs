@@ -1,8 +1,8 @@
 //! Who uses a store in a bucket, for others to see: an object with a count that its owner raises (decision 0068).
 //!
 //! This is advice, for politeness. A second writer waits for the first one to end, or gives up, instead of taking the
-//! store from it. That the first one has ended is in the log, so a writer has a presence only if it stays for some time.
-//! A prune keeps what a reader on another machine reads. What protects data is the fence in the log.
+//! store from it. That the first one has ended is in the log, so a writer has a presence only if it stays for some
+//! time. A prune keeps what a reader on another machine reads. What protects data is the fence in the log.
 //!
 //! No clock is compared with another one's. Whoever finds a presence watches it for a while of its own time: if it does
 //! not change, its owner is gone.

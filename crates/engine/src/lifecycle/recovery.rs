@@ -36,13 +36,14 @@ pub(crate) fn open_segments(
 }
 
 /// Opens the log of a store in a bucket. An opening for writing takes it over from its owner, and gets its epoch
-/// from it.
+/// from it. It goes on from a log that was just `looked` at. A reader looks again: it was not seen before.
 pub(crate) fn open_objects(
     ground: &Arc<dyn Ground>,
     bucket: Arc<dyn Bucket>,
     descriptor: &Descriptor,
     settings: &Settings,
     mode: Mode,
+    looked: Option<ObjectLog>,
 ) -> Result<ObjectLog> {
     let is_writable = mode == Mode::ReadWrite;
     let place = log_place(ground, bucket.clone(), descriptor, is_writable)?;
@@ -50,12 +51,13 @@ pub(crate) fn open_objects(
     if !is_writable {
         return Ok(ObjectLog::open(place, options, meaning)?);
     }
+    let looked = looked.map_or_else(|| ObjectLog::look_for_taking(place, options, meaning), Ok)?;
     let records: Vec<Record> = (0..descriptor.container_partitions).map(numbers_reserved).collect();
     let mut watch = presence::Watch::new(bucket, settings.background);
-    ObjectLog::take(place, options, meaning, read_epoch(&**ground)? + 1, &records, &mut |end| watch.look(end))
+    looked.taken(read_epoch(&**ground)? + 1, &records, &mut |end| watch.look(end))
 }
 
-/// Looks at the log of a store in a bucket, and keeps copies of it.
+/// Looks at the log of a store in a bucket, whose end may be further on, and keeps copies of it.
 pub(crate) fn look_at_objects(
     ground: &Arc<dyn Ground>,
     bucket: Arc<dyn Bucket>,
@@ -63,7 +65,7 @@ pub(crate) fn look_at_objects(
     settings: &Settings,
 ) -> Result<ObjectLog> {
     let place = log_place(ground, bucket, descriptor, true)?;
-    Ok(ObjectLog::open(place, log_options(settings), meaning(descriptor))?)
+    Ok(ObjectLog::look_for_taking(place, log_options(settings), meaning(descriptor))?)
 }
 
 fn log_place(ground: &Arc<dyn Ground>, bucket: Arc<dyn Bucket>, descriptor: &Descriptor, keeps_copies: bool) -> Result<LogPlace> {

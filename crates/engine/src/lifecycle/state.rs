@@ -55,17 +55,22 @@ pub(crate) fn read_store(bucket: &dyn Bucket) -> Result<Descriptor> {
     Descriptor::from_text(&text, &path)
 }
 
-/// Makes the state if there is none.
-pub(crate) fn prepare(ground: &Arc<dyn Ground>, bucket: &Arc<dyn Bucket>, settings: &Settings, holder: &Holder) -> Result<()> {
+/// Makes the state if there is none. Returns the log if it has looked at it.
+pub(crate) fn prepare(
+    ground: &Arc<dyn Ground>,
+    bucket: &Arc<dyn Bucket>,
+    settings: &Settings,
+    holder: &Holder,
+) -> Result<Option<ObjectLog>> {
     if ground.exists(DESCRIPTOR)? {
-        return Ok(());
+        return Ok(None);
     }
     let descriptor = read_store(&**bucket)?;
     let _alone = lock(&**ground, holder)?;
     if ground.exists(DESCRIPTOR)? {
-        return Ok(());
+        return Ok(None);
     }
-    loop {
+    let log = loop {
         empty(&**ground)?;
         for directory in [INDEX, OBJECTS, LOG, snapshot::LEASES] {
             ground.create_directory(directory)?;
@@ -77,15 +82,16 @@ pub(crate) fn prepare(ground: &Arc<dyn Ground>, bucket: &Arc<dyn Bucket>, settin
             Err(EngineError::Log(LogError::Trimmed { .. })) => {}
             built => break built?,
         }
-    }
+    };
     write_epoch(&**ground, 0)?;
     descriptor.write_copy(&**ground)?;
-    descriptor.write(&**ground)
+    descriptor.write(&**ground)?;
+    Ok(Some(log))
 }
 
-/// Brings the new views to the start of the log.
-fn build(ground: &Arc<dyn Ground>, bucket: &Arc<dyn Bucket>, descriptor: &Descriptor, settings: &Settings) -> Result<()> {
-    let log = recovery::look_at_objects(ground, bucket.clone(), descriptor, settings)?;
+/// Brings the new views to the start of the log, which it returns.
+fn build(ground: &Arc<dyn Ground>, bucket: &Arc<dyn Bucket>, descriptor: &Descriptor, settings: &Settings) -> Result<ObjectLog> {
+    let mut log = recovery::look_at_objects(ground, bucket.clone(), descriptor, settings)?;
     let epoch = log.epoch();
     let options = ObjectIndexOptions { cache_bytes: settings.object_index_cache_bytes, pending_bytes: settings.object_index_pending_bytes };
     let ownership = Ownership::all(u32::from(descriptor.object_partitions), epoch);
@@ -94,7 +100,11 @@ fn build(ground: &Arc<dyn Ground>, bucket: &Arc<dyn Bucket>, descriptor: &Descri
     let of_chunks = index.as_ref().map(|index| index as &dyn View<EngineError>);
     let views: Vec<_> = of_chunks.into_iter().chain([&objects as &dyn View<EngineError>]).collect();
     recovery::replay_history(&views, &log, descriptor.fingerprint.digest_bytes())?;
-    index.map_or(Ok(()), |index| Ok(index.0.close()?))
+    if let Some(index) = index {
+        index.0.close()?;
+    }
+    log.has_made_views();
+    Ok(log)
 }
 
 /// Removes the state: it belongs to another log, has less than the log still has, or is damaged. False: somebody has it

@@ -311,7 +311,8 @@ fn descriptor(options: &Init) -> Result<Descriptor> {
         max: options.chunk_max.map_or(Ok(target.saturating_mul(4)), |bytes| in_memory("--chunk-max", bytes))?,
     };
     let defaults = Descriptor::new()?;
-    let container_bytes = options.container_size.map_or(Ok(defaults.container_bytes), |bytes| in_file("--container-size", bytes))?;
+    let default = if bucket::is_named(&options.directory) { bucket::CONTAINER_BYTES } else { defaults.container_bytes };
+    let container_bytes = options.container_size.map_or(Ok(default), |bytes| in_file("--container-size", bytes))?;
     // A size given for all frames holds for volumes too, unless one is given for theirs.
     let frame_bytes = |sizes: [(&str, Option<u64>); 2], default: u32| {
         let chosen = sizes.into_iter().find_map(|(option, bytes)| Some((option, bytes?)));

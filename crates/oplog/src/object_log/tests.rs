@@ -83,9 +83,8 @@ fn take(bucket: &MemoryBucket, directory: &SimulatedGround) -> Result<ObjectLog>
 
 /// Does the first half of an opening for writing. The fence comes later.
 fn look_for_taking(bucket: &MemoryBucket, directory: &SimulatedGround) -> Result<ObjectLog> {
-    let mut log = ObjectLog::unread(place(Arc::new(bucket.clone()), directory), SMALL, Arc::new(Settings)).with_piece_bytes(60);
-    *log.state.get_mut() = log.find(true)?;
-    Ok(log)
+    let place = place(Arc::new(bucket.clone()), directory);
+    Ok(ObjectLog::look_for_taking(place, SMALL, Arc::new(Settings))?.with_piece_bytes(60))
 }
 
 fn made() -> MemoryBucket {

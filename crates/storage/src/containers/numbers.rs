@@ -54,8 +54,8 @@ impl Used {
     }
 }
 
-/// Makes the record with which an opening for writing begins in a partition of a store with whole files. It belongs into
-/// the batch that makes the opening the owner.
+/// Makes the record with which an opening for writing begins in a partition of a store with whole files. It belongs
+/// into the batch that makes the opening the owner.
 pub fn numbers_reserved(partition: u16) -> Record {
     records::record(NUMBERS_RESERVED, ContainerId::new(partition, 0), Vec::new())
 }

@@ -12,7 +12,7 @@ use crate::containers::mode::Mode;
 use crate::containers::owner::{self, Owners};
 use crate::containers::placement::Placement;
 use crate::containers::protection::Protection;
-use crate::containers::puts::{PUTS_AT_ONCE, Puts, put_all};
+use crate::containers::puts::{Puts, put_all, puts_at_once};
 use crate::containers::rehearsal::Rehearsal;
 use crate::containers::replay::{Recovery, Replay};
 use crate::containers::store::{ContainerStore, Shared, StorageOptions};
@@ -103,7 +103,7 @@ impl ContainerStore {
         }
         if is_for_writing && shared.options.whole_files {
             let full = shared.puts.open();
-            for number in 0..PUTS_AT_ONCE {
+            for number in 0..puts_at_once(shared.options.container_bytes) {
                 let (shared, full) = (shared.clone(), full.clone());
                 store.putters.push(start(directory, format!("storage-put-{number}"), move || put_all(&shared, &full))?);
             }

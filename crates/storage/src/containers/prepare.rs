@@ -90,8 +90,8 @@ impl ContainerStore {
         Ok(prepared)
     }
 
-    /// Returns whether the log has everything that this opening made, once the next batch of [`Scope::Everything`] is in
-    /// it: no file is left over that a later opening has to look for.
+    /// Returns whether the log has everything that this opening made, once the next batch of [`Scope::Everything`] is
+    /// in it: no file is left over that a later opening has to look for.
     pub fn has_settled(&self) -> bool {
         let unsealed: BTreeSet<ContainerId> = self.shared.unsealed.all().iter().map(|container| container.id).collect();
         self.shared.placement.has_settled_all_but(|container| unsealed.contains(&container))

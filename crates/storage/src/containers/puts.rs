@@ -21,8 +21,15 @@ use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
 
-/// Containers that are put at the same time as they fill.
-pub(crate) const PUTS_AT_ONCE: usize = 4;
+/// At most this many containers are put at the same time as they fill,
+const PUTS_AT_ONCE: u32 = 4;
+/// and about so many bytes: each is in memory meanwhile. Two are put at once whatever they have.
+const PUT_BYTES: u32 = 32 << 20;
+
+/// Returns how many containers are put at the same time.
+pub(crate) fn puts_at_once(container_bytes: u32) -> u32 {
+    (PUT_BYTES / container_bytes.max(1)).clamp(2, PUTS_AT_ONCE)
+}
 
 /// Complete containers on their way to the threads that put them. `None`: nobody takes them.
 #[derive(Debug, Default)]

@@ -122,8 +122,8 @@ impl ContainerStore {
     }
 
     /// Ends the replay. Unsealed containers are kept for the next writers. In a store with whole files they get none
-    /// (`whole.rs`). Files that no record names and that were never sealed are removed, or skipped by a reader: a crash came before their first commit. The log goes from
-    /// `log_start` to `log_end`.
+    /// (`whole.rs`). Files that no record names and that were never sealed are removed, or skipped by a reader: a crash
+    /// came before their first commit. The log goes from `log_start` to `log_end`.
     ///
     /// How is such a file told from a sealed one whose end is damaged and whose records were trimmed? Its header says
     /// where the log ended when it was created, and a record that names a container comes behind that place. So every

@@ -30,8 +30,8 @@ use std::sync::Arc;
 
 /// Bytes of frames and chunks that one batch carries, about. A batch that needed more is preceded by puts.
 const BATCH_BYTES: u64 = 16 << 20;
-/// What a container has that the log lacks, from which on it is cheaper to put it than to send it in the log now, and in
-/// a container later.
+/// What a container has that the log lacks, from which on it is cheaper to put it than to send it in the log now, and
+/// in a container later.
 const WORTH_A_PUT_BYTES: u64 = 512 << 10;
 
 /// The stored bytes of frames, by their numbers.
@@ -73,7 +73,7 @@ impl ContainerStore {
     }
 
     /// Closes the containers that hold so much that it is cheaper to seal them with the next commit than to send it
-    /// twice. For whoever has written all that it is going to write. Does nothing in a store without whole files.
+    /// twice. Call it when all is written that will be for now. Does nothing in a store without whole files.
     pub fn close_worthy(&self) {
         if self.shared.options.whole_files {
             let containers = self.shared.unsealed.all();
@@ -91,9 +91,9 @@ fn unlogged_bytes(container: &OpenContainer) -> u64 {
 }
 
 impl Shared {
-    /// Gives the unsealed containers their files again. `stored` are the frames that the log has. With all bytes at hand
-    /// nobody asks for an object. A reader that is going to seal them (`for_sealing`) must know of objects that are
-    /// there, and makes no file in their place.
+    /// Gives the unsealed containers their files again. `stored` are the frames that the log has. With all bytes at
+    /// hand nobody asks for an object. A reader that is going to seal them (`for_sealing`) must know of objects that
+    /// are there, and makes no file in their place.
     pub(crate) fn restore_files(&self, mut stored: HashMap<ContainerId, StoredFrames>, for_sealing: bool) -> Result<()> {
         for container in self.unsealed.all() {
             let frames = stored.remove(&container.id).unwrap_or_default();
