@@ -5,10 +5,10 @@
 //! refer to may never have been stored. So an opening for writing notes which numbers earlier owners may have given out
 //! without a batch that names them. Whoever lists containers leaves these out.
 
-use crate::ContainerId;
 use crate::containers::numbers::NUMBERS_AHEAD;
 use crate::containers::replay::Recovery;
 use crate::containers::store::ContainerStore;
+use crate::{ContainerId, ContainerSet};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,12 +28,19 @@ pub(crate) struct Void {
     known: RwLock<BTreeMap<ContainerId, ContainerId>>,
     /// Those that this opening found.
     found: RwLock<Vec<VoidNumbers>>,
+    /// By partition: this opening gives out numbers from here on.
+    own_from: RwLock<BTreeMap<u16, u32>>,
 }
 
 impl Void {
     /// Returns whether a number is void.
     pub(crate) fn has(&self, container: ContainerId) -> bool {
         self.known.read().range(..=container).next_back().is_some_and(|(_, last)| container <= *last)
+    }
+
+    /// Returns whether this opening gave out a number, or may give it out.
+    pub(crate) fn is_own(&self, container: ContainerId) -> bool {
+        self.own_from.read().get(&container.partition()).is_some_and(|from| container.number() >= *from)
     }
 
     /// Notes what an opening for writing found in the log, and in its list of files. `valid` are containers that the
@@ -44,6 +51,7 @@ impl Void {
         for partition in recovery.partitions() {
             let from = recovery.settled_upto(partition).saturating_add(1).max(recovery.examined_from(partition));
             let to = recovery.next_number(partition).saturating_add(NUMBERS_AHEAD - 1);
+            self.own_from.write().insert(partition, to.saturating_add(1));
             let named = recovery.sealed.iter().chain(&valid).filter(|id| id.partition() == partition).map(|id| id.number());
             let named: BTreeSet<u32> = named.filter(|number| (from..=to).contains(number)).collect();
             let mut next = from;
@@ -63,6 +71,15 @@ impl ContainerStore {
     /// Tells the store which numbers are void, from earlier openings.
     pub fn set_void(&self, void: impl IntoIterator<Item = VoidNumbers>) {
         self.shared.void.known.write().extend(void.into_iter().map(|void| (void.first, void.last)));
+    }
+
+    /// Returns all void numbers.
+    pub fn void(&self) -> ContainerSet {
+        let mut all = ContainerSet::default();
+        for (first, last) in &*self.shared.void.known.read() {
+            all.insert_range(first.partition(), first.number(), last.number().saturating_add(1));
+        }
+        all
     }
 
     /// Returns the void numbers that this opening found. They must be noted in the next batch, the one that says which
