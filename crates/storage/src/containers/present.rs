@@ -1,7 +1,8 @@
 //! Finds out which of many origins can have chunks, in few requests: for stores whose files are in a bucket.
 //!
 //! Numbers of containers have gaps: each opening leaves out a thousand ([void numbers](crate::containers::void)), and
-//! merged containers go. A question for a file that is not there takes several requests, a list of a thousand names one.
+//! merged containers go. A question for a file that is not there takes several requests. A list of a thousand names
+//! takes one.
 //!
 //! # The safe direction of an error
 //! A list is a hint (rule 4 of decision 0068): it may lack a file that was just put. So an origin that is left out here
@@ -18,9 +19,9 @@ use onefold_ground::{Bucket, list_after};
 const PAGE: u32 = 1000;
 
 impl ContainerStore {
-    /// Returns those of these origins, ascending, that can have chunks. Leaves out what has neither a file nor a forward
-    /// as far as lists of the bucket tell. Leave alone what is missing here. A store in a directory leaves out nothing:
-    /// a look at a file costs little there.
+    /// Returns those of these origins, ascending, that can have chunks. Leaves out what has neither a file nor a
+    /// forward as far as lists of the bucket tell. Leave alone what is missing here. A store in a directory leaves out
+    /// nothing: a look at a file costs little there.
     pub fn listed(&self, origins: Vec<Origin>) -> Result<Vec<Origin>> {
         let shared = &self.shared;
         let Some(bucket) = shared.ground.bucket() else { return Ok(origins) };
