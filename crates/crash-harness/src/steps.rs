@@ -143,6 +143,7 @@ fn prune(world: &mut World, _: &mut Model, random: &mut Random, _: usize) -> Res
     let options = PruneOptions { max_unused, ..PruneOptions::default() };
     if is_alone && max_unused == 0.0 {
         let would = onefold_upkeep::prune(&world.engine, PruneOptions { dry_run: true, ..options }, &NoMonitor, &|| true)?;
+        assert_eq!(would.requests.is_some(), world.engine.ground().bucket().is_some(), "only a bucket has requests to estimate");
         // What is not durable yet is not in the index that a dry run looks at.
         nothing_is_damaged(world, &would.problems)?;
     }
