@@ -8,6 +8,7 @@ use crate::world::{Case, Fault, Profile, Random, World, must, policy};
 use onefold_bucket::{BucketGround, Failure, MemoryBucket};
 use onefold_engine::{Engine, Mode, Transaction};
 use onefold_ground::{Ground, SimulatedGround};
+use onefold_upkeep::{DedupOptions, NoMonitor, PruneOptions, dedup, prune};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -168,6 +169,58 @@ pub fn taken_over(profile: &'static Profile, usual_seeds: u64) {
         let last = first.elsewhere(seed).open(case).unwrap_or_else(|error| panic!("{case}, at the end: {error}"));
         must(model.verify(&last, false), case, "at the end");
         must(check_data(&last), case, "at the end");
+    });
+    println!("{} runs", seeds.count());
+}
+
+/// The requests of a prune and of a search for duplicates follow what is there. Each opening leaves out a thousand
+/// numbers of containers, and nobody asks for these.
+pub fn requests_follow_what_is_there(profile: &'static Profile, usual_seeds: u64) {
+    let seeds = profile.each_case(usual_seeds, |case| {
+        let (mut random, mut model) = (Random(case.seed), Model::new("m"));
+        let mut place = made(case);
+        place.bucket.set_page(1000);
+        for round in 0..8 {
+            let mut world = place.open(case).unwrap_or_else(|error| panic!("{case}: {error}"));
+            must(model.verify(&world, false), case, "at the beginning of a round");
+            run(&place, &mut world, &mut model, &mut random, 12);
+            drop(world);
+            place = place.elsewhere(case.seed + round);
+        }
+        let world = place.open(case).unwrap_or_else(|error| panic!("{case}: {error}"));
+        must(model.verify(&world, false), case, "before upkeep");
+        let count = || place.bucket.names().iter().filter(|name| name.starts_with("containers/")).count() as u64;
+        let counted = |what: &str, work: &dyn Fn() -> Result<(), Fault>| {
+            let (files, before) = (count(), place.bucket.steps());
+            work().unwrap_or_else(|error| panic!("{case}, {what}: {error}"));
+            let requests = place.bucket.steps() - before;
+            println!("{case}: {what}: {requests} requests beside {files} files");
+            // Marks are a file for each group. Numbers that were left out are more than ten thousand.
+            assert!(requests < 200 + 6 * files, "{case}: {what} takes {requests} requests, and there are {files} files");
+        };
+        // Lists that lack what is there: then some of it is left for the next time.
+        place.bucket.hide_from_lists(if case.seed % 3 == 0 { 6 } else { 0 });
+        let options = PruneOptions { max_unused: 0.0, ..PruneOptions::default() };
+        let said = std::cell::Cell::new(0);
+        let pruned = |options| {
+            let report = prune(&world.engine, options, &NoMonitor, &|| true)?;
+            said.set(said.get() + report.requests.map_or(0, |of| of.puts + of.gets + of.lists + of.deletions));
+            Ok(())
+        };
+        counted("a dry run", &|| pruned(PruneOptions { dry_run: true, ..options }));
+        counted("a search for duplicates", &|| {
+            dedup(&world.engine, DedupOptions::default(), &NoMonitor, &|| true)?;
+            Ok(())
+        });
+        let before = place.bucket.steps();
+        counted("a prune", &|| pruned(options));
+        // Parity and many small marks are more than the estimate knows of.
+        let (said, done) = (said.get(), place.bucket.steps() - before);
+        let is_plain = profile.name == "exact" && case.settings().parity_group == 0;
+        assert!(!is_plain || (said <= 2 * done && done <= 2 * said + 20), "{case}: {done} requests, and a dry run said {said}");
+        counted("a second prune", &|| pruned(options));
+        drop(world);
+        drop(place.reopen(case, &mut model, "at the end"));
     });
     println!("{} runs", seeds.count());
 }

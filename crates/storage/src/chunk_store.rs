@@ -147,6 +147,17 @@ pub trait ChunkStore: Debug + Send + Sync {
     /// are lost.
     fn has_chunks_of(&self, origin: Origin) -> Result<bool>;
 
+    /// Returns those of these origins, ascending, that can have chunks, in fewer requests than a question for each
+    /// would take. Leave alone what is missing here: it can have chunks all the same.
+    fn listed(&self, origins: Vec<Origin>) -> Result<Vec<Origin>> {
+        Ok(origins)
+    }
+
+    /// Returns the numbers of units that no batch names, nor ever will: they never have chunks that count.
+    fn void(&self) -> ContainerSet {
+        ContainerSet::default()
+    }
+
     /// Returns whether an origin has a place among these [`units`](ChunkStore::units) and
     /// [`forwards`](ChunkStore::forwards).
     fn is_present(&self, origin: Origin, units: &ContainerSet, forwards: &ContainerSet) -> bool {

@@ -5,10 +5,12 @@ mod dedup;
 mod named;
 mod order;
 mod prune;
+mod requests;
 mod rest;
 mod unused;
 
 pub use dedup::{DedupOptions, DedupReport, dedup};
 pub use prune::{PruneOptions, PruneReport, prune};
+pub use requests::PruneRequests;
 pub use rest::Rests;
 pub use unused::{RemovalReport, remove_unused};

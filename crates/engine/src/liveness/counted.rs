@@ -75,6 +75,10 @@ impl Liveness for Counted {
                 *sums.entry(*fingerprint).or_default() += change;
             }
         }
+        // A removal takes the count along. In a batch, changes of counts come behind removals.
+        for chunk in facts.removed {
+            sums.remove(&chunk.fingerprint);
+        }
         let mut deltas: Vec<_> = sums.into_iter().filter(|(_, change)| *change != 0).collect();
         deltas.sort_unstable();
         let records = if deltas.is_empty() { Vec::new() } else { vec![encode_deltas(&deltas, self.digest_bytes)] };

@@ -24,10 +24,24 @@
 //! 7. The filters forget the chunks. Then the watch ends and the claims go. Everybody who waited finds a chunk that is
 //!    not stored.
 //!
+//! # Several levels in one batch
+//! A tree goes from its root downwards: a chunk that only removed metadata chunks need is removed with them. Each batch
+//! costs a flush and a look for readers, which are requests if the store is in a bucket. So before step 1 the removal
+//! guesses the *levels* below the candidates, and watches them too. Steps 4 and 5 then go level by level. A chunk of a
+//! lower level is taken only if all its references are of chunks that are doomed already: its count is their number.
+//! * Nobody has it from before step 1, for the same reasons as a candidate.
+//! * Whoever asks for it by name, or states a reference to it, takes it off the list, or finds it doomed and waits.
+//! * Whoever comes to it along references comes through a doomed chunk. Nobody has that one, and nobody gets it.
+//! * A reader in another process holds objects that are all there. None of them leads to a chunk whose count is 0, so
+//!   none leads to the chunks below it.
+//!
+//! If one of its parents stays, its references stay, and so does the chunk. What a level leaves comes again as
+//! released, in a removal of its own.
+//!
 //! Could somebody reach a chunk through an object that became visible after step 1, and whose reference came and went
 //! before step 5? No: both changes are submitted, and submitting takes the chunk off the list. Through a metadata chunk
-//! that is unneeded itself? With counts no: while that chunk is stored, what it refers to is needed, so these are no
-//! candidates. With marks no either, for the reasons at the head of `marked.rs`.
+//! that is unneeded itself? With counts no: while that chunk is stored, what it refers to is needed, so it is either
+//! removed with that chunk or not at all. With marks no either, for the reasons at the head of `marked.rs`.
 //!
 //! A crash before the commit is durable changes nothing; the candidates are found again.
 
@@ -37,7 +51,7 @@ use crate::liveness::reference::Stored;
 use crate::liveness::{Candidate, Cursor, ReferencesOf, Survey};
 use crate::write::claims::{Claim, Held, Search, Wanted};
 use crate::write::in_flight::Watch;
-use crate::write::reservation::FingerprintSet;
+use crate::write::reservation::{FingerprintMap, FingerprintSet};
 use crate::{Engine, EngineError, Moment, Piece, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_storage::{Address, ChunkKind, ContainerId, Slice, Slot};
@@ -97,6 +111,16 @@ impl Doomed {
     fn dead_bytes_after(&self) -> usize {
         self.dead.encode().len() + self.chunks.iter().map(|chunk| chunk.slot / 8).max().unwrap_or(0)
     }
+}
+
+/// How many references of chunks go, because the metadata chunks that have them are removed.
+type Lost = FingerprintMap<u32>;
+
+/// Adds the references of these chunks. Returns whose they are.
+fn lose(doomed: &[Doomed], lost: &mut Lost) -> FingerprintSet {
+    let references = || doomed.iter().flat_map(|one| &one.chunks).flat_map(|chunk| &chunk.references);
+    references().for_each(|fingerprint| *lost.entry(*fingerprint).or_default() += 1);
+    references().copied().collect()
 }
 
 /// Ends the watch when dropped, however the removal ends.
@@ -179,10 +203,61 @@ impl Engine {
         Ok(unneeded)
     }
 
-    /// Returns the candidates that are unneeded now.
-    fn still_unneeded(&self, candidates: &[Candidate], damaged: &mut Vec<String>) -> Result<Vec<Candidate>> {
-        let unneeded = self.unneeded(candidates, damaged)?;
-        Ok(candidates.iter().zip(unneeded).filter(|(_, is_unneeded)| *is_unneeded).map(|(candidate, _)| *candidate).collect())
+    /// Returns the candidates that are unneeded now, or will be when the references that are `lost` are gone.
+    fn still_unneeded(&self, candidates: &[Candidate], lost: &Lost, damaged: &mut Vec<String>) -> Result<Vec<Candidate>> {
+        let (below, others): (Vec<Candidate>, Vec<Candidate>) = candidates.iter().partition(|one| lost.contains_key(&one.fingerprint));
+        let unneeded = self.unneeded(&others, damaged)?;
+        let mut found: Vec<Candidate> =
+            others.into_iter().zip(unneeded).filter(|(_, is_unneeded)| *is_unneeded).map(|(candidate, _)| candidate).collect();
+        if !below.is_empty() {
+            let names: FingerprintSet = below.iter().map(|candidate| candidate.fingerprint).collect();
+            let mut there: FingerprintSet<Candidate> = FingerprintSet::default();
+            self.without(names.iter(), lost, damaged, &mut |candidate| there.extend([candidate]))?;
+            // Only at the place that was looked at.
+            found.extend(below.into_iter().filter(|candidate| there.contains(candidate)));
+        }
+        Ok(found)
+    }
+
+    /// Passes on those of these chunks, each named once, that are unneeded when the `lost` references are gone.
+    fn without<'a>(
+        &self,
+        names: impl Iterator<Item = &'a Fingerprint>,
+        lost: &Lost,
+        damaged: &mut Vec<String>,
+        found: &mut dyn FnMut(Candidate),
+    ) -> Result<()> {
+        let names: Vec<(Fingerprint, u32)> = names.map(|name| (*name, lost.get(name).copied().unwrap_or(0))).collect();
+        let mut unneeded = Vec::new();
+        self.liveness.unneeded_without(&names, &mut unneeded, damaged)?;
+        unneeded.into_iter().for_each(found);
+        Ok(())
+    }
+
+    /// Guesses which chunks only these candidates need, which only those need, and so on, as far as one removal takes
+    /// them. Returns the levels; the candidates are the first. Nothing keeps others off yet, so it is only a guess.
+    fn levels_below(&self, candidates: &[Candidate], references: ReferencesOf<'_>, go_on: &dyn Fn() -> bool) -> Vec<Vec<Candidate>> {
+        let mut known: FingerprintSet = candidates.iter().map(|candidate| candidate.fingerprint).collect();
+        let (mut levels, mut lost) = (vec![candidates.to_vec()], Lost::default());
+        // The removal itself reports what cannot be read.
+        let mut unread = Removed::default();
+        // Marks find all levels in the survey.
+        let has_levels = self.descriptor().profile.counts();
+        while has_levels && known.len() < MAX_CANDIDATES && go_on() {
+            let level = levels.last().cloned().unwrap_or_default();
+            let found = self.look_at(level, references, &mut unread);
+            let touched = lose(&found, &mut lost);
+            let mut next = Vec::new();
+            let asked = self.without(touched.iter(), &lost, &mut unread.damaged, &mut |candidate| next.push(candidate));
+            next.retain(|candidate| !known.contains(&candidate.fingerprint));
+            next.truncate(MAX_CANDIDATES - known.len());
+            if asked.is_err() || next.is_empty() {
+                break;
+            }
+            known.extend(next.iter().map(|candidate| candidate.fingerprint));
+            levels.push(next);
+        }
+        levels
     }
 
     /// Removes those of `candidates` that are unneeded and that nobody is about to refer to. Durable on return. Takes
@@ -204,10 +279,11 @@ impl Engine {
         if candidates.is_empty() {
             return Ok(removed);
         }
+        let levels = self.levels_below(candidates, references, go_on);
         let mut held = Held::new(&*self.claims);
         // Declared after the claims, so that the watch ends before they are free.
         let watching = Watching(self.reclaiming.watch());
-        self.reclaiming.watch().begin(candidates.iter().map(|candidate| candidate.fingerprint));
+        self.reclaiming.watch().begin(levels.iter().flatten().map(|candidate| candidate.fingerprint));
         let moment = self.reclaiming.guards.now();
         while !self.reclaiming.guards.all_gone_before(moment) {
             if !go_on() {
@@ -223,18 +299,30 @@ impl Engine {
         }
         // Not earlier: a reader of all containers, one after the other, would then wait for those in flight too.
         let reclaiming = self.reclaiming.alone();
-        let mut unused = self.still_unneeded(candidates, &mut removed.damaged)?;
-        let count = unused.len();
-        unused.retain(|candidate| self.reclaiming.watch().is_watched(&candidate.fingerprint));
-        if readers.are_there {
-            // They may have begun before it had a redirect.
-            let mut superfluous = self.are_superfluous(&unused)?.into_iter();
-            unused.retain(|_| superfluous.next() == Some(false));
+        let (mut doomed, mut lost, mut batch_bytes) = (Vec::new(), Lost::default(), 0);
+        for (depth, level) in levels.iter().enumerate() {
+            let mut unused = self.still_unneeded(level, &lost, &mut removed.damaged)?;
+            let (count, was_in_use) = (unused.len(), removed.in_use);
+            unused.retain(|candidate| self.reclaiming.watch().is_watched(&candidate.fingerprint));
+            if readers.are_there {
+                // They may have begun before it had a redirect.
+                let mut superfluous = self.are_superfluous(&unused)?.into_iter();
+                unused.retain(|_| superfluous.next() == Some(false));
+            }
+            removed.in_use += (count - unused.len()) as u64;
+            let mut of_level = self.look_at(unused, references, &mut removed);
+            let has_room = self.leave_what_a_batch_has_no_room_for(&mut of_level, &mut batch_bytes, &mut removed);
+            self.keep_only_what_is_ours(&mut of_level, &lost, &mut held, &mut removed)?;
+            if depth > 0 {
+                // Such a chunk is released, and tried again.
+                removed.in_use = was_in_use;
+            }
+            lose(&of_level, &mut lost);
+            doomed.extend(of_level);
+            if !has_room {
+                break;
+            }
         }
-        removed.in_use += (count - unused.len()) as u64;
-        let mut doomed = self.look_at(unused, references, &mut removed);
-        self.leave_what_a_batch_has_no_room_for(&mut doomed, &mut removed);
-        self.keep_only_what_is_ours(&mut doomed, &mut held, &mut removed)?;
         let mut gone = Vec::new();
         if !doomed.is_empty() {
             // Not held during the wait: a switch to append-only mode would wait with us.
@@ -317,35 +405,39 @@ impl Engine {
         slices.pop().ok_or_else(|| "it was not found".to_owned())
     }
 
-    /// Cuts the batch to a size of which the log can take several.
-    fn leave_what_a_batch_has_no_room_for(&self, doomed: &mut Vec<Doomed>, removed: &mut Removed) {
+    /// Cuts the batch, which has `bytes` already, to a size of which the log can take several. Returns whether there is
+    /// room for all.
+    fn leave_what_a_batch_has_no_room_for(&self, doomed: &mut Vec<Doomed>, bytes: &mut usize, removed: &mut Removed) -> bool {
         let limit = BATCH_BYTES.min((self.settings.log_limit_bytes / 8) as usize);
-        let (mut bytes, mut is_first) = (0, true);
+        let (mut is_first, left_before) = (*bytes == 0, removed.left.len());
         for of_container in doomed.iter_mut() {
-            bytes += 64 + of_container.dead_bytes_after();
+            *bytes += 64 + of_container.dead_bytes_after();
             let fitting = of_container.chunks.iter().take_while(|chunk| {
-                bytes += (1 + chunk.references.len()) * (self.digest_bytes() + 2);
-                std::mem::take(&mut is_first) || bytes <= limit
+                *bytes += (1 + chunk.references.len()) * (self.digest_bytes() + 2);
+                std::mem::take(&mut is_first) || *bytes <= limit
             });
             let fitting = fitting.count();
             removed.left.extend(of_container.chunks.split_off(fitting).iter().map(|chunk| chunk.candidate));
         }
         doomed.retain(|of_container| !of_container.chunks.is_empty());
+        removed.left.len() == left_before
     }
 
     /// Claims and dooms the chunks, and takes out those that somebody else has or wants.
-    fn keep_only_what_is_ours(&self, doomed: &mut Vec<Doomed>, held: &mut Held<'_>, removed: &mut Removed) -> Result<()> {
+    fn keep_only_what_is_ours(&self, doomed: &mut Vec<Doomed>, lost: &Lost, held: &mut Held<'_>, removed: &mut Removed) -> Result<()> {
         let all: Vec<Candidate> = doomed.iter().flat_map(|one| &one.chunks).map(|chunk| chunk.candidate).collect();
         let wanted = |candidate: &Candidate| Wanted { fingerprint: candidate.fingerprint, search: Search::Unasked };
         let wanted: Vec<_> = all.iter().map(wanted).collect();
         let mut claims = Vec::with_capacity(all.len());
         self.claims.claim(&wanted, &mut claims)?;
         let mine = all.iter().zip(claims).filter(|(_, claim)| *claim == Claim::Mine);
+        let first = held.names.len();
         held.names.extend(mine.map(|(candidate, _)| candidate.fingerprint));
         // From here on, nobody who asks for one of these gets an answer from a cache.
-        let ours: FingerprintSet = held.names.iter().copied().filter(|fingerprint| self.reclaiming.watch().doom(fingerprint)).collect();
+        let claimed = held.names[first..].iter().copied();
+        let ours: FingerprintSet = claimed.filter(|fingerprint| self.reclaiming.watch().doom(fingerprint)).collect();
         // These pages were read a moment ago.
-        let unused = self.still_unneeded(&all, &mut removed.damaged)?;
+        let unused = self.still_unneeded(&all, lost, &mut removed.damaged)?;
         let count = unused.len() as u64;
         let ours: FingerprintSet<Candidate> = unused.into_iter().filter(|candidate| ours.contains(&candidate.fingerprint)).collect();
         doomed.iter_mut().for_each(|one| one.chunks.retain(|chunk| ours.contains(&chunk.candidate)));

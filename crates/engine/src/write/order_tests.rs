@@ -295,5 +295,47 @@ fn m0_19_what_is_named_twice_is_removed_once() {
     let candidate = Candidate { address, fingerprint };
     let inside = Piece::Chunk { fingerprint: chunk, address, offset: 0, length: 0 };
     let removed = engine.remove_unused(&[candidate, candidate], &|_, _| Ok(vec![inside]), &|| true).unwrap();
-    assert_eq!(removed.chunks, 1, "{removed:?}");
+    // Once, or more references of the chunk inside would go than it has, and it would stay.
+    assert_eq!((removed.chunks, engine.chunks()), (2, 0), "{removed:?}");
+}
+
+#[test]
+fn m0_19_a_tree_goes_in_one_batch_but_for_what_somebody_asks_for_meanwhile() {
+    for is_wanted in [false, true] {
+        let (engine, _, chunk) = with_an_unused_chunk();
+        let mut stream = engine.stream();
+        let mut metadata = |content: &[u8], of| match stream.write_metadata(MetadataKind::Recipe, content, &[of]).unwrap() {
+            Piece::Chunk { fingerprint, address, .. } => Candidate { address, fingerprint },
+            Piece::Zeros { .. } => unreachable!("metadata has an address"),
+        };
+        let inner = metadata(b"inner", chunk);
+        let root = metadata(b"root", inner.fingerprint);
+        drop(stream);
+        engine.flush().unwrap();
+        let (batches, is_asked) = (engine.log.end(), AtomicBool::new(false));
+        let references = |_, content: &[u8]| {
+            let is_root = content == b"root";
+            // The guess reads it first, then the removal itself, which watches it by then.
+            if !is_root && is_wanted && is_asked.swap(true, Ordering::SeqCst) {
+                engine.reclaiming.watch().touch([&inner.fingerprint]);
+            }
+            let fingerprint = if is_root { inner.fingerprint } else { chunk };
+            Ok(vec![Piece::Chunk { fingerprint, address: root.address, offset: 0, length: 0 }])
+        };
+        let removed = engine.remove_unused(&[root], &references, &|| true).unwrap();
+        assert!(engine.log.end() > batches);
+        if is_wanted {
+            // What somebody asked for keeps what it needs.
+            assert_eq!((removed.chunks, removed.in_use, engine.chunks()), (1, 0, 2), "{removed:?}");
+            assert_eq!(removed.released, [inner]);
+            assert!(engine.locate(&chunk).unwrap().is_some());
+        } else {
+            assert_eq!((removed.chunks, engine.chunks()), (3, 0), "{removed:?}");
+            assert_eq!((removed.released, removed.left), (Vec::new(), Vec::new()));
+        }
+        // Stored again, it counts from nothing.
+        let again = written(&engine, &[7; 1000]);
+        engine.flush().unwrap();
+        assert!(engine.locate(&again).unwrap().is_some());
+    }
 }

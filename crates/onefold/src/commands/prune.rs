@@ -7,7 +7,7 @@ use crate::session::{Session, StoreCommand, store_command};
 use crate::units::{counted, size};
 use onefold_engine::Mode;
 use onefold_remote::accounts::Event;
-use onefold_upkeep::{Monitor, PruneOptions, PruneReport, prune};
+use onefold_upkeep::{Monitor, PruneOptions, PruneReport, PruneRequests, prune};
 use serde_json::json;
 
 impl StoreCommand for Prune {
@@ -55,7 +55,7 @@ fn run(options: &Prune, session: &Session<'_>) -> Result<Exit> {
     }
     let mut output = session.output();
     if options.format.json {
-        output.json(&json!({
+        let mut result = json!({
             "dry_run": options.dry_run,
             "complete": report.is_complete,
             "removed_chunks": report.chunks,
@@ -67,7 +67,18 @@ fn run(options: &Prune, session: &Session<'_>) -> Result<Exit> {
             "raw_bytes": report.raw_bytes,
             "kept_for": report.kept_for,
             "problems": report.problems,
-        }))?;
+        });
+        if let Some(requests) = report.requests {
+            result["requests"] = json!({
+                "puts": requests.puts,
+                "gets": requests.gets,
+                "lists": requests.lists,
+                "deletions": requests.deletions,
+                "read_bytes": requests.read_bytes,
+                "written_bytes": requests.written_bytes,
+            });
+        }
+        output.json(&result)?;
     } else {
         for problem in &report.problems {
             output.line(problem)?;
@@ -94,6 +105,12 @@ fn print(output: &mut crate::output::Output<'_>, report: &PruneReport, dry_run: 
         output.line(format_args!("{merged:<12} {containers} into {}", report.containers_after))?;
     }
     output.line(format_args!("{freed:<12} {}", size(report.freed_bytes)))?;
+    if let Some(PruneRequests { puts, gets, lists, deletions, read_bytes, written_bytes }) = report.requests {
+        let [puts, gets] = [counted(puts, "put", "puts"), counted(gets, "get", "gets")];
+        let [lists, deletions] = [counted(lists, "list", "lists"), counted(deletions, "deletion", "deletions")];
+        let (read, written) = (size(read_bytes), size(written_bytes));
+        output.line(format_args!("{:<12} about {puts} ({written}), {gets} ({read}), {lists}, {deletions}", "requests"))?;
+    }
     if let Some(kept) = &report.kept_for {
         output.line(format_args!("{:<12} {kept}; the next prune removes what is then unneeded", "kept"))?;
     }

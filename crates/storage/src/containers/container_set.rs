@@ -62,6 +62,20 @@ impl ContainerSet {
         true
     }
 
+    /// Removes all containers of another set.
+    pub fn subtract(&mut self, other: &ContainerSet) {
+        let mut removed = 0;
+        self.groups.retain(|group, words| {
+            let Some(others) = other.groups.get(group) else { return true };
+            for (word, other) in words.iter_mut().zip(others.iter()) {
+                removed += (*word & other).count_ones() as usize;
+                *word &= !other;
+            }
+            words.iter().any(|word| *word != 0)
+        });
+        self.len -= removed;
+    }
+
     /// Returns whether a container is in the set.
     pub fn contains(&self, container: ContainerId) -> bool {
         let (group, word, bit) = ContainerSet::place(container);
@@ -184,6 +198,11 @@ mod tests {
             prop_assert_eq!((set.len(), set.is_empty()), (model.len(), model.is_empty()));
             prop_assert_eq!(set.iter().collect::<Vec<_>>(), model.iter().copied().collect::<Vec<_>>());
             prop_assert_eq!(set.iter_from(first).collect::<Vec<_>>(), model.range(first..).copied().collect::<Vec<_>>());
+            let (mut rest, others) = (set.clone(), set.iter().filter(|container| container.number() % 2 == 0));
+            rest.subtract(&others.chain([ContainerId::new(7, 7)]).collect());
+            let odd: Vec<_> = model.iter().copied().filter(|container| container.number() % 2 == 1).collect();
+            prop_assert_eq!((rest.len(), rest.iter().collect::<Vec<_>>()), (odd.len(), odd.clone()));
+            prop_assert_eq!(&rest, &odd.into_iter().collect());
             set.retain(|container| container.number() % 3 == 0);
             model.retain(|container| container.number() % 3 == 0);
             prop_assert_eq!(&set, &model.iter().copied().collect());

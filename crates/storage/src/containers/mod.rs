@@ -74,6 +74,7 @@ mod owner;
 mod parity;
 mod placement;
 mod prepare;
+mod present;
 mod protect;
 mod protection;
 mod puts;

@@ -139,6 +139,7 @@ impl ContainerStore {
         let next_number = |partition| recovery.next_number(partition);
         if shared.options.whole_files && !shared.mode.is_for_reading() {
             shared.placement.resume_whole(next_number, unsealed, log_start);
+            shared.void.begin(&recovery);
         } else {
             shared.placement.resume(next_number, unsealed);
         }

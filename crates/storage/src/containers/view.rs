@@ -138,6 +138,14 @@ impl ChunkStore for ContainerStore {
         self.has_file(origin)
     }
 
+    fn listed(&self, origins: Vec<Origin>) -> Result<Vec<Origin>> {
+        ContainerStore::listed(self, origins)
+    }
+
+    fn void(&self) -> ContainerSet {
+        ContainerStore::void(self)
+    }
+
     fn chunks_beside(&self, origin: Origin) -> Result<(ContainerId, Vec<(Address, Slot)>)> {
         self.slots_beside(origin)
     }

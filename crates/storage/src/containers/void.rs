@@ -5,9 +5,9 @@
 //! refer to may never have been stored. So an opening for writing notes which numbers earlier owners may have given out
 //! without a batch that names them. Whoever lists containers leaves these out.
 
-use crate::ContainerId;
 use crate::containers::replay::Recovery;
 use crate::containers::store::ContainerStore;
+use crate::{ContainerId, ContainerSet};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,12 +27,24 @@ pub(crate) struct Void {
     known: RwLock<BTreeMap<ContainerId, ContainerId>>,
     /// Those that this opening found.
     found: RwLock<Vec<VoidNumbers>>,
+    /// By partition: this opening gives out numbers from here on.
+    own_from: RwLock<BTreeMap<u16, u32>>,
 }
 
 impl Void {
     /// Returns whether a number is void.
     pub(crate) fn has(&self, container: ContainerId) -> bool {
         self.known.read().range(..=container).next_back().is_some_and(|(_, last)| container <= *last)
+    }
+
+    /// Returns whether this opening gave out a number, or may give it out.
+    pub(crate) fn is_own(&self, container: ContainerId) -> bool {
+        self.own_from.read().get(&container.partition()).is_some_and(|from| container.number() >= *from)
+    }
+
+    /// Notes which numbers an opening for writing is going to give out.
+    pub(crate) fn begin(&self, recovery: &Recovery) {
+        self.own_from.write().extend(recovery.partitions().into_iter().map(|partition| (partition, recovery.next_number(partition))));
     }
 
     /// Notes what an opening for writing found in the log, and in its list of files. `valid` are containers that the
@@ -62,6 +74,15 @@ impl ContainerStore {
     /// Tells the store which numbers are void, from earlier openings.
     pub fn set_void(&self, void: impl IntoIterator<Item = VoidNumbers>) {
         self.shared.void.known.write().extend(void.into_iter().map(|void| (void.first, void.last)));
+    }
+
+    /// Returns all void numbers.
+    pub fn void(&self) -> ContainerSet {
+        let mut all = ContainerSet::default();
+        for (first, last) in &*self.shared.void.known.read() {
+            all.insert_range(first.partition(), first.number(), last.number().saturating_add(1));
+        }
+        all
     }
 
     /// Returns the void numbers that this opening found. They must be noted in the next batch, the one that says which

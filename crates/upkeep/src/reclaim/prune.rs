@@ -6,6 +6,7 @@
 //! faster with age.
 
 use super::order::ReadingOrder;
+use super::requests::{PruneRequests, estimate};
 use super::unused::{RemovalReport, remove_unused};
 use crate::Monitor;
 use crate::{Result, UpkeepError};
@@ -58,6 +59,8 @@ pub struct PruneReport {
     pub kept_for: Option<String>,
     /// Whether all unused chunks were removed and no container is left to merge.
     pub is_complete: bool,
+    /// Of a dry run of a store in a bucket: about what it would request.
+    pub requests: Option<PruneRequests>,
 }
 
 /// A container with unused chunks.
@@ -144,6 +147,8 @@ fn prune_once(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor
             report.freed_bytes += (candidate.dead_bytes as f64 * compression) as u64;
         }
         report.containers_after = groups.iter().filter(|group| group.iter().any(|candidate| candidate.live_bytes > 0)).count() as u64;
+        let live: Vec<Vec<u64>> = groups.iter().map(|group| group.iter().map(|candidate| candidate.live_bytes).collect()).collect();
+        report.requests = estimate(engine, report.chunks, &live, compression)?;
         return Ok((report, false));
     }
     let moving = groups.iter().flatten().filter(|candidate| candidate.live_bytes > 0);

@@ -15,6 +15,7 @@ use onefold_ground::{Access, File, Ground, GroundError, checksum};
 use onefold_oplog::Position;
 use onefold_storage::{MAX_SLOTS, Origin};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -64,15 +65,25 @@ impl MarkWriter {
         if ground.exists(path)? {
             ground.remove(path)?;
         }
-        let file = ground.create(path)?;
-        Ok(MarkWriter { file, label, ready: Vec::new(), written_bytes: 0, blocks: 0, entries: Vec::new(), last: None })
+        Ok(MarkWriter::of(ground.create(path)?, label))
     }
 
-    /// Begins a file that has no name and goes when it is closed. `path` is free again on return.
+    fn of(file: Arc<dyn File>, label: Label) -> MarkWriter {
+        MarkWriter { file, label, ready: Vec::new(), written_bytes: 0, blocks: 0, entries: Vec::new(), last: None }
+    }
+
+    /// Begins a file that has no name and goes when it is closed. `path` is free again on return. In a bucket this
+    /// takes no request: such a file is never put.
     pub(crate) fn create_nameless(ground: &dyn Ground, path: &str, label: Label) -> Result<MarkWriter, GroundError> {
-        let writer = MarkWriter::create(ground, path, label)?;
+        let file = match ground.create(path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                ground.remove(path)?;
+                ground.create(path)?
+            }
+            created => created?,
+        };
         ground.remove(path)?;
-        Ok(writer)
+        Ok(MarkWriter::of(file, label))
     }
 
     /// Adds the marks of the next origin. Origins come in rising order.

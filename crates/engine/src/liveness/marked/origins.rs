@@ -26,6 +26,11 @@ impl Origins {
         self.0.insert_range(partition, from.max(1), end);
     }
 
+    /// Removes all origins of another set.
+    pub(crate) fn subtract(&mut self, other: &Origins) {
+        self.0.subtract(&other.0);
+    }
+
     /// Returns the origins from `from` on, in order.
     pub(crate) fn from(&self, from: Origin) -> impl Iterator<Item = Origin> + '_ {
         self.0.iter_from(container(from)).map(Origin::from)
@@ -34,6 +39,12 @@ impl Origins {
     /// Returns all origins, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Origin> + '_ {
         self.0.iter().map(Origin::from)
+    }
+}
+
+impl From<ContainerSet> for Origins {
+    fn from(containers: ContainerSet) -> Origins {
+        Origins(containers)
     }
 }
 

@@ -4,7 +4,7 @@ use crate::liveness::marked::file::{Label, MarkWriter};
 use crate::liveness::marked::group::GroupMarks;
 use crate::liveness::marked::objects::{Changed, Saved, Swept, Trust};
 use crate::liveness::marked::origins::{Chunks, Origins};
-use crate::liveness::marked::state::{ALL, MARKS, Marked, Run};
+use crate::liveness::marked::state::{ALL, MARKS, Marked, Run, remove};
 use crate::liveness::marked::trace::Roots;
 use crate::liveness::reference::Group;
 use crate::liveness::slots::Slots;
@@ -79,6 +79,7 @@ impl Marked {
             names: Vec::new(),
             followed: Chunks::default(),
             sweep: Origins::default(),
+            void: engine.storage.void().into(),
             needed: BTreeMap::new(),
             ended: None,
         });
@@ -219,10 +220,10 @@ impl Marked {
             // Without the list, nobody knows what the last sweep left.
             (None, None) => is_known = false,
         }
-        let (committed, has_swept) = {
+        let (committed, void, has_swept) = {
             let state = self.state.lock();
             let Some(run) = &state.run else { return Ok(BTreeMap::new()) };
-            (run.committed.clone(), state.has_swept)
+            (run.committed.clone(), run.void.clone(), state.has_swept)
         };
         let mut frontier = BTreeMap::new();
         for (partition, end) in committed.ends() {
@@ -236,6 +237,8 @@ impl Marked {
         }
         // They get more chunks, which the next run has to look at.
         committed.growing().for_each(|origin| progress.sweep.insert(origin));
+        // Each opening of a store in a bucket leaves out a thousand numbers, and no container ever gets one of them.
+        progress.sweep.subtract(&void);
         Ok(frontier)
     }
 
@@ -265,7 +268,7 @@ impl Marked {
         for entry in self.ground.list(MARKS)? {
             let path = format!("{MARKS}/{}", entry.name);
             if !kept.contains(&path) {
-                self.ground.remove(&path)?;
+                remove(&*self.ground, &path)?;
             }
         }
         Ok(())

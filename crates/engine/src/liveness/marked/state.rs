@@ -42,6 +42,8 @@ pub(super) struct Run {
     pub(super) is_planned: bool,
     /// What is still to be swept. Empty until that is known.
     pub(super) sweep: Origins,
+    /// Numbers that are void. They are not swept, and nothing is concluded from that.
+    pub(super) void: Origins,
     /// All marks of some origins, kept because they are asked for several times.
     pub(super) needed: BTreeMap<Origin, Slots>,
     /// Why nothing more is removed in this run.
@@ -138,7 +140,8 @@ impl Run {
     /// marks. In an origin that is not swept, all that was there has marks. So an origin goes off the list only when
     /// all its chunks were looked at, or when a merge has left none of them.
     pub(super) fn is_marked_if_old(&self, address: Address) -> bool {
-        self.committed.includes(address) && !self.sweep.contains(address.origin())
+        let origin = address.origin();
+        self.committed.includes(address) && !self.sweep.contains(origin) && !self.void.contains(origin)
     }
 }
 
@@ -146,9 +149,17 @@ impl Run {
 pub(crate) fn forget_marks(ground: &dyn Ground) -> onefold_ground::Result<()> {
     if ground.exists(MARKS)? {
         for entry in ground.list(MARKS)? {
-            ground.remove(&format!("{MARKS}/{}", entry.name))?;
+            remove(ground, &format!("{MARKS}/{}", entry.name))?;
         }
         ground.sync_directory(MARKS)?;
     }
     Ok(())
+}
+
+/// Removes a mark file that was listed. The list of a bucket may have files that are gone.
+pub(super) fn remove(ground: &dyn Ground, path: &str) -> onefold_ground::Result<()> {
+    match ground.remove(path) {
+        Err(error) if error.is_not_found() => Ok(()),
+        removed => removed,
+    }
 }

@@ -34,6 +34,9 @@ impl Marked {
             };
             next = origins.get(SWEPT_TOGETHER).copied();
             origins.truncate(SWEPT_TOGETHER);
+            // What is left out stays on the list of the sweep. So its chunks keep counting as chunks that may have no
+            // marks, and the next run looks at it again.
+            let origins = engine.storage().listed(origins)?;
             if let Err(why) = self.need(&origins) {
                 damaged.push(why);
                 return Ok(None);
