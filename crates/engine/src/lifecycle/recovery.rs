@@ -52,7 +52,12 @@ pub(crate) fn open_objects(
     }
     let records: Vec<Record> = (0..descriptor.container_partitions).map(numbers_reserved).collect();
     let mut watch = presence::Watch::new(bucket, settings.background);
-    ObjectLog::take(place, options, meaning, read_epoch(&**ground)? + 1, &records, &mut |end| watch.look(end))
+    // The log has the epochs too: a damaged file makes no difference.
+    let epoch = match read_epoch(&**ground) {
+        Err(EngineError::Inconsistent { .. }) => 0,
+        epoch => epoch?,
+    };
+    ObjectLog::take(place, options, meaning, epoch + 1, &records, &mut |end| watch.look(end))
 }
 
 /// Looks at the log of a store in a bucket, and keeps copies of it.
