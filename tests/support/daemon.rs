@@ -93,17 +93,43 @@ impl Daemon {
         Client::connect(&self.socket, volume).unwrap()
     }
 
+    /// Lets it do nothing until [`resume`](Daemon::resume).
+    pub fn pause(&self) {
+        self.send(rustix::process::Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.send(rustix::process::Signal::CONT);
+    }
+
+    fn send(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
+    }
+
     /// Kills it with SIGKILL.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
+    /// Waits until it ends by itself. Returns its exit code.
+    #[track_caller]
+    pub fn wait(mut self) -> Option<i32> {
+        let until = Instant::now() + LIMIT;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < until, "the daemon does not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Stops it with SIGTERM; it must end with 0. Returns what it said at its end.
     #[track_caller]
     pub fn stop(mut self) -> serde_json::Value {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.send(rustix::process::Signal::TERM);
         let until = Instant::now() + LIMIT;
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {

@@ -1,6 +1,6 @@
 //! Makes file trees, and compares them, in everything that a backup keeps.
 
-use crate::{client, noise};
+use crate::{Random, client, noise};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -156,4 +156,27 @@ pub fn grow(root: &Path) {
     client("mknod", [root.join("disk").to_str().unwrap(), "b", "250", "70000"]).succeeds();
     rustix::fs::setxattr(root.join("large"), "user.colour", b"green", rustix::fs::XattrFlags::empty()).unwrap();
     fs::write(root.join("n".repeat(255)), "long").unwrap();
+}
+
+/// Plants a tree of about so many bytes that neither repeat nor compress: small and large files, copies, links. Anybody
+/// can.
+pub fn plant(root: &Path, seed: u64, bytes: u64) {
+    let (mut random, mut planted) = (Random::new(seed), 0);
+    for number in 0.. {
+        let directory = root.join(format!("d{}", number % 7));
+        fs::create_dir_all(&directory).unwrap();
+        let length = if number % 20 == 0 { bytes / 8 } else { random.below(60_000) };
+        let file = directory.join(format!("f{number}"));
+        fs::write(&file, noise(random.next_u64(), length as usize)).unwrap();
+        match number % 10 {
+            1 => std::os::unix::fs::symlink(&file, directory.join(format!("link {number}"))).unwrap(),
+            2 => drop(fs::copy(&file, directory.join(format!("copy {number}"))).unwrap()),
+            3 => fs::hard_link(&file, directory.join(format!("again {number}"))).unwrap(),
+            _ => {}
+        }
+        planted += length;
+        if planted >= bytes {
+            return;
+        }
+    }
 }

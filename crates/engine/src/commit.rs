@@ -70,6 +70,8 @@ pub(crate) struct Commits {
     requests: AtomicU64,
     /// Why the store accepts no more writes.
     stopped: OnceLock<String>,
+    /// Why the log accepts no more batches of this opening.
+    log_failed: OnceLock<String>,
 }
 
 impl Commits {
@@ -475,6 +477,12 @@ impl Engine {
         std::iter::once(containers).chain(self.indexes())
     }
 
+    /// Returns why the log of a store in a bucket took a batch for lost, so that only another opening can write. The
+    /// service was away for too long, or refused.
+    pub fn has_lost_its_log(&self) -> Option<&str> {
+        self.commits.log_failed.get().filter(|_| self.log.has_history()).map(String::as_str)
+    }
+
     /// Writes the batch to the log and applies it. `effects` belongs to the records that are not in `prepared`. The
     /// caller holds [`Commits::alone`].
     pub(crate) fn log_and_apply(
@@ -490,6 +498,9 @@ impl Engine {
             Ok(range) => range,
             Err(error) => {
                 self.storage.abandoned(prepared);
+                if let EngineError::Log(LogError::NotSynced(why)) = &error {
+                    let _ = self.commits.log_failed.set(why.to_string());
+                }
                 return Err(error);
             }
         };

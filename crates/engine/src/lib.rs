@@ -42,6 +42,7 @@ pub use lifecycle::descriptor::{DESCRIPTOR, DESCRIPTOR_BEGINNING, DESCRIPTOR_COP
 pub use lifecycle::mode::Mode;
 pub use lifecycle::profile::{ChunkStoreKind, StoreProfile};
 pub use lifecycle::settings::Settings;
+pub use lifecycle::state::DAMAGED as STATE_DAMAGED;
 pub use liveness::dead::DeadSlots;
 pub use liveness::joining::{Contents, Copies, Joined};
 pub use liveness::marked::{Marked, Marking, Reached, Roots, Tree, decode_marks};

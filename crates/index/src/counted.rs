@@ -71,6 +71,11 @@ pub trait CountedIndex: Debug + Send + Sync {
     /// Returns the figures.
     fn statistics(&self) -> ChunkIndexStatistics;
 
+    /// Returns whether this opening met a damaged page.
+    fn has_met_damage(&self) -> bool {
+        false
+    }
+
     /// Saves what makes the next opening faster. Call it last.
     fn close(&self) -> Result<()>;
 }
@@ -138,15 +143,15 @@ impl CountedIndex for ChunkIndex {
 
     /// Sweeps some pages of a partition.
     fn step(&self) -> Result<bool> {
-        ChunkIndex::step(self)
+        self.note(ChunkIndex::step(self))
     }
 
     fn catch_up(&self, go_on: &dyn Fn() -> bool) -> Result<()> {
-        self.sweep_all_while(go_on)
+        self.note(self.sweep_all_while(go_on))
     }
 
     fn lookup(&self, names: &[Fingerprint], out: &mut Vec<Option<IndexEntry>>) -> Result<usize> {
-        ChunkIndex::lookup(self, names, out)
+        self.note(ChunkIndex::lookup(self, names, out))
     }
 
     fn expect(&self, names: &[Fingerprint]) {
@@ -158,11 +163,11 @@ impl CountedIndex for ChunkIndex {
     }
 
     fn for_each(&self, partition: u32, visit: &mut dyn FnMut(&Fingerprint, IndexEntry) -> Result<()>) -> Result<()> {
-        ChunkIndex::for_each(self, partition, visit)
+        self.note(ChunkIndex::for_each(self, partition, visit))
     }
 
     fn for_each_from(&self, partition: u32, prefix: u64, visit: &mut dyn FnMut(&Fingerprint, IndexEntry) -> bool) -> Result<()> {
-        ChunkIndex::for_each_from(self, partition, prefix, visit)
+        self.note(ChunkIndex::for_each_from(self, partition, prefix, visit))
     }
 
     fn hold(&self, prefixes: RangeInclusive<u64>) -> Box<dyn HeldEntries + '_> {
@@ -176,27 +181,37 @@ impl CountedIndex for ChunkIndex {
         out: &mut Vec<(Fingerprint, u64)>,
         damaged: &mut Vec<DamagedPage>,
     ) -> Result<Option<UnusedCursor>> {
-        ChunkIndex::unused(self, cursor, limit, out, damaged)
+        let unused = self.note(ChunkIndex::unused(self, cursor, limit, out, damaged));
+        self.note_pages(damaged.len());
+        unused
     }
 
     fn count_unused(&self, runs: usize) -> Result<(u64, bool)> {
-        ChunkIndex::count_unused(self, runs)
+        self.note(ChunkIndex::count_unused(self, runs))
     }
 
     fn verify_while(&self, go_on: &mut dyn FnMut() -> bool) -> Vec<DamagedPage> {
-        ChunkIndex::verify_while(self, go_on)
+        let damaged = ChunkIndex::verify_while(self, go_on);
+        self.note_pages(damaged.len());
+        damaged
     }
 
     fn verify_run(&self, partition: u32, place: u32) -> VerifiedRun {
-        ChunkIndex::verify_run(self, partition, place)
+        let run = ChunkIndex::verify_run(self, partition, place);
+        self.note_pages(run.damaged.len());
+        run
     }
 
     fn statistics(&self) -> ChunkIndexStatistics {
         ChunkIndex::statistics(self)
     }
 
+    fn has_met_damage(&self) -> bool {
+        ChunkIndex::has_met_damage(self)
+    }
+
     fn close(&self) -> Result<()> {
-        ChunkIndex::close(self)
+        self.note(ChunkIndex::close(self))
     }
 }
 

@@ -408,6 +408,11 @@ impl ObjectIndex {
         }
     }
 
+    /// Returns whether this opening met damage of a file.
+    pub fn has_met_damage(&self) -> bool {
+        self.partitions.iter().any(|partition| partition.file.has_met_damage())
+    }
+
     /// Returns the length of a partition's file in bytes; 0 if it is unknown.
     pub fn file_bytes(&self, partition: u16) -> u64 {
         self.partition(partition).map_or(0, |partition| partition.file.length_bytes())

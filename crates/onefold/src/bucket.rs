@@ -9,10 +9,10 @@ use crate::remote::{is_url, user_directory};
 use crate::settings;
 use crate::store::{SETTINGS_FILE, cannot_open, read_settings};
 use onefold_bucket::{BucketGround, BucketOptions, CACHE_DIRECTORY, CacheOptions, Location, is_location, open};
-use onefold_engine::{DESCRIPTOR, Engine};
-use onefold_ground::{Ground, LocalGround, Permissions, checksum, replace_file};
+use onefold_engine::{DESCRIPTOR, Engine, EngineError, STATE_DAMAGED};
+use onefold_ground::{Bucket, Ground, LocalGround, Permissions, checksum, replace_file};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -28,6 +28,9 @@ const SYSTEM_STATES: &str = "/var/cache/onefold";
 
 /// The locations that the command line named, by the directories of their states.
 static NAMED: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
+
+/// The directories of states that this process used.
+static USED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// Reads the name of a store: a directory, a server, or a location in object storage. For the last it returns the
 /// directory of the state, which need not exist yet. The error is for people.
@@ -49,6 +52,24 @@ pub const CONTAINER_BYTES: u32 = 16 << 20;
 /// Returns whether a directory is that of the state of a store that the command line named.
 pub fn is_named(directory: &Path) -> bool {
     NAMED.lock().contains_key(directory)
+}
+
+/// Returns the name of a store for people. `directory` is that of the store, or of its state.
+pub fn shown(directory: &Path) -> String {
+    match NAMED.lock().get(directory) {
+        Some(name) => name.split('?').next().unwrap_or_default().to_owned(),
+        None => directory.display().to_string(),
+    }
+}
+
+/// Returns what to do about a damaged state that this process used. Call it when the store is closed.
+pub fn advice_on_state() -> Option<String> {
+    let used = USED.lock();
+    let damaged = used.iter().find(|directory| directory.join(STATE_DAMAGED).exists())?;
+    Some(format!(
+        "the indexes of the store on this machine are damaged ({}). Run the command again: it makes them again first, from the bucket",
+        damaged.display()
+    ))
 }
 
 /// Makes the directory of a state for a location that the command line named.
@@ -100,12 +121,20 @@ fn state_directory(location: &Location, options: &BucketOptions) -> PathBuf {
     states.join("stores").join(format!("{readable}-{:016x}", checksum(whole.as_bytes())))
 }
 
-/// Returns the ground of a store in a bucket whose state is in this directory. `None`: it is the directory of another
-/// store. A directory that does not exist is made only if the store exists, or for `init`.
-pub fn ground(directory: &Path, is_new: bool) -> Result<Option<Arc<dyn Ground>>> {
+/// A store in a bucket.
+struct Place {
+    /// What the user calls it.
+    name: String,
+    bucket: Arc<dyn Bucket>,
+    /// Whether its state has a directory.
+    has_directory: bool,
+}
+
+/// Finds the bucket of a store whose state is in this directory. `None`: it is the directory of another store.
+fn find(directory: &Path) -> Result<Option<Place>> {
     let named = NAMED.lock().get(directory).cloned();
     let file = std::fs::read_to_string(directory.join(LOCATION));
-    let (name, is_made) = match (file, named) {
+    let (name, has_directory) = match (file, named) {
         // What the command line says counts. A power failure may have left anything in the file.
         (Ok(text), Some(name)) => {
             if text.trim() != name {
@@ -121,12 +150,32 @@ pub fn ground(directory: &Path, is_new: bool) -> Result<Option<Arc<dyn Ground>>>
     let wrong = |why: String| Failure::cannot_run(format!("cannot use {}: {why}", directory.join(LOCATION).display()));
     let (location, options) = parse(&name).map_err(wrong)?;
     let bucket = open(&location, &options).map_err(|error| cannot_open(error.into()))?;
-    if !is_made {
-        if !is_new {
-            Engine::find_in(&*bucket).map_err(cannot_open)?;
+    Ok(Some(Place { name, bucket, has_directory }))
+}
+
+/// Returns whether there is a store in the bucket that belongs to this directory. `None`: no bucket does.
+pub fn has_store(directory: &Path) -> Result<Option<bool>> {
+    let Some(place) = find(directory)? else { return Ok(None) };
+    match Engine::find_in(&*place.bucket) {
+        Ok(()) => Ok(Some(true)),
+        Err(EngineError::NoStoreInBucket { .. }) => Ok(Some(false)),
+        Err(error) => Err(cannot_open(error)),
+    }
+}
+
+/// Returns the ground of a store in a bucket whose state is in this directory. `None`: it is the directory of another
+/// store. A directory that does not exist is made only if the store exists, or for `init`.
+pub fn ground(directory: &Path, is_new: bool) -> Result<Option<Arc<dyn Ground>>> {
+    let Some(Place { name, bucket, has_directory }) = find(directory)? else { return Ok(None) };
+    if !has_directory {
+        // A mistake in the name must not leave a directory behind.
+        match Engine::find_in(&*bucket) {
+            Err(EngineError::NoStoreInBucket { .. }) if is_new => {}
+            found => found.map_err(cannot_open)?,
         }
         make_directory(directory, &name)?;
     }
+    USED.lock().insert(directory.to_owned());
     let settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
     let local = LocalGround::open(directory).map_err(Failure::cannot_run)?;
     Ok(Some(Arc::new(BucketGround::with_cache(Arc::new(local), bucket, cache(directory, &settings.cache)?))))

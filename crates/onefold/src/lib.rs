@@ -57,8 +57,17 @@ pub fn main() -> ExitCode {
         }
     };
     match logging::start(cli.quiet, cli.verbose).and_then(|()| commands::run(cli)) {
-        Ok(exit) => ExitCode::from(exit as u8),
+        Ok(exit) => {
+            if let Some(advice) = bucket::advice_on_state() {
+                output::note(advice);
+            }
+            ExitCode::from(exit as u8)
+        }
         Err(failure) => {
+            let failure = match bucket::advice_on_state() {
+                Some(advice) => failure.advise(advice),
+                None => failure,
+            };
             if !failure.message.is_empty() {
                 output::note(&failure);
             }

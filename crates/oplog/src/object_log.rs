@@ -431,9 +431,12 @@ impl ObjectLog {
     /// Returns the last of the copies that follow each other from batch `first` on.
     fn last_copy(&self, copies: &BTreeSet<u64>, first: u64) -> Option<u64> {
         // A killed process may have left a part of one. A reader takes it for none; a writer removes it.
-        let is_whole = |number: u64| self.copy(number).is_some_and(|bytes| batch::decode(&bytes, &self.place.store, number).is_ok());
-        let is_of_use = |number: &u64| copies.contains(number) && (self.place.keeps_copies || is_whole(*number));
+        let is_of_use = |number: &u64| copies.contains(number) && (self.place.keeps_copies || self.has_whole_copy(*number));
         (first..).take_while(is_of_use).last()
+    }
+
+    fn has_whole_copy(&self, number: u64) -> bool {
+        self.copy(number).is_some_and(|bytes| batch::decode(&bytes, &self.place.store, number).is_ok())
     }
 
     /// Adds the copies up to `last`. `Err` names one that cannot be used.
@@ -447,14 +450,18 @@ impl ObjectLog {
         Ok(())
     }
 
-    /// A copy is damaged: it goes, and the look begins again.
+    /// A copy is damaged: it goes, with all others that are, and the look begins again.
     fn without_copy(&self, number: u64) -> Result<Looked> {
         let path = self.copy_path(number);
         if !self.place.keeps_copies {
             return Err(damaged(self.place.ground.describe(&path), "this copy of a batch is damaged; remove it"));
         }
-        tracing::warn!(path = %self.place.ground.describe(&path), "a damaged copy of a batch is removed");
-        self.place.ground.remove(&path)?;
+        let is_damaged = |other: &u64| *other == number || !self.has_whole_copy(*other);
+        for damaged in self.copies()?.into_iter().filter(is_damaged) {
+            let path = self.copy_path(damaged);
+            tracing::warn!(path = %self.place.ground.describe(&path), "a damaged copy of a batch is removed");
+            self.place.ground.remove(&path)?;
+        }
         Ok(Looked::Moved)
     }
 

@@ -94,7 +94,10 @@ impl Call {
         let Call { failures, began, .. } = self;
         let last = errors::text(error);
         if errors::verdict(error) == Verdict::RetryBriefly {
-            return self.because(ErrorKind::PermissionDenied, &format!("there are no credentials: {}; {last}", errors::CREDENTIALS));
+            return self.because(
+                ErrorKind::PermissionDenied,
+                &format!("there are no credentials: {}. This machine has no role: {last}", errors::CREDENTIALS),
+            );
         }
         let tries = if *failures == 1 { "one try".to_owned() } else { format!("{failures} tries") };
         let why = format!("gave up after {tries} in {:.1} s; the last one failed: {last}", began.elapsed().as_secs_f64());

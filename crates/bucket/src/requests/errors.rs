@@ -83,7 +83,12 @@ pub(super) fn explain(error: &Error) -> (ErrorKind, String) {
 /// Returns what an error says, in one line.
 pub(super) fn text(error: &Error) -> String {
     const MOST: usize = 600;
-    let text = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = match error {
+        // Without the name of the client's part.
+        Error::Generic { source, .. } => source.to_string(),
+        error => error.to_string(),
+    };
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     // Of an answer in XML, only what it says.
     let text = match (between(&text, "<Code>", "</Code>"), between(&text, "<Message>", "</Message>")) {
         (Some(code), message) => {

@@ -308,7 +308,12 @@ impl Engine {
         // One that failed is behind the log, whatever is trimmed now.
         // A log in a bucket keeps the effects of what it trims.
         if self.log.has_history() {
-            return Ok(self.log.trim(upto)?);
+            let start = self.log.start();
+            self.log.trim(upto)?;
+            if self.log.start() != start {
+                self.keep_descriptor();
+            }
+            return Ok(());
         }
         if self.log.has_parts_before(upto) || self.background.copy_fails.load(Ordering::Relaxed) {
             let copied = self.objects.copy_objects();
@@ -474,8 +479,9 @@ impl Engine {
 
 impl Drop for Engine {
     /// Tells writers on other machines that this one has ended, also without a close. Otherwise they would watch for a
-    /// while whether it is still there.
+    /// while whether it is still there. Tells the next opening here that the state is damaged.
     fn drop(&mut self) {
+        self.note_damaged_state();
         if self.mode == Mode::ReadWrite && self.settings.background && self.log.has_history() && !std::thread::panicking() {
             // After a close, or when the store was lost, there is nothing to tell.
             let _ = self.end_in_log();

@@ -74,10 +74,17 @@ impl Engine {
         state::read_store(bucket).map(drop)
     }
 
-    /// Makes the local state of a store in a bucket again. Errors: another process has it open.
+    /// Reads the descriptor of a store, from its bucket if it is in one. Then it needs no state on this machine.
+    pub fn descriptor_of(ground: &dyn Ground) -> Result<Descriptor> {
+        ground.bucket().map_or_else(|| Descriptor::read(ground), |bucket| state::read_store(&*bucket))
+    }
+
+    /// Makes the local state of a store in a bucket again. Errors: another process has it open, or the bucket lacks
+    /// something that it is made of.
     pub fn renew_state(ground: &Arc<dyn Ground>, settings: &Settings, command: &str) -> Result<()> {
         let holder = Holder::this_process(command);
-        if !state::discard(&**ground, &holder)? {
+        let Some(bucket) = ground.bucket() else { return Ok(()) };
+        if !state::discard_damaged(ground, &bucket, settings, &holder)? {
             return Err(LockError::Held { path: ground.describe(LOCK), holder: None }.into());
         }
         Engine::open(ground.clone(), settings.clone(), Mode::ReadWrite, command)?.close()
@@ -119,10 +126,22 @@ impl Engine {
         around: impl FnOnce(Box<dyn Liveness>, &dyn Fn() -> Marked) -> Box<dyn Liveness>,
     ) -> Result<Arc<Engine>> {
         let mut around = Some(around);
+        let Some(bucket) = ground.bucket() else { return Engine::open_once(&ground, &settings, mode, command, &mut around) };
+        let holder = Holder::this_process(command);
+        // If the bucket is damaged too, what is in the directory may be all that is left.
+        let discard_damaged = || {
+            state::discard_damaged(&ground, &bucket, &settings, &holder).unwrap_or_else(|error| {
+                tracing::warn!(%error, "the damaged local state of the store stays, because it could not be made again");
+                false
+            })
+        };
+        if ground.exists(state::DAMAGED)? && discard_damaged() {
+            tracing::info!("the local state of the store was damaged, and is made again");
+        }
         match Engine::open_once(&ground, &settings, mode, command, &mut around) {
-            // What is damaged is in the directory. For damage in the bucket its copies may be all that is left.
-            Err(error) if ground.bucket().is_some() && error.is_of_state() => {
-                if !state::discard(&*ground, &Holder::this_process(command))? {
+            Err(error) if error.is_of_state() => {
+                let is_damaged = error.is_damage();
+                if !if is_damaged { discard_damaged() } else { state::discard(&*ground, &holder)? } {
                     return Err(error);
                 }
                 tracing::info!(why = %error, "the local state of the store is made again");

@@ -54,7 +54,12 @@ pub(crate) fn open_objects(
     let looked = looked.map_or_else(|| ObjectLog::look_for_taking(place, options, meaning), Ok)?;
     let records: Vec<Record> = (0..descriptor.container_partitions).map(numbers_reserved).collect();
     let mut watch = presence::Watch::new(bucket, settings.background);
-    looked.taken(read_epoch(&**ground)? + 1, &records, &mut |end| watch.look(end))
+    // The log has the epochs too: a damaged file makes no difference.
+    let epoch = match read_epoch(&**ground) {
+        Err(EngineError::Inconsistent { .. }) => 0,
+        epoch => epoch?,
+    };
+    looked.taken(epoch + 1, &records, &mut |end| watch.look(end))
 }
 
 /// Looks at the log of a store in a bucket, whose end may be further on, and keeps copies of it.

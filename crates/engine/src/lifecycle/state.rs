@@ -11,8 +11,8 @@ use crate::lifecycle::recovery;
 use crate::lifecycle::settings::Settings;
 use crate::read::snapshot;
 use crate::read::views::VIEWS;
-use crate::{EngineError, Result};
-use onefold_ground::{Access, Bucket, Ground, Holder, LockError, LockGuard, Put};
+use crate::{Engine, EngineError, Mode, Result};
+use onefold_ground::{Access, Bucket, Ground, Holder, LockError, LockGuard, Put, replace_file};
 use onefold_index::{ObjectIndex, ObjectIndexOptions};
 use onefold_oplog::{Log, LogError, ObjectLog, Ownership, View};
 use std::sync::Arc;
@@ -21,6 +21,9 @@ use std::sync::Arc;
 pub(crate) const STORE: &str = "store";
 /// The lock of whoever makes or removes a state.
 const STATE_LOCK: &str = "state-lock";
+/// A file in the local state of a store in a bucket. It says that the state is damaged: the next opening makes it
+/// again.
+pub const DAMAGED: &str = "damaged";
 /// Bytes of a descriptor are fewer.
 const DESCRIPTOR_LIMIT_BYTES: u64 = 64 << 10;
 
@@ -107,6 +110,46 @@ fn build(ground: &Arc<dyn Ground>, bucket: &Arc<dyn Bucket>, descriptor: &Descri
     Ok(log)
 }
 
+/// Puts the descriptor back into the bucket if it is not there. Returns whether it did.
+pub(crate) fn put_back(bucket: &dyn Bucket, descriptor: &Descriptor) -> Result<bool> {
+    Ok(bucket.length(STORE)?.is_none() && bucket.put_new(STORE, descriptor.to_text().as_bytes())? == Put::Done)
+}
+
+/// Removes a damaged state, unless somebody has it open. Errors: the bucket lacks something that the next one would be
+/// made of, so what is left of this one may be needed.
+pub(crate) fn discard_damaged(ground: &Arc<dyn Ground>, bucket: &Arc<dyn Bucket>, settings: &Settings, holder: &Holder) -> Result<bool> {
+    let descriptor = read_store(&**bucket)?;
+    let log = recovery::open_objects(ground, bucket.clone(), &descriptor, settings, Mode::ReadOnly, None)?;
+    match log.verify().into_iter().next() {
+        Some(why) => Err(EngineError::Inconsistent { why }),
+        None => discard(&**ground, holder),
+    }
+}
+
+impl Engine {
+    /// Puts the descriptor back into the bucket if it is not there. Its loss is no reason to fail.
+    pub(crate) fn keep_descriptor(&self) {
+        let Some(bucket) = self.ground.bucket() else { return };
+        let place = bucket.describe(STORE);
+        match put_back(&*bucket, &self.descriptor) {
+            Ok(false) => {}
+            Ok(true) => tracing::warn!("{place} was missing, and was put back"),
+            Err(error) => tracing::warn!(%error, "nobody knows whether {place} is there"),
+        }
+    }
+
+    /// Notes that the state of a store in a bucket is damaged, if it is. The next opening makes it again.
+    pub(crate) fn note_damaged_state(&self) {
+        let is_damaged = || self.objects.has_met_damage() || self.index().is_some_and(|index| index.has_met_damage());
+        if self.ground.bucket().is_some()
+            && is_damaged()
+            && let Err(error) = replace_file(&*self.ground, DAMAGED, b"")
+        {
+            tracing::warn!(%error, "it could not be noted that the local state of the store is damaged");
+        }
+    }
+}
+
 /// Removes the state: it belongs to another log, has less than the log still has, or is damaged. False: somebody has it
 /// open.
 pub(crate) fn discard(ground: &dyn Ground, holder: &Holder) -> Result<bool> {
@@ -123,7 +166,11 @@ pub(crate) fn discard(ground: &dyn Ground, holder: &Holder) -> Result<bool> {
         }
     }
     ground.sync_directory("")?;
-    empty(ground).map(|()| true)
+    empty(ground)?;
+    match ground.remove(DAMAGED) {
+        Err(error) if !error.is_not_found() => Err(error.into()),
+        _ => Ok(true),
+    }
 }
 
 fn lock(ground: &dyn Ground, holder: &Holder) -> Result<LockGuard> {

@@ -63,7 +63,7 @@ use pages::{Memory, Shape};
 use parking_lot::Mutex;
 use partition::{Opening, Partition};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use sweep::Stepped;
 
 pub use held::Held;
@@ -190,6 +190,8 @@ struct Counters {
     sweeps: AtomicU64,
     growths: AtomicU64,
     count_underflows: AtomicU64,
+    /// Whether a page was damaged.
+    met_damage: AtomicBool,
 }
 
 impl Counters {
@@ -469,6 +471,25 @@ impl ChunkIndex {
     /// damaged pages and where to continue.
     pub fn verify_run(&self, partition: u32, place: u32) -> VerifiedRun {
         self.opened(partition).map_or_else(|_| VerifiedRun::default(), |partition| partition.verify_run(place, true))
+    }
+
+    /// Returns whether a page was damaged that somebody asked for through the seam
+    /// ([`CountedIndex`](crate::CountedIndex)).
+    pub(crate) fn has_met_damage(&self) -> bool {
+        self.counters.met_damage.load(Ordering::Relaxed)
+    }
+
+    /// Notes that this many pages are damaged.
+    pub(crate) fn note_pages(&self, damaged: usize) {
+        if damaged > 0 {
+            self.counters.met_damage.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes whether a page is damaged.
+    pub(crate) fn note<T>(&self, done: Result<T>) -> Result<T> {
+        self.note_pages(usize::from(done.as_ref().is_err_and(IndexError::is_damaged_page)));
+        done
     }
 
     /// Returns the figures.

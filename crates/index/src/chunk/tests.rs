@@ -1,6 +1,7 @@
 //! Compares the chunk index with a map.
 
 use super::*;
+use crate::CountedIndex;
 use onefold_ground::{LocalGround, SimulatedGround, checksum};
 use onefold_oplog::{Owned, Ownership};
 use proptest::prelude::*;
@@ -473,7 +474,21 @@ fn a_damaged_page_is_found_and_never_returned_as_data() {
     log.iter().for_each(|batch| apply(&index, batch));
     index.sweep_all().unwrap();
     let generation = ground.list("index/0000").unwrap().into_iter().find(|entry| entry.name.starts_with("pages-")).unwrap().name;
+    let index: Box<dyn CountedIndex> = Box::new(index);
+    assert!(index.verify_while(&mut || true).is_empty() && !index.has_met_damage());
     disk.corrupt(&format!("index/0000/{generation}"), 3 * 4096 + 100, 0x10).unwrap();
+    assert!(!index.verify_while(&mut || true).is_empty() && index.has_met_damage());
+    drop(index);
+    let index = open(&ground, 1, Access::ReadWrite, 2).unwrap();
+    for (fingerprint, entry) in &model {
+        let mut out = Vec::new();
+        assert!(!CountedIndex::has_met_damage(&index), "noted, but nobody saw it");
+        match CountedIndex::lookup(&index, &[*fingerprint], &mut out) {
+            Ok(_) => assert_eq!(out, [Some(*entry)]),
+            Err(_) => break,
+        }
+    }
+    assert!(CountedIndex::has_met_damage(&index));
     let damaged = index.verify().unwrap();
     assert_eq!(damaged.iter().map(|page| page.page).collect::<Vec<_>>(), [3]);
     assert!(damaged[0].path.contains("pages-"));

@@ -66,6 +66,8 @@ fn use_it(ground: &SimulatedGround, model: &BTreeMap<Vec<u8>, Vec<u8>>, what: &s
         let damaged = index.verify();
         assert!(!is_seen || !damaged.is_empty(), "{what}: seen by reading, not by verify");
         is_seen |= !damaged.is_empty();
+        assert!(damaged.is_empty() || index.has_met_damage(), "{what}: not noted");
+        assert!(is_seen || !index.has_met_damage(), "{what}: noted, but nobody saw it");
         if access == Access::ReadWrite {
             let changes: Vec<Change> = model.keys().map(|key| (0, key.clone(), Some(vec![1]))).collect();
             index.apply(Position(512 * 7), 0, &changes).unwrap();

@@ -17,6 +17,7 @@ use parking_lot::RwLock;
 use redb::{Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const OBJECTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("objects");
@@ -37,6 +38,14 @@ fn database_error(path: String, source: redb::Error) -> IndexError {
     }
 }
 
+/// Notes whether an error is damage.
+fn note(met_damage: &AtomicBool, error: IndexError) -> IndexError {
+    if error.is_damage() {
+        met_damage.store(true, Ordering::Relaxed);
+    }
+    error
+}
+
 /// The open file of one partition.
 #[derive(Debug)]
 pub(super) struct PartitionFile {
@@ -47,6 +56,8 @@ pub(super) struct PartitionFile {
     cache_bytes: usize,
     /// `None` while reopening after an error fails.
     current: RwLock<Option<Arc<Handle>>>,
+    /// Whether damage was met.
+    met_damage: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -65,6 +76,7 @@ impl Drop for Handle {
 pub(super) struct Snapshot {
     transaction: ReadTransaction,
     path: String,
+    met_damage: Arc<AtomicBool>,
     // Dropped last: the transaction reads through it.
     handle: Arc<Handle>,
 }
@@ -98,7 +110,15 @@ impl PartitionFile {
         epoch: u64,
         cache_bytes: usize,
     ) -> Result<(PartitionFile, Position)> {
-        let file = PartitionFile { ground: ground.clone(), path, access, epoch, cache_bytes, current: RwLock::new(None) };
+        let file = PartitionFile {
+            ground: ground.clone(),
+            path,
+            access,
+            epoch,
+            cache_bytes,
+            current: RwLock::default(),
+            met_damage: Arc::default(),
+        };
         let format = file.meta("format")?;
         if format != FORMAT {
             return Err(file.damaged(format!("it has format {format}; this program reads format {FORMAT}")));
@@ -130,12 +150,17 @@ impl PartitionFile {
         self.ground.describe(&self.path)
     }
 
+    /// Returns whether damage was met.
+    pub(super) fn has_met_damage(&self) -> bool {
+        self.met_damage.load(Ordering::Relaxed)
+    }
+
     fn failed(&self, error: impl Into<redb::Error>) -> IndexError {
-        database_error(self.describe(), error.into())
+        note(&self.met_damage, database_error(self.describe(), error.into()))
     }
 
     fn damaged(&self, what: String) -> IndexError {
-        IndexError::ObjectIndexDamaged { path: self.describe(), what }
+        note(&self.met_damage, IndexError::ObjectIndexDamaged { path: self.describe(), what })
     }
 
     fn check_epoch(&self, stored_epoch: u64) -> Result<()> {
@@ -188,7 +213,7 @@ impl PartitionFile {
     pub(super) fn snapshot(&self) -> Result<Snapshot> {
         let handle = self.handle()?;
         let transaction = handle.database.begin_read().map_err(|error| self.failed(error))?;
-        Ok(Snapshot { transaction, path: self.describe(), handle })
+        Ok(Snapshot { transaction, path: self.describe(), met_damage: self.met_damage.clone(), handle })
     }
 
     /// Writes `objects` and the position that they reach in one transaction, durable on return. After an error either
@@ -244,7 +269,10 @@ impl PartitionFile {
     /// Returns what is wrong, or `None`. Nothing may write meanwhile. Once `stop` is set, reading fails.
     pub(super) fn verify(&self, known: RangeInclusive<Position>, stop: Fault) -> Option<String> {
         match self.examine(known, stop) {
-            Ok(found) => found,
+            Ok(found) => {
+                self.met_damage.fetch_or(found.is_some(), Ordering::Relaxed);
+                found
+            }
             Err(IndexError::ObjectIndexDamaged { what, .. }) => Some(what),
             Err(error) => Some(error.to_string()),
         }
@@ -291,7 +319,7 @@ impl Snapshot {
     }
 
     fn failed(&self, error: impl Into<redb::Error>) -> IndexError {
-        database_error(self.path.clone(), error.into())
+        note(&self.met_damage, database_error(self.path.clone(), error.into()))
     }
 
     fn meta(&self) -> Result<ReadOnlyTable<&'static str, u64>> {

@@ -3,6 +3,7 @@
 mod volumes;
 
 use super::{Request, Talk, find_doer, init};
+use crate::bucket;
 use crate::cli::Copy;
 use crate::console::{Keeping, Terminal};
 use crate::control::Ran;
@@ -17,7 +18,7 @@ use crate::waiting::{InUse, Waiting};
 use indicatif::ProgressBar;
 use onefold_catalog::{Backup, BackupId, Catalog, CatalogError};
 use onefold_copy::{BackupOutcome, Backups, CopyError, Moved, Problem};
-use onefold_engine::{Descriptor, EngineError, Mode, random_name};
+use onefold_engine::{Descriptor, Engine, EngineError, Mode, random_name};
 use onefold_fs::Filesystems;
 use onefold_ground::words::nearest;
 use onefold_volume::Volumes;
@@ -155,7 +156,10 @@ fn choose(options: &Copy, source: &Store) -> Result<Chosen> {
 /// Opens the other store. Creates it first if the options ask for that.
 fn open_destination(options: &Copy, source: &Store, interrupt: &Interrupt, talk: Talk) -> Result<Store> {
     let directory = &options.to;
-    let is_empty = std::fs::read_dir(directory).map_or(true, |mut entries| entries.next().is_none());
+    let is_empty = match bucket::has_store(directory)? {
+        Some(has_store) => !has_store,
+        None => std::fs::read_dir(directory).map_or(true, |mut entries| entries.next().is_none()),
+    };
     if options.init && is_empty {
         let descriptor = Descriptor { store: random_name()?, ..source.engine.descriptor().clone() };
         // The copy has as many containers, so it needs as many hooks.
@@ -168,15 +172,15 @@ fn open_destination(options: &Copy, source: &Store, interrupt: &Interrupt, talk:
             None,
         )?;
         if !talk.quiet {
-            note(format_args!("made store {}", directory.display()));
+            note(format_args!("made store {}", bucket::shown(directory)));
         }
     } else if is_empty {
-        return Err(Failure::cannot_run(format!("there is no store at {}", directory.display()))
+        return Err(Failure::cannot_run(format!("there is no store at {}", bucket::shown(directory)))
             .advise("--init creates one with the settings of this store; `onefold init` creates one with other settings"));
     }
     // This comes before it is opened for writing, which would wait for the source.
-    if Descriptor::read(&*ground(directory)?)?.store == source.engine.descriptor().store {
-        return Err(Failure::cannot_run(format!("{} is the same store, or a copy of its files", directory.display()))
+    if Engine::descriptor_of(&*ground(directory)?)?.store == source.engine.descriptor().store {
+        return Err(Failure::cannot_run(format!("{} is the same store, or a copy of its files", bucket::shown(directory)))
             .advise("copy into another store, made with `onefold init` or --init"));
     }
     Store::open_when_free(directory, Mode::ReadWrite, "copy", &mut Waiting::until(options.store.wait, interrupt, talk.quiet))
@@ -203,7 +207,7 @@ fn warn_of_newer(options: &Copy, chosen: &Chosen, destination: &Store) -> Result
     for (name, backup) in newest {
         note(format_args!(
             "warning: {} has a newer backup of `{}` that this store lacks, {}: `latest` and `forget` prefer it there",
-            options.to.display(),
+            bucket::shown(&options.to),
             printable(name.as_bytes()),
             backup.id.short()
         ));
@@ -359,7 +363,7 @@ fn report(options: &Copy, talk: Talk, done: &Done, time: Duration) -> Result<()>
         output.line(format_args!(
             "copied {}{there}, to {}",
             counted(done.copied.len() as u64, "backup", "backups"),
-            options.to.display()
+            bucket::shown(&options.to)
         ))?;
         if !volumes.copied.is_empty() || !volumes.there.is_empty() {
             let there = if volumes.there.is_empty() { String::new() } else { format!(", {} left as they are there", volumes.there.len()) };

@@ -184,6 +184,7 @@ fn serve(options: &Serve, store: Store, network: Network, talk: Talk, mounted: O
             tokio::select! {
                 () = shutdown => {}
                 () = until_unmounted(&mounts, control.as_ref()), if is_for_a_mount => {}
+                () = until_the_log_is_lost(&store.engine) => {}
             }
             notifier.stopping();
         };
@@ -218,7 +219,12 @@ fn serve(options: &Serve, store: Store, network: Network, talk: Talk, mounted: O
     let has_iscsi = iscsi.is_some();
     drop(iscsi);
     drop(volumes);
+    let lost = store.engine.has_lost_its_log().map(|why| {
+        Failure::failed(format!("the daemon ends, because it could not write to the store and must open it again: {why}"))
+            .advise("start it again when the service answers: what clients flushed before is safe, what they wrote after may be lost")
+    });
     let closed = store.close();
+    lost.map_or(Ok(()), Err)?;
     let metrics = served?;
     unmounted?;
     flushed?;
@@ -252,6 +258,13 @@ fn serve(options: &Serve, store: Store, network: Network, talk: Talk, mounted: O
 /// Ends when nothing is mounted any more, and there is no client.
 async fn until_unmounted(mounts: &Mounts, control: Option<&ControlServer>) {
     while !mounts.is_over(|| control.is_none_or(ControlServer::stop_if_idle)) {
+        tokio::time::sleep(STOP_INTERVAL).await;
+    }
+}
+
+/// Ends when only another opening of the store could write to it. A supervisor then starts the daemon again.
+async fn until_the_log_is_lost(engine: &Engine) {
+    while engine.has_lost_its_log().is_none() {
         tokio::time::sleep(STOP_INTERVAL).await;
     }
 }

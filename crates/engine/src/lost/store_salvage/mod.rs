@@ -14,12 +14,12 @@ mod overlay;
 use crate::lifecycle::copied;
 use crate::lifecycle::descriptor::{DESCRIPTOR, DESCRIPTOR_COPY, Descriptor};
 use crate::lifecycle::layout::{ARENA, INDEX, LEVELS, LOCK, LOG, OBJECTS, OWNER, arena_options, levels_options, read_epoch, write_epoch};
-use crate::lifecycle::state;
+use crate::lifecycle::{recovery, state};
 use crate::lost::rebuild;
 use crate::read::snapshot::nobody_reads;
 use crate::read::views::{OPENING_LIMIT, lock_views_within};
 use crate::{Change, Engine, EngineError, Mode, Result, Settings};
-use onefold_ground::{Access, Ground, GroundError, Holder, read_file, replace_file};
+use onefold_ground::{Access, Bucket, Ground, GroundError, Holder, read_file, replace_file};
 use onefold_index::chunk::header;
 use onefold_index::{ChunkIndex, ChunkIndexOptions, CountedIndex, IndexError, LinkedIndex, LinkedOptions, ObjectIndex, ObjectIndexOptions};
 use onefold_oplog::{Ownership, Position, Remnants};
@@ -66,9 +66,8 @@ pub fn salvage(
     meaning: &dyn Meaning,
     command: &str,
 ) -> Result<Salvaged> {
-    if ground.bucket().is_some() {
-        // What is in the directory is made again when the store is opened, and of the log there is only what is there.
-        return Ok(Salvaged::default());
+    if let Some(bucket) = ground.bucket() {
+        return salvage_in_bucket(ground, bucket, settings, options.dry_run);
     }
     // If there is no store here, say so, and leave no lock file behind. The findings count only under the lock.
     look_at_descriptor(&**ground)?.0.check_settings(settings, &**ground)?;
@@ -88,6 +87,24 @@ pub fn salvage(
         }
     }
     repair_parts(ground, settings, meaning, Way::Repair)
+}
+
+/// Puts the descriptor of a store in a bucket back. What is in the directory is made again when the store is opened,
+/// and of the log there is only what is there.
+fn salvage_in_bucket(ground: &Arc<dyn Ground>, bucket: Arc<dyn Bucket>, settings: &Settings, dry_run: bool) -> Result<Salvaged> {
+    let mut done = Salvaged::default();
+    let Ok(descriptor) = Descriptor::read(&**ground) else { return Ok(done) };
+    if bucket.length(state::STORE)?.is_some() {
+        return Ok(done);
+    }
+    // Without the log of this store, it is not its place.
+    recovery::open_objects(ground, bucket.clone(), &descriptor, settings, Mode::ReadOnly, None)?;
+    let what = if dry_run { "would be" } else { "was" };
+    done.sentences.push(format!("{} {what} put back: this machine has a copy", bucket.describe(state::STORE)));
+    if !dry_run {
+        state::put_back(&*bucket, &descriptor)?;
+    }
+    Ok(done)
 }
 
 /// How to treat damage.

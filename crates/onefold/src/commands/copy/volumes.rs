@@ -1,13 +1,14 @@
 //! The part of `onefold copy` that copies volumes. A daemon that has the store open copies them as of one moment, while
 //! their clients continue. Otherwise the command's own process does it.
 
+use crate::bucket;
 use crate::cli::any_path;
 use crate::failure::{Exit, Failure, Result};
 use crate::session::{Session, StoreCommand};
 use crate::store::{SETTINGS_FILE, Store, cannot_open, ground, read_settings};
 use crate::waiting::InUse;
 use onefold_copy::{CopyError, Problem, copy_volumes};
-use onefold_engine::{Descriptor, Engine, Mode};
+use onefold_engine::{Engine, Mode};
 use onefold_upkeep::Monitor as _;
 use onefold_volume::{VolumeInfo, Volumes, VolumesOptions};
 use serde::{Deserialize, Serialize};
@@ -103,8 +104,8 @@ impl CopyVolumes {
     /// The destination store, or who has it open.
     fn open_destination(&self) -> Result<std::result::Result<Store, String>> {
         let ground = ground(&self.to)?;
-        if Descriptor::read(&*ground)?.store != self.to_store {
-            return Err(Failure::cannot_run(format!("{} is not the store that the command found there", self.to.display()))
+        if Engine::descriptor_of(&*ground)?.store != self.to_store {
+            return Err(Failure::cannot_run(format!("{} is not the store that the command found there", bucket::shown(&self.to)))
                 .advise("a daemon may see other directories than you do (a container, PrivateTmp of systemd): use a directory that both see, or stop the daemon"));
         }
         let settings = read_settings(&self.to.join(SETTINGS_FILE), true)?;
