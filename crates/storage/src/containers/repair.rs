@@ -195,6 +195,10 @@ impl Shared {
             if self.rehearsed(member).is_some() || self.ground.exists(&file::path(&self.directory, member))? {
                 continue;
             }
+            // It was merged. A list of a bucket may be too old to show the parity that leaves it out.
+            if self.ground.exists(&file::forward_path(&self.directory, member))? {
+                continue;
+            }
             let error = match self.repair(member) {
                 Ok(Repair::Repaired) => {
                     repaired.push(member);
