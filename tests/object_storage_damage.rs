@@ -94,7 +94,7 @@ impl Scene {
         let id = |source: &Path| home.back_up(source)["id"].as_str().unwrap().to_owned();
         let mut backups = vec![id(&large)];
         while !storage.objects(STORE).join("history").is_dir() {
-            assert!(backups.len() < 20, "the log is never trimmed");
+            assert!(backups.len() < 40, "the log is never trimmed");
             backups.push(id(&large.join("d1")));
         }
         // Something that only the log has.
@@ -220,8 +220,9 @@ impl Case<'_> {
 /// it.
 fn harm_objects(scene: &Scene, objects: &[String]) {
     let mut random = Random::new(1);
-    for object in objects {
-        for harm in [Harm::Delete, Harm::Truncate, Harm::Flip(random.below(1000))] {
+    for (number, object) in objects.iter().enumerate() {
+        let rot = if number % 2 == 0 { Harm::Flip(random.below(1000)) } else { Harm::Truncate };
+        for harm in [Harm::Delete, rot] {
             let case = Case::new(scene, object, harm);
             for (machine, has_state) in [(&scene.fresh(), false), (&scene.home, true)] {
                 scene.reset();
@@ -419,8 +420,8 @@ fn a_state_that_was_half_made_is_rebuilt() {
         let mut killed = Running::start(&mut machine.command([["check", "prune", "backups"][round % 3]]));
         std::thread::sleep(Duration::from_millis(1 + random.below(80)));
         killed.kill();
-        // Nobody waits until it is taken for gone.
-        let _ = fs::remove_file(scene.storage.objects(STORE).join("leases/writer"));
+        // So that nobody waits until it is taken for gone.
+        machine.run(["prune"]).succeeds();
         assert_eq!(machine.backups(), scene.home.backups());
         let (backup, source) = &scene.sources[round % 2];
         machine.restores(backup, source, source);
