@@ -186,18 +186,19 @@ impl Engine {
     /// Makes everything durable, and says in the log that this opening has ended its work.
     pub(crate) fn end_in_log(&self) -> Result<()> {
         self.writable()?;
-        if self.containers.as_ref().is_some_and(|containers| !containers.has_settled()) {
-            // A put failed, and may still arrive. The next opening looks for it.
-            return self.flush();
-        }
         {
             let _committing = self.commits.alone();
-            let end = self.log.end();
-            self.commit(Scope::Everything, <dyn Log>::commit_last)?;
-            if self.log.end() == end {
-                // There was nothing to write.
-                self.check_lock()?;
-                self.log.commit_last(&[])?;
+            if self.containers.as_ref().is_some_and(|containers| !containers.has_settled()) {
+                // A put failed, and may still arrive. The next opening looks for it.
+                self.commit(Scope::Everything, <dyn Log>::commit_beyond_limit)?;
+            } else {
+                let end = self.log.end();
+                self.commit(Scope::Everything, <dyn Log>::commit_last)?;
+                if self.log.end() == end {
+                    // There was nothing to write.
+                    self.check_lock()?;
+                    self.log.commit_last(&[])?;
+                }
             }
         }
         self.hook_sealed();

@@ -80,7 +80,7 @@ use onefold_oplog::{Log, Position};
 use onefold_storage::{ArenaStore, ChunkStore, ChunkView, ContainerStore, LevelsStore};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use write::chain::Chain;
 use write::claims::Claims;
 
@@ -126,6 +126,8 @@ pub struct Engine {
     /// Shared by deleters; exclusive while switching append-only mode.
     deletions: RwLock<()>,
     keeps_unused: bool,
+    /// Whether an opening for writing has noted all that it found.
+    has_begun: AtomicBool,
     /// Bytes read and written on behalf of others. Background work watches it to stay out of their way.
     served_bytes: AtomicU64,
     totals: Mutex<statistics::Totals>,

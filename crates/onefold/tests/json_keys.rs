@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use support::{Scene, noise};
+use support::{Run, Scene, noise};
 
 type Keys = BTreeMap<String, BTreeSet<String>>;
 
@@ -203,6 +203,15 @@ fn every_key_of_json_is_documented_and_every_documented_key_is_printed() {
     add("stats", vec![levels.run(["stats", "--json"]).succeeds().json()]);
     add("partition list", vec![levels.run(["partition", "list", "--json"]).succeeds().json()]);
     add("partition move", vec![levels.run(["partition", "move", "0", "--home", "--json"]).succeeds().json()]);
+    let bucket = Scene::new();
+    fs::create_dir(bucket.path("bucket")).unwrap();
+    let in_bucket = |arguments: &[&str]| {
+        let mut command = bucket.command(arguments);
+        command.env("ONEFOLD_STORE", format!("file://{}", bucket.path("bucket").display())).env("ONEFOLD_CACHE", bucket.path("cache"));
+        Run::from(command.output().unwrap()).succeeds().json()
+    };
+    in_bucket(&["init", "--json"]);
+    add("prune", vec![in_bucket(&["prune", "--dry-run", "--json"])]);
     seen.insert("problem".to_owned(), problem);
 
     let documented = documented();

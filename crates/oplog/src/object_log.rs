@@ -4,9 +4,9 @@
 //! 1. *A number is taken once.* A batch is acknowledged when its object is in the bucket. No object is ever replaced.
 //! 2. *Batches are a chain.* Each object has the number after the one before it, and that one's checksum. So whoever
 //!    knows the last one knows that all before it are the same for everybody.
-//! 3. *An opening for writing puts a fence*: a batch without records, with a higher epoch than all before it, at the
-//!    first free number. Whoever owned the log before finds that number taken by something that it did not put. It has
-//!    acknowledged nothing from there on, and never will ([`LogError::Fenced`]).
+//! 3. *An opening for writing puts a fence*: a batch with a higher epoch than all before it, at the first free number.
+//!    Whoever owned the log before finds that number taken by something that it did not put. It has acknowledged
+//!    nothing from there on, and never will ([`LogError::Fenced`]).
 //!    An opening that looked long before it puts its fence may put it where a batch was and is deleted. So it asks
 //!    afterwards whether the log was trimmed meanwhile, and if so begins again: batches are deleted behind a manifest.
 //! 4. *A put whose answer is lost is put again*, with the same bytes. They have the random nonce of the opening in
@@ -172,23 +172,7 @@ impl ObjectLog {
         Ok(log)
     }
 
-    /// Opens the log for writing: puts a fence with `records`, and with an epoch of at least `epoch` and higher than
-    /// all before it. From here on, whoever owned the log before can write nothing more.
-    ///
-    /// If another owner has not ended its work, asks `wait` again and again, with the end of the log. Its errors end
-    /// the opening.
-    pub fn take<E: From<LogError>>(
-        place: LogPlace,
-        options: LogOptions,
-        meaning: Arc<dyn Meaning>,
-        epoch: u64,
-        records: &[Record],
-        wait: &mut dyn FnMut(Position) -> std::result::Result<Wait, E>,
-    ) -> std::result::Result<ObjectLog, E> {
-        ObjectLog::look_for_taking(place, options, meaning)?.taken(epoch, records, wait)
-    }
-
-    /// Does the first half of [`take`](Self::take). The log can be read, but may go on behind what it knows.
+    /// Does the first half of an opening for writing. The log can be read, but may go on behind what this knows.
     pub fn look_for_taking(place: LogPlace, options: LogOptions, meaning: Arc<dyn Meaning>) -> Result<ObjectLog> {
         let mut log = ObjectLog::unread(place, options, meaning);
         *log.state.get_mut() = log.find(true)?;
@@ -196,12 +180,16 @@ impl ObjectLog {
     }
 
     /// Notes that the views in the place were made from the history of this log.
-    pub fn has_made_views(&mut self) {
+    pub fn note_made_views(&mut self) {
         let state = self.state.get_mut();
         state.copied_to = state.copied_to.max(state.manifest.start);
     }
 
-    /// Does the second half of it.
+    /// Does the second half of an opening for writing: puts a fence with `records`, and with an epoch of at least
+    /// `epoch` and higher than all before it. From here on, whoever owned the log before can write nothing more.
+    ///
+    /// If another owner has not ended its work, asks `wait` again and again, with the end of the log. Its errors end
+    /// the opening.
     pub fn taken<E: From<LogError>>(
         mut self,
         epoch: u64,
@@ -235,9 +223,13 @@ impl ObjectLog {
         let mut is_over = false;
         while fences < FENCES {
             if !is_over && !self.is_free() {
-                // The end of the log may be further on than its copies.
+                // The end of the log may be further on than its copies, and its batches may be trimmed.
                 self.go_on_reading()?;
-                let end = self.state.get_mut().end;
+                let (end, manifest) = (self.state.get_mut().end, self.state.get_mut().manifest);
+                if !self.is_free() && self.is_outdated(&manifest)? {
+                    *self.state.get_mut() = self.find_from_manifest(true)?;
+                    continue;
+                }
                 if !self.is_free() {
                     is_over = wait(end)? == Wait::Over;
                     continue;
@@ -247,12 +239,14 @@ impl ObjectLog {
             if self.put_fence(epoch, nonce, records)? {
                 return Ok(());
             }
+            // Somebody else may have come first.
+            is_over = false;
         }
         Err(LogError::Fenced { path: self.place.bucket.describe("log") }.into())
     }
 
-    /// Returns whether nobody else can be at work: the last owner has ended, or was in this place. Whoever calls it has
-    /// locked the place.
+    /// Returns whether nobody else can be at work: the last owner has ended, or was in this place. Call it only with
+    /// the lock of the place.
     fn is_free(&mut self) -> bool {
         let state = self.state.get_mut();
         match state.batches.back() {
@@ -309,6 +303,7 @@ impl ObjectLog {
         let end = Position(state.end.0 + length_bytes);
         enter(state, Entry::new(&link, state.end, end, &bytes), epoch);
         (state.nonce, state.was_ended) = (Some(nonce), was_ended);
+        self.drop_copies(&self.copies().unwrap_or_default(), manifest.first);
         self.keep_copy(number, &bytes);
         Ok(true)
     }
@@ -406,14 +401,21 @@ impl ObjectLog {
             return self.without_copy(number);
         }
         state.copied_to = if last_copy.is_some() || is_known { state.end } else { Position(0) };
-        if !self.read_listed(&mut state, last_copy)? {
-            return Ok(Looked::Moved);
+        let read = self.read_listed(&mut state, last_copy).and_then(|is_whole| {
+            // A fence follows, and asks what is behind.
+            if is_whole && !for_taking {
+                self.read_on(&mut state)?;
+            }
+            Ok(is_whole)
+        });
+        match read {
+            Ok(false) => Ok(Looked::Moved),
+            Ok(true) if for_taking => Ok(Looked::Found(Box::new(state))),
+            Ok(true) => self.unless_trimmed(state, &copies),
+            // There may be fences where nobody looks.
+            Err(LogError::Damaged { .. }) if self.is_outdated(&manifest)? => Ok(Looked::Moved),
+            Err(error) => Err(error),
         }
-        if for_taking {
-            return Ok(Looked::Found(Box::new(state)));
-        }
-        self.read_on(&mut state)?;
-        self.unless_trimmed(state, &copies)
     }
 
     /// Ends a look that found no batch behind its last one. That is the end of the log, unless a batch there was
@@ -454,6 +456,10 @@ impl ObjectLog {
     fn without_copy(&self, number: u64) -> Result<Looked> {
         let path = self.copy_path(number);
         if !self.place.keeps_copies {
+            if self.copy(number).is_none() {
+                // A writer beside this reader has trimmed the log.
+                return Ok(Looked::Moved);
+            }
             return Err(damaged(self.place.ground.describe(&path), "this copy of a batch is damaged; remove it"));
         }
         let is_damaged = |other: &u64| *other == number || !self.has_whole_copy(*other);

@@ -1,5 +1,5 @@
 //! What the records of the log mean for a log in a bucket: it keeps their effects in less space (`docs/format.md`
-//! section 11.4).
+//! section 11.3).
 //!
 //! A key is a chunk or an object. An effect on a chunk is what the chunk index holds of it between two sweeps: whether
 //! it was removed first, where it is since, and by how much its count changed. An effect on an object is its value.

@@ -77,7 +77,7 @@ impl Background {
     }
 }
 
-/// How many times [`crate::Settings::commit_bytes`] a store in a bucket waits for: each commit is a request.
+/// A store in a bucket waits for this many times [`crate::Settings::commit_bytes`]: each commit is a request.
 const BUCKET_COMMITS_AT: u64 = 4;
 /// Unsynced bytes, in units of [`crate::Settings::commit_bytes`], from which a writer commits itself.
 const WRITER_COMMITS_AT: u64 = 4;
@@ -482,7 +482,9 @@ impl Drop for Engine {
     /// while whether it is still there. Tells the next opening here that the state is damaged.
     fn drop(&mut self) {
         self.note_damaged_state();
-        if self.mode == Mode::ReadWrite && self.settings.background && self.log.has_history() && !std::thread::panicking() {
+        // An opening that failed has not noted yet what it found, and leaves that to the next one.
+        let has_begun = self.has_begun.load(Ordering::Acquire);
+        if has_begun && self.settings.background && self.log.has_history() && !std::thread::panicking() {
             // After a close, or when the store was lost, there is nothing to tell.
             let _ = self.end_in_log();
         }

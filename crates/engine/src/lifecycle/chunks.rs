@@ -122,7 +122,7 @@ impl Parts<'_> {
             containers.follow_writers();
         }
         if self.mode == Mode::ReadWrite && self.log.was_ended() {
-            containers.is_complete();
+            containers.expect_no_leftovers();
         }
         let storage = ChunkView(containers.clone());
         let index = self.replay(&storage, || containers.allow_repairs())?;

@@ -41,7 +41,7 @@ use onefold_storage::{ArenaStore, FileFigures};
 use parking_lot::{Mutex, RwLock};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 impl Engine {
     /// Creates an empty store on an empty ground, or in its bucket. The descriptor is written last: before it, there is
@@ -297,6 +297,7 @@ impl Engine {
             scrubs: Scrubs::default(),
             rehearsal: Rehearsal::default(),
             deletions: RwLock::new(()),
+            has_begun: AtomicBool::new(false),
             keeps_unused,
             served_bytes: AtomicU64::new(0),
             profile,
@@ -318,12 +319,14 @@ impl Engine {
             {
                 tracing::warn!(%error, "the second copy of objects could not be written; will retry");
             }
+            // Before any other batch: each says up to which number everything is settled.
+            engine.note_void()?;
+            engine.has_begun.store(true, Ordering::Release);
             match engine.note_recount() {
                 // Until there is space, nothing is removed.
                 Err(error) if error.is_full() => tracing::warn!(%error, "the lost chunks could not be noted; a later opening retries"),
                 noted => noted?,
             }
-            engine.note_void()?;
             background::start(&engine, was_left_open)?;
         }
         Ok(engine)

@@ -106,7 +106,7 @@ fn build(ground: &Arc<dyn Ground>, bucket: &Arc<dyn Bucket>, descriptor: &Descri
     if let Some(index) = index {
         index.0.close()?;
     }
-    log.has_made_views();
+    log.note_made_views();
     Ok(log)
 }
 

@@ -261,7 +261,7 @@ pub const KEYS: &[Key] = &[
         name: "segment",
         default: "\"8MiB\"",
         kind: Kind::Size { least: MIB, most: GIB },
-        about: "Size of one file of the operations log, allocated before use.",
+        about: "Size of one file of the operations log, allocated before use. In a bucket: the length of the log from which the end of a command shortens it.",
         set: |settings, value| settings.engine.log_segment_bytes = value.number(),
     },
     Key {
@@ -277,7 +277,7 @@ pub const KEYS: &[Key] = &[
         name: "commit",
         default: "\"64MiB\"",
         kind: Kind::Size { least: MIB, most: 16 * GIB },
-        about: "Written data that may wait for its sync when no client asks for one.",
+        about: "Written data that may wait for its sync when no client asks for one; four times as much in a bucket.",
         set: |settings, value| settings.engine.commit_bytes = value.number(),
     },
     Key {

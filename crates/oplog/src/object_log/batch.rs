@@ -1,4 +1,4 @@
-//! The object of a batch (`docs/format.md` section 11.2): who put it, what it follows, and the batch.
+//! The object of a batch (`docs/format.md` section 11.1): who put it, what it follows, and the batch.
 
 use crate::batch::{BatchHeader, encode_batch};
 use crate::{Batch, Position, Record, parse_batch};
@@ -15,7 +15,7 @@ const CHECKED_BYTES: usize = 64;
 /// What a batch's object says besides the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Link {
-    /// The start of the store's name.
+    /// The store that it belongs to.
     pub(super) store: [u8; 16],
     /// The number in its name.
     pub(super) number: u64,

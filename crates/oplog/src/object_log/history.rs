@@ -1,5 +1,5 @@
 //! The effects of batches that the log no longer has: sorted by key, one effect for each (`docs/format.md` section
-//! 11.4).
+//! 11.3).
 //!
 //! A *run* has the effects of all batches between two positions. It is made of *pieces*: objects of some MiB with the
 //! next keys each. Two neighbouring runs are merged into one by composing the effects that they have on the same key.

@@ -1,4 +1,4 @@
-//! The manifest (`docs/format.md` section 11.3): where the log begins, and which object says what has the effects of
+//! The manifest (`docs/format.md` section 11.2): where the log begins, and which object says what has the effects of
 //! everything before.
 //!
 //! Manifests are numbered without holes, and stay for ever: they are small. So the newest one is found by asking for

@@ -77,8 +77,7 @@ fn never_wait(_: Position) -> Result<Wait> {
 }
 
 fn take(bucket: &MemoryBucket, directory: &SimulatedGround) -> Result<ObjectLog> {
-    Ok(ObjectLog::take(place(Arc::new(bucket.clone()), directory), SMALL, Arc::new(Settings), 1, &[], &mut never_wait)?
-        .with_piece_bytes(60))
+    look_for_taking(bucket, directory)?.taken(1, &[], &mut never_wait)
 }
 
 /// Does the first half of an opening for writing. The fence comes later.
@@ -637,10 +636,12 @@ fn an_opening_with_copies_asks_three_times() {
 fn take_elsewhere(bucket: &MemoryBucket, directory: &SimulatedGround, patience: usize) -> (usize, Result<ObjectLog>) {
     let mut asked = 0;
     let elsewhere = LogPlace { owner: [8; 8], ..place(Arc::new(bucket.clone()), directory) };
-    let taken = ObjectLog::take(elsewhere, SMALL, Arc::new(Settings), 1, &[], &mut |_| {
+    let mut wait = |_| {
         asked += 1;
         if asked > patience { Err(LogError::Poisoned) } else { Ok(Wait::LookAgain) }
-    });
+    };
+    let looked = ObjectLog::look_for_taking(elsewhere, SMALL, Arc::new(Settings));
+    let taken = looked.and_then(|log| log.taken(1, &[], &mut wait));
     (asked, taken)
 }
 
@@ -665,7 +666,7 @@ fn a_log_is_taken_from_somebody_elsewhere_only_when_they_have_ended_or_the_calle
     taken.commit(&[set(1, 5)]).unwrap();
     // The copies here end before the fence there.
     let mut asked = 0;
-    let back = ObjectLog::take(place(Arc::new(bucket.clone()), &here), SMALL, Arc::new(Settings), 1, &[], &mut |_| {
+    let back = look_for_taking(&bucket, &here).unwrap().taken(1, &[], &mut |_| {
         asked += 1;
         if asked == 2 {
             taken.commit_last(&[])?;
@@ -676,8 +677,7 @@ fn a_log_is_taken_from_somebody_elsewhere_only_when_they_have_ended_or_the_calle
     assert!(asked == 2 && back.was_ended() && values(&back) == Values::from([(1, 5)]));
     // It dies, and comes back to its own place.
     drop(back);
-    let again =
-        ObjectLog::take(place(Arc::new(bucket.clone()), &here), SMALL, Arc::new(Settings), 1, &[], &mut |_| Err(LogError::Poisoned));
+    let again = look_for_taking(&bucket, &here).unwrap().taken(1, &[], &mut |_| Err(LogError::Poisoned));
     assert!(!again.unwrap().was_ended());
 }
 

@@ -131,7 +131,13 @@ impl ContainerStore {
 
     /// Hands over a full frame that stayed open because that was impossible before. Also hands over a sequential
     /// writer's frame that has as much as a small frame: otherwise its bytes would go through the log.
+    ///
+    /// In a store with whole files, containers of earlier owners stay as they are: such an owner may have put the
+    /// container with more chunks in this frame.
     fn hand_over_left(&self, container: &Arc<OpenContainer>) {
+        if self.shared.options.whole_files && !self.shared.void.is_own(container.id) {
+            return;
+        }
         let mut state = container.state.lock();
         let options = &self.shared.options;
         let is_left = state.file.is_some() && state.open.raw.len() >= options.frame_bytes.min(options.sequential_frame_bytes) as usize;

@@ -1,8 +1,8 @@
 //! Finds out which of many origins can have chunks, in few requests: for stores whose files are in a bucket.
 //!
-//! Numbers of containers have gaps: each opening leaves out a thousand ([void numbers](crate::containers::void)), and
-//! merged containers go. A question for a file that is not there takes several requests. A list of a thousand names
-//! takes one.
+//! Numbers of containers have gaps: each opening leaves out a thousand, of which only those behind an owner that died
+//! are noted as [void](crate::containers::void), and merged containers go. A question for a file that is not there
+//! takes several requests. A list of a thousand names takes one.
 //!
 //! # The safe direction of an error
 //! A list is a hint (rule 4 of decision 0068): it may lack a file that was just put. So an origin that is left out here

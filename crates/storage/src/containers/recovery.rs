@@ -117,7 +117,7 @@ impl ContainerStore {
 
     /// Says that the owner before this one had ended its work: it put no container that the log does not name. So
     /// [`recovered`](Self::recovered) need not look for leftovers.
-    pub fn is_complete(&self) {
+    pub fn expect_no_leftovers(&self) {
         self.shared.replay.is_complete.store(true, Ordering::Relaxed);
     }
 
@@ -183,7 +183,7 @@ impl ContainerStore {
         if !shared.mode.is_for_reading() {
             if shared.options.whole_files && !is_complete {
                 let unsealed = containers.iter().map(|container| container.id);
-                shared.void.find(&recovery, unsealed.chain(committed));
+                shared.void.find(&recovery, unsealed.chain(committed).chain(recovery.forwarded.iter().copied()));
             }
             shared.settle_names(&recovery)?;
             shared.remove_leftovers(&leftovers)?;

@@ -59,6 +59,8 @@ pub(crate) struct Recovery {
     pub(crate) folders: BTreeSet<String>,
     /// By partition: no container up to this number is a leftover, as the log says.
     pub(crate) settled: BTreeMap<u16, u32>,
+    /// Containers that have forwards, among those that are not settled.
+    pub(crate) forwarded: Vec<ContainerId>,
     /// By unsealed container: the frames that the log has with their bytes.
     pub(crate) stored: HashMap<ContainerId, StoredFrames>,
 }
@@ -86,6 +88,7 @@ impl Recovery {
             newest: BTreeMap::new(),
             folders: BTreeSet::new(),
             settled: BTreeMap::new(),
+            forwarded: Vec::new(),
             stored: HashMap::new(),
         }
     }
@@ -95,12 +98,14 @@ impl Recovery {
         for partition in self.partitions() {
             let settled = ContainerId::new(partition, self.settled_upto(partition));
             let folder = format!("{}/", file::partition_directory(containers, partition));
-            let mut numbers = Vec::new();
-            list_after(bucket, &folder, file::path(containers, settled), &mut |name, _| {
-                let number = name.rsplit('/').next().and_then(file::number);
-                numbers.extend(number.filter(|_| !name.contains("/parity/")));
+            let (mut numbers, mut forwarded) = (Vec::new(), Vec::new());
+            list_after(bucket, &folder, file::path(containers, settled), &mut |path, _| {
+                let name = path.rsplit('/').next().filter(|_| !path.contains("/parity/")).unwrap_or_default();
+                numbers.extend(file::number(name));
+                forwarded.extend(file::forward_number(name).map(|number| ContainerId::new(partition, number)));
                 true
             })?;
+            self.forwarded.extend(forwarded);
             numbers.sort_unstable_by(|a, b| b.cmp(a));
             numbers.truncate(LEFTOVER_FILES);
             self.newest.insert(partition, numbers);
@@ -137,6 +142,7 @@ impl Recovery {
             newest: BTreeMap::new(),
             folders: BTreeSet::new(),
             settled: BTreeMap::new(),
+            forwarded: Vec::new(),
             stored: HashMap::new(),
         };
         for partition in partitions.map(|number| number as u16) {

@@ -85,8 +85,8 @@ impl ContainerStore {
         all
     }
 
-    /// Returns the void numbers that this opening found. They must be noted in the next batch, the one that says which
-    /// numbers are used.
+    /// Returns the void numbers that this opening found. Note them in its first batch behind the fence: each batch says
+    /// up to which number everything is settled.
     pub fn found_void(&self) -> Vec<VoidNumbers> {
         self.shared.void.found.read().clone()
     }

@@ -117,7 +117,7 @@ pub fn open_behind(
 ) -> Result<Arc<ContainerStore>> {
     let store = ContainerStore::open(ground, DIRECTORY, ownership, options.clone(), access, Arc::new(Profile::default()))?;
     if is_complete {
-        store.is_complete();
+        store.expect_no_leftovers();
     }
     for (start, records) in &log.batches {
         for record in records {

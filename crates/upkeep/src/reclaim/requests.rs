@@ -7,8 +7,8 @@
 use crate::Result;
 use onefold_engine::{Engine, MAX_CANDIDATES};
 
-/// Bytes of a get of a container: what one request reads at most.
-const READ_BYTES: u64 = 4 << 20;
+/// Bytes of a get of a container, about.
+const READ_BYTES: u64 = 8 << 20;
 /// Names on a page of a list.
 const PAGE: u64 = 1000;
 
@@ -37,7 +37,7 @@ pub(super) fn estimate(engine: &Engine, chunks: u64, groups: &[Vec<u64>], compre
         return Ok(None);
     }
     let mut requests = PruneRequests::default();
-    // Each removal is a batch, and looks for readers on other machines before.
+    // Each removal is a batch, after one look for readers on other machines.
     let removals = chunks.div_ceil(MAX_CANDIDATES as u64);
     requests.puts += removals;
     requests.lists += removals;
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(requests, PruneRequests { puts: 1, gets: 6, deletions: 3, ..PruneRequests::default() });
         requests.add_merge(&[10 << 20, 2 << 20], 0.5);
         let bytes = 6 << 20;
-        let both = PruneRequests { puts: 5, gets: 13, deletions: 5, lists: 0, read_bytes: bytes, written_bytes: bytes };
+        let both = PruneRequests { puts: 5, gets: 12, deletions: 5, lists: 0, read_bytes: bytes, written_bytes: bytes };
         assert_eq!(requests, both);
     }
 }
