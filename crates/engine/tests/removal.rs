@@ -6,7 +6,7 @@ use common::{DEFAULT_CHAIN, bytes, descriptor, open, read, refer, references, se
 use onefold_engine::{Cursor, Engine, MetadataKind, Piece, Removed, Transaction, encode_pieces};
 use onefold_ground::Ground;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const SLICE: usize = 16 << 10;
 
@@ -97,15 +97,16 @@ fn m0_19_what_somebody_asks_for_while_a_removal_waits_stays() {
     engine.flush().unwrap();
     let candidates = unused(&engine);
     let older = engine.in_flight();
-    let is_waiting = AtomicBool::new(false);
+    // It is asked before it looks below the candidates, and then while it waits.
+    let asked_times = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         let removal = scope.spawn(|| {
             engine.remove_unused(&candidates, &nothing_inside, &|| {
-                is_waiting.store(true, Ordering::SeqCst);
+                asked_times.fetch_add(1, Ordering::SeqCst);
                 true
             })
         });
-        while !is_waiting.load(Ordering::SeqCst) {
+        while asked_times.load(Ordering::SeqCst) < 2 {
             std::thread::yield_now();
         }
         // Younger than the removal, so not waited for.

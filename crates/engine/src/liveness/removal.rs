@@ -243,7 +243,7 @@ impl Engine {
         let mut unread = Removed::default();
         // Marks find all levels in the survey.
         let has_levels = self.descriptor().profile.counts();
-        while has_levels && known.len() < MAX_CANDIDATES && (levels.len() == 1 || go_on()) {
+        while has_levels && known.len() < MAX_CANDIDATES && go_on() {
             let level = levels.last().cloned().unwrap_or_default();
             let found = self.look_at(level, references, &mut unread);
             let touched = lose(&found, &mut lost);
