@@ -148,13 +148,7 @@ impl fmt::Debug for BucketOptions {
 
 /// Opens a bucket. Sends no request yet, so a wrong name or key shows with the first call.
 pub fn open(location: &Location, options: &BucketOptions) -> Result<Arc<dyn Bucket>> {
-    let fail = |error: object_store::Error| match error.to_string() {
-        text if text.contains("Missing AccessKeyId") || text.contains("Missing SecretAccessKey") => {
-            let why = "there are no whole credentials: set both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY";
-            failed_because("open", &location.to_string(), ErrorKind::PermissionDenied, why)
-        }
-        text => failed_because("open", &location.to_string(), ErrorKind::InvalidInput, text),
-    };
+    let fail = |error: object_store::Error| failed_because("open", &location.to_string(), ErrorKind::InvalidInput, error.to_string());
     if location.scheme != Scheme::S3 && (options.endpoint.is_some() || options.region.is_some() || options.path_style.is_some()) {
         let why = "an endpoint, a region and the path style can be set for s3:// only";
         return Err(failed_because("open", &location.to_string(), ErrorKind::InvalidInput, why));
@@ -236,6 +230,11 @@ fn s3(location: &Location, options: &BucketOptions, connector: Connector) -> Res
         if let Some(token) = token {
             builder = builder.with_token(token);
         }
+    }
+    let has = |key| builder.get_config_value(key).is_some_and(|value| !value.is_empty());
+    if has(&Key::AccessKeyId) != has(&Key::SecretAccessKey) {
+        let why = "there are no whole credentials: set both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY";
+        return Err(failed_because("open", &location.to_string(), ErrorKind::PermissionDenied, why));
     }
     Ok(builder)
 }

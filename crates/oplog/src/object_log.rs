@@ -341,64 +341,42 @@ impl ObjectLog {
 
     /// Looks at the log from the last copy on. If the log has it, it has all copies before it, too.
     fn look_behind_copies(&self, for_taking: bool) -> Result<Looked> {
-        let Some(manifest) = self.manifest_copy() else { return self.look(for_taking) };
-        let copies = self.copies()?;
-        let last_copy = self.last_copy(&copies, manifest.first);
-        let (anchor, expected) = match last_copy {
-            Some(last) => (batch::name(last), self.copy(last)),
-            None => (manifest::name(manifest.number), Some(manifest.encode(&self.place.store))),
-        };
-        let Some(expected) = expected else { return Ok(Looked::Moved) };
-        let mut state = State { manifest, end: manifest.start, last: manifest.follows, ..empty_state() };
-        if self.chain_copies(&mut state, last_copy).is_err() {
+        let Some(manifest) = self.manifest_copy() else { return Ok(Looked::Moved) };
+        let (mut state, copies) = self.chain_copies(manifest)?;
+        let number = next_number(&state);
+        let (is_this_log, next) = std::thread::scope(|scope| {
+            let next = (!for_taking).then(|| scope.spawn(|| self.fetch(number)));
+            let is_this_log = self.has_end_of(&state);
+            (is_this_log, next.map(|next| next.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))))
+        });
+        if !is_this_log? {
+            // The other look finds out why.
             return Ok(Looked::Moved);
         }
-        let number = next_number(&state);
-        let (found, next) = std::thread::scope(|scope| {
-            let next = (!for_taking).then(|| scope.spawn(|| self.fetch(number)));
-            let found = self.place.bucket.get(&anchor, OBJECT_LIMIT_BYTES);
-            (found, next.map(|next| next.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))))
-        });
-        match found {
-            Ok(found) if found == expected => {}
-            Err(error) if !is_lost(&error) && !error.is_not_found() => return Err(error.into()),
-            // The other look finds out why.
-            _ => return Ok(Looked::Moved),
-        }
         state.copied_to = state.end;
-        if let Some(next) = next {
-            let read = match next? {
-                Some(bytes) => self.take_in(&mut state, number, &bytes).and_then(|()| self.read_on(&mut state)),
-                None => Ok(()),
-            };
+        let Some(next) = next else { return Ok(Looked::Found(Box::new(state))) };
+        let read = match next? {
+            Some(bytes) => self.take_in(&mut state, number, &bytes).and_then(|()| self.read_on(&mut state)),
+            None => Ok(()),
+        };
+        match read {
             // There may be fences where nobody looks.
-            return match read {
-                Err(LogError::Damaged { .. }) => Ok(Looked::Moved),
-                read => read.and_then(|()| self.unless_trimmed(state, &copies)),
-            };
+            Err(LogError::Damaged { .. }) => Ok(Looked::Moved),
+            read => read.and_then(|()| self.unless_trimmed(state, &copies)),
         }
-        Ok(Looked::Found(Box::new(state)))
     }
 
     /// Looks at the log from its newest manifest on.
     fn look(&self, for_taking: bool) -> Result<Looked> {
-        let copies = self.copies()?;
         let (manifest, is_known) = self.newest_manifest()?;
-        let mut state = State { manifest, end: manifest.start, last: manifest.follows, ..empty_state() };
+        let (mut state, copies) = self.chain_copies(manifest)?;
+        let last_copy = state.batches.back().map(|entry| entry.number);
         // What the copies have is the log only if their end is.
-        let last_copy = self.last_copy(&copies, manifest.first);
-        if let Some(last) = last_copy {
-            let copy = self.copy(last).filter(|bytes| batch::decode(bytes, &self.place.store, last).is_ok());
-            let Some(bytes) = copy else { return self.without_copy(last) };
-            match self.place.bucket.get(&batch::name(last), OBJECT_LIMIT_BYTES) {
-                Ok(found) if found == bytes => {}
-                Err(error) if error.is_not_found() && self.is_outdated(&manifest)? => return Ok(Looked::Moved),
-                Err(error) if !is_lost(&error) => return Err(error.into()),
-                _ => return Err(self.other_log(&format!("batch {last}, which was acknowledged here"))),
-            }
-        }
-        if let Err(number) = self.chain_copies(&mut state, last_copy) {
-            return self.without_copy(number);
+        if let Some(last) = last_copy
+            && !self.has_end_of(&state)?
+        {
+            let what = format!("batch {last}, which was acknowledged here");
+            return if self.is_outdated(&manifest)? { Ok(Looked::Moved) } else { Err(self.other_log(&what)) };
         }
         state.copied_to = if last_copy.is_some() || is_known { state.end } else { Position(0) };
         let read = self.read_listed(&mut state, last_copy).and_then(|is_whole| {
@@ -418,6 +396,18 @@ impl ObjectLog {
         }
     }
 
+    /// Returns whether the bucket has the last of these batches, or the manifest if there are none.
+    fn has_end_of(&self, state: &State) -> Result<bool> {
+        let found = match state.batches.back() {
+            Some(last) => self.fetch(last.number).map(|found| found.is_some_and(|bytes| checksum(&bytes) == last.checksum)),
+            None => self.read_manifest(state.manifest.number).map(|found| found == Some(state.manifest)),
+        };
+        match found {
+            Err(LogError::Damaged { .. }) => Ok(false),
+            found => found,
+        }
+    }
+
     /// Ends a look that found no batch behind its last one. That is the end of the log, unless a batch there was
     /// deleted. Batches are deleted behind a manifest, so this asks for one *afterwards*.
     fn unless_trimmed(&self, state: State, copies: &BTreeSet<u64>) -> Result<Looked> {
@@ -430,45 +420,20 @@ impl ObjectLog {
         Ok(Looked::Found(Box::new(state)))
     }
 
-    /// Returns the last of the copies that follow each other from batch `first` on.
-    fn last_copy(&self, copies: &BTreeSet<u64>, first: u64) -> Option<u64> {
-        // A killed process may have left a part of one. A reader takes it for none; a writer removes it.
-        let is_of_use = |number: &u64| copies.contains(number) && (self.place.keeps_copies || self.has_whole_copy(*number));
-        (first..).take_while(is_of_use).last()
-    }
-
-    fn has_whole_copy(&self, number: u64) -> bool {
-        self.copy(number).is_some_and(|bytes| batch::decode(&bytes, &self.place.store, number).is_ok())
-    }
-
-    /// Adds the copies up to `last`. `Err` names one that cannot be used.
-    fn chain_copies(&self, state: &mut State, last: Option<u64>) -> std::result::Result<(), u64> {
-        for number in state.manifest.first..=last.unwrap_or(0) {
-            let chained = self.copy(number).is_some_and(|bytes| self.chain(state, number, &bytes).is_ok());
-            if !chained {
-                return Err(number);
+    /// Adds the copies of the batches from this manifest on, up to the first one that is missing or damaged. Also returns
+    /// the numbers of all copies.
+    fn chain_copies(&self, manifest: Manifest) -> Result<(State, BTreeSet<u64>)> {
+        let mut state = State { manifest, end: manifest.start, last: manifest.follows, ..empty_state() };
+        let copies = self.copies()?;
+        for number in manifest.first.. {
+            let Some(bytes) = copies.get(&number).and_then(|number| self.copy(*number)) else { break };
+            if let Err(why) = self.chain(&mut state, number, &bytes) {
+                // It is fetched again. A killed process, or one that writes beside a reader, may have left it.
+                tracing::debug!(path = %self.place.ground.describe(&self.copy_path(number)), %why, "a copy of a batch is of no use");
+                break;
             }
         }
-        Ok(())
-    }
-
-    /// A copy is damaged: it goes, with all others that are, and the look begins again.
-    fn without_copy(&self, number: u64) -> Result<Looked> {
-        let path = self.copy_path(number);
-        if !self.place.keeps_copies {
-            if self.copy(number).is_none() {
-                // A writer beside this reader has trimmed the log.
-                return Ok(Looked::Moved);
-            }
-            return Err(damaged(self.place.ground.describe(&path), "this copy of a batch is damaged; remove it"));
-        }
-        let is_damaged = |other: &u64| *other == number || !self.has_whole_copy(*other);
-        for damaged in self.copies()?.into_iter().filter(is_damaged) {
-            let path = self.copy_path(damaged);
-            tracing::warn!(path = %self.place.ground.describe(&path), "a damaged copy of a batch is removed");
-            self.place.ground.remove(&path)?;
-        }
-        Ok(Looked::Moved)
+        Ok((state, copies))
     }
 
     fn other_log(&self, what: &str) -> LogError {

@@ -390,6 +390,11 @@ pub fn random_name() -> Result<[u8; 16]> {
     Ok(name)
 }
 
+/// Returns 32 random hex digits.
+pub(crate) fn random_digits() -> Result<String> {
+    Ok(random_name()?.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

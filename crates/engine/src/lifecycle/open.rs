@@ -172,18 +172,23 @@ impl Engine {
         let mut presence = None;
         let (log, epoch, was_left_open) = match bucket {
             Some(bucket) => {
-                if mode == Mode::ReadOnly {
-                    presence = Some(presence::become_reader(&bucket, &*ground, &holder)?);
-                }
-                let log = recovery::open_objects(&ground, bucket.clone(), &descriptor, &settings, mode, looked)?;
-                // Tests that count every request have no threads.
-                if mode == Mode::ReadWrite && settings.background {
-                    presence = Some(presence::become_writer(&bucket, &*ground, &holder)?);
-                }
+                let log = if mode == Mode::ReadWrite {
+                    let look = || recovery::look_at_objects(&ground, bucket.clone(), &descriptor, &settings);
+                    let log = recovery::take_objects(&*ground, &*bucket, &descriptor, &settings, looked.map_or_else(look, Ok)?)?;
+                    write_epoch(&*ground, log.epoch())?;
+                    // Tests that count every request have no threads.
+                    if settings.background {
+                        presence = Some(presence::become_writer(&bucket, &*ground, &holder)?);
+                    }
+                    log
+                } else {
+                    if mode == Mode::ReadOnly {
+                        presence = Some(presence::become_reader(&bucket, &*ground, &holder)?);
+                    }
+                    // Whatever was looked at before that is no longer what is there.
+                    recovery::read_objects(&ground, bucket, &descriptor, &settings)?
+                };
                 let epoch = log.epoch();
-                if mode == Mode::ReadWrite {
-                    write_epoch(&*ground, epoch)?;
-                }
                 (Box::new(log) as Box<dyn Log>, epoch, false)
             }
             None => Engine::open_directory(&ground, &descriptor, &settings, mode)?,

@@ -7,8 +7,9 @@
 //! No clock is compared with another one's. Whoever finds a presence watches it for a while of its own time: if it does
 //! not change, its owner is gone.
 
+use crate::lifecycle::descriptor::random_digits;
 use crate::{EngineError, Result};
-use onefold_ground::{Bucket, Ground, Holder, LockError, fill_random, read_file, replace_file};
+use onefold_ground::{Bucket, Ground, Holder, LockError, read_file, replace_file};
 use onefold_oplog::{Position, Wait};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -176,42 +177,61 @@ pub(crate) fn owner(ground: &dyn Ground, is_needed: bool) -> Result<[u8; 8]> {
     Ok(number.unwrap_or_default().to_be_bytes())
 }
 
-/// Watches a writer elsewhere that has not ended its work, as far as the log says.
+/// Watches the owner of a presence, until it is clear whether it is there.
 #[derive(Debug)]
-pub(crate) struct Watch {
-    bucket: Arc<dyn Bucket>,
-    /// Whether to watch at all.
-    is_patient: bool,
-    /// When it began, the end of the log, and its presence.
-    began: Option<(Instant, Position, Option<Seen>)>,
+struct Watch<'a> {
+    bucket: &'a dyn Bucket,
+    name: &'a str,
+    began: Instant,
+    /// What was seen first.
+    first: Option<Seen>,
 }
 
-impl Watch {
-    pub(crate) fn new(bucket: Arc<dyn Bucket>, is_patient: bool) -> Watch {
-        Watch { bucket, is_patient, began: None }
+/// What a watch has found out.
+#[derive(Debug)]
+enum Found {
+    /// It is there.
+    There(Option<Holder>),
+    /// It has ended, or has not shown itself for [`GONE_AFTER`].
+    Gone,
+    /// Look again.
+    Unknown,
+}
+
+impl<'a> Watch<'a> {
+    fn begin(bucket: &'a dyn Bucket, name: &'a str, first: Option<Seen>) -> Watch<'a> {
+        tell(first.as_ref());
+        Watch { bucket, name, began: Instant::now(), first }
     }
 
-    /// Looks whether the writer is there. The log goes on to `end`. Errors: it is.
-    pub(crate) fn look(&mut self, end: Position) -> Result<Wait> {
-        if !self.is_patient {
-            return Ok(Wait::Over);
-        }
-        let seen = look_at(&*self.bucket, WRITER)?;
-        let Some((began, first_end, first_seen)) = &self.began else {
-            tell(seen.as_ref());
-            self.began = Some((Instant::now(), end, seen));
-            std::thread::sleep(LOOKED_AT_EVERY);
+    /// Waits for a moment, and looks.
+    fn look(&self) -> Result<Found> {
+        std::thread::sleep(LOOKED_AT_EVERY);
+        let now = look_at(self.bucket, self.name)?;
+        Ok(match (&self.first, &now) {
+            (Some(_), None) => Found::Gone,
+            _ if now != self.first => Found::There(now.as_ref().and_then(Seen::holder)),
+            _ if self.began.elapsed() >= GONE_AFTER => Found::Gone,
+            _ => Found::Unknown,
+        })
+    }
+}
+
+/// Returns what to do about a writer elsewhere that has not ended its work, as far as the log says. The log goes on to
+/// the position that each call passes. Errors: the writer is there.
+pub(crate) fn wait_for_writer(bucket: &dyn Bucket) -> impl FnMut(Position) -> Result<Wait> + '_ {
+    let mut watched: Option<(Position, Watch<'_>)> = None;
+    move |end| {
+        let Some((first_end, watch)) = &watched else {
+            watched = Some((end, Watch::begin(bucket, WRITER, look_at(bucket, WRITER)?)));
             return Ok(Wait::LookAgain);
         };
-        if end != *first_end || seen.is_some() && seen != *first_seen {
-            let holder = seen.as_ref().and_then(Seen::holder);
-            return Err(LockError::Held { path: self.bucket.describe(WRITER), holder }.into());
+        let found = if end == *first_end { watch.look()? } else { Found::There(watch.first.as_ref().and_then(Seen::holder)) };
+        match found {
+            Found::There(holder) => Err(LockError::Held { path: bucket.describe(WRITER), holder }.into()),
+            Found::Gone => Ok(Wait::Over),
+            Found::Unknown => Ok(Wait::LookAgain),
         }
-        if began.elapsed() >= GONE_AFTER {
-            return Ok(Wait::Over);
-        }
-        std::thread::sleep(LOOKED_AT_EVERY);
-        Ok(Wait::LookAgain)
     }
 }
 
@@ -226,8 +246,7 @@ fn tell(seen: Option<&Seen>) {
 
 /// Becomes a reader that others see. It says nothing yet about what it reads.
 pub(crate) fn become_reader(bucket: &Arc<dyn Bucket>, ground: &dyn Ground, holder: &Holder) -> Result<Presence> {
-    let name: String = crate::random_name()?.iter().map(|byte| format!("{byte:02x}")).collect();
-    let path = format!("{READERS}{name}");
+    let path = format!("{READERS}{}", random_digits()?);
     Presence::begin(bucket, &path, &state_name(ground)?, holder, true)
 }
 
@@ -264,17 +283,14 @@ fn look_at(bucket: &dyn Bucket, name: &str) -> Result<Option<Seen>> {
 
 /// Watches a presence. Returns whether its owner is there.
 fn is_there(bucket: &dyn Bucket, seen: &Seen) -> Result<bool> {
-    let began = Instant::now();
-    tell(Some(seen));
-    while began.elapsed() < GONE_AFTER {
-        std::thread::sleep(LOOKED_AT_EVERY);
-        match look_at(bucket, &seen.name)? {
-            None => return Ok(false),
-            Some(now) if now != *seen => return Ok(true),
-            Some(_) => {}
+    let watch = Watch::begin(bucket, &seen.name, Some(seen.clone()));
+    loop {
+        match watch.look()? {
+            Found::There(_) => return Ok(true),
+            Found::Gone => return Ok(false),
+            Found::Unknown => {}
         }
     }
-    Ok(false)
 }
 
 /// Returns the name of the state in a directory. It is made if there is none.
@@ -285,9 +301,7 @@ fn state_name(ground: &dyn Ground) -> Result<String> {
     {
         return Ok(name);
     }
-    let mut bytes = [0; 16];
-    fill_random(&mut bytes).map_err(|error| EngineError::Invalid { what: "random numbers".into(), why: error.to_string() })?;
-    let name: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = random_digits()?;
     replace_file(ground, STATE_NAME, name.as_bytes())?;
     Ok(name)
 }

@@ -8,7 +8,7 @@ use crate::lifecycle::presence;
 use crate::lifecycle::settings::Settings;
 use crate::{EngineError, Mode, Result};
 use onefold_ground::{Bucket, Ground};
-use onefold_oplog::{Effects, Log, LogError, LogPlace, ObjectLog, Opening, Pressure, Record, SegmentLog, View};
+use onefold_oplog::{Effects, Log, LogError, LogPlace, ObjectLog, Opening, Pressure, Record, SegmentLog, View, Wait};
 use onefold_storage::{ChunkView, numbers_reserved};
 use std::sync::Arc;
 
@@ -35,31 +35,14 @@ pub(crate) fn open_segments(
     }
 }
 
-/// Opens the log of a store in a bucket. An opening for writing takes it over from its owner, and gets its epoch
-/// from it. It goes on from a log that was just `looked` at. A reader looks again: it was not seen before.
-pub(crate) fn open_objects(
+/// Opens the log of a store in a bucket for reading.
+pub(crate) fn read_objects(
     ground: &Arc<dyn Ground>,
     bucket: Arc<dyn Bucket>,
     descriptor: &Descriptor,
     settings: &Settings,
-    mode: Mode,
-    looked: Option<ObjectLog>,
 ) -> Result<ObjectLog> {
-    let is_writable = mode == Mode::ReadWrite;
-    let place = log_place(ground, bucket.clone(), descriptor, is_writable)?;
-    let (options, meaning) = (log_options(settings), meaning(descriptor));
-    if !is_writable {
-        return Ok(ObjectLog::open(place, options, meaning)?);
-    }
-    let looked = looked.map_or_else(|| ObjectLog::look_for_taking(place, options, meaning), Ok)?;
-    let records: Vec<Record> = (0..descriptor.container_partitions).map(numbers_reserved).collect();
-    let mut watch = presence::Watch::new(bucket, settings.background);
-    // The log has the epochs too: a damaged file makes no difference.
-    let epoch = match read_epoch(&**ground) {
-        Err(EngineError::Inconsistent { .. }) => 0,
-        epoch => epoch?,
-    };
-    looked.taken(epoch + 1, &records, &mut |end| watch.look(end))
+    Ok(ObjectLog::open(log_place(ground, bucket, descriptor, false)?, log_options(settings), meaning(descriptor))?)
 }
 
 /// Looks at the log of a store in a bucket, whose end may be further on, and keeps copies of it.
@@ -69,8 +52,28 @@ pub(crate) fn look_at_objects(
     descriptor: &Descriptor,
     settings: &Settings,
 ) -> Result<ObjectLog> {
-    let place = log_place(ground, bucket, descriptor, true)?;
-    Ok(ObjectLog::look_for_taking(place, log_options(settings), meaning(descriptor))?)
+    Ok(ObjectLog::look_for_taking(log_place(ground, bucket, descriptor, true)?, log_options(settings), meaning(descriptor))?)
+}
+
+/// Takes a log over that was just looked at, and gets its epoch from it.
+pub(crate) fn take_objects(
+    ground: &dyn Ground,
+    bucket: &dyn Bucket,
+    descriptor: &Descriptor,
+    settings: &Settings,
+    looked: ObjectLog,
+) -> Result<ObjectLog> {
+    let records: Vec<Record> = (0..descriptor.container_partitions).map(numbers_reserved).collect();
+    // The log has the epochs too: a damaged file makes no difference.
+    let epoch = match read_epoch(ground) {
+        Err(EngineError::Inconsistent { .. }) => 0,
+        epoch => epoch?,
+    };
+    match settings.background {
+        true => looked.taken(epoch + 1, &records, &mut presence::wait_for_writer(bucket)),
+        // Tests that count every request wait for nobody.
+        false => looked.taken(epoch + 1, &records, &mut |_| Ok(Wait::Over)),
+    }
 }
 
 fn log_place(ground: &Arc<dyn Ground>, bucket: Arc<dyn Bucket>, descriptor: &Descriptor, keeps_copies: bool) -> Result<LogPlace> {

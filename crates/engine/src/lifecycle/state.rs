@@ -11,7 +11,7 @@ use crate::lifecycle::recovery;
 use crate::lifecycle::settings::Settings;
 use crate::read::snapshot;
 use crate::read::views::VIEWS;
-use crate::{Engine, EngineError, Mode, Result};
+use crate::{Engine, EngineError, Result};
 use onefold_ground::{Access, Bucket, Ground, Holder, LockError, LockGuard, Put, replace_file};
 use onefold_index::{ObjectIndex, ObjectIndexOptions};
 use onefold_oplog::{Log, LogError, ObjectLog, Ownership, View};
@@ -119,7 +119,7 @@ pub(crate) fn put_back(bucket: &dyn Bucket, descriptor: &Descriptor) -> Result<b
 /// made of, so what is left of this one may be needed.
 pub(crate) fn discard_damaged(ground: &Arc<dyn Ground>, bucket: &Arc<dyn Bucket>, settings: &Settings, holder: &Holder) -> Result<bool> {
     let descriptor = read_store(&**bucket)?;
-    let log = recovery::open_objects(ground, bucket.clone(), &descriptor, settings, Mode::ReadOnly, None)?;
+    let log = recovery::read_objects(ground, bucket.clone(), &descriptor, settings)?;
     match log.verify().into_iter().next() {
         Some(why) => Err(EngineError::Inconsistent { why }),
         None => discard(&**ground, holder),

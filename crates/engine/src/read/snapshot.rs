@@ -28,9 +28,10 @@
 //! So if a file is missing, the reader looks for it again on the disk. The chunk index is only advice from here on: its
 //! pages may be newer, torn or moved. The chunk's name verifies what the index says.
 
+use crate::lifecycle::descriptor::random_digits;
 use crate::lifecycle::presence::{self, Presence};
 use crate::read::views::{lock_views, lock_views_within};
-use crate::{Engine, EngineError, Result, random_name};
+use crate::{Engine, EngineError, Result};
 use onefold_ground::{Access, Ground, GroundError, Holder, LockError, LockGuard, checksum, read_file};
 use parking_lot::Mutex;
 use std::fmt::Write;
@@ -92,8 +93,7 @@ impl Lease {
     /// Creates a lease that says nothing yet. The caller shares the lock of the views, so nobody looks at leases
     /// meanwhile.
     fn take(ground: &Arc<dyn Ground>, holder: &Holder) -> Result<Lease> {
-        let name: String = random_name()?.iter().map(|byte| format!("{byte:02x}")).collect();
-        let path = format!("{LEASES}/{name}");
+        let path = format!("{LEASES}/{}", random_digits()?);
         // A lease need not survive a crash, so nothing is synced for it.
         match ground.create(&path) {
             Err(error) if error.is_not_found() => {

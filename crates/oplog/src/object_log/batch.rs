@@ -28,10 +28,9 @@ pub(super) struct Link {
 }
 
 /// What a batch is to its opening.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// One of many.
-    #[default]
     Ordinary,
     /// The first one, with which it became the owner. It is never deleted.
     Fence,

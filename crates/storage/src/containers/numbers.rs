@@ -86,6 +86,8 @@ pub(crate) fn decode_numbers(record: &Record) -> Result<Used> {
 /// Which numbers this opening may give out, and which of them are settled.
 #[derive(Debug)]
 pub(crate) struct Numbers {
+    /// By partition: all numbers up to this one were used when this opening began.
+    used: BTreeMap<u16, u32>,
     /// By partition: the highest number that is known to be named in the log.
     named: BTreeMap<u16, u32>,
     /// Numbers whose containers are neither in the log nor gone.
@@ -100,7 +102,12 @@ impl Numbers {
     /// Begins in an opening that found `unsealed` containers in a log that starts at `log_start`, and that all numbers
     /// up to these are `used`.
     pub(crate) fn new(log_start: Position, unsealed: impl Iterator<Item = ContainerId>, used: BTreeMap<u16, u32>) -> Numbers {
-        Numbers { named: used, unsettled: unsealed.collect(), since: log_start, is_due: false }
+        Numbers { named: used.clone(), used, unsettled: unsealed.collect(), since: log_start, is_due: false }
+    }
+
+    /// Returns whether this opening gave out a number, or may give it out.
+    pub(crate) fn is_own(&self, container: ContainerId) -> bool {
+        self.used.get(&container.partition()).is_some_and(|used| container.number() > *used)
     }
 
     /// Gives out a number. Errors: the log has to name more numbers first.

@@ -175,6 +175,11 @@ impl Placement {
         }
     }
 
+    /// Returns whether this opening gave out a number, or may give it out, in a store with whole files.
+    pub(crate) fn is_own(&self, container: ContainerId) -> bool {
+        self.state.lock().numbers.as_ref().is_some_and(|numbers| numbers.is_own(container))
+    }
+
     /// Returns whether every container that was given a number is named in the log or gone, or is among `unsealed`.
     pub(crate) fn has_settled_all_but(&self, unsealed: impl Fn(ContainerId) -> bool) -> bool {
         let state = self.state.lock();

@@ -135,7 +135,7 @@ impl ContainerStore {
     /// In a store with whole files, containers of earlier owners stay as they are: such an owner may have put the
     /// container with more chunks in this frame.
     fn hand_over_left(&self, container: &Arc<OpenContainer>) {
-        if self.shared.options.whole_files && !self.shared.void.is_own(container.id) {
+        if self.shared.options.whole_files && !self.shared.placement.is_own(container.id) {
             return;
         }
         let mut state = container.state.lock();

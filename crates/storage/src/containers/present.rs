@@ -29,7 +29,7 @@ impl ContainerStore {
         found.extend(shared.all_rehearsed());
         let mut unknown = Vec::new();
         for container in origins.iter().map(|origin| ContainerId::from_bits(origin.bits())) {
-            if shared.unsealed.contains(container) || shared.forwards.is_logged(container) || shared.void.is_own(container) {
+            if shared.unsealed.contains(container) || shared.forwards.is_logged(container) || shared.placement.is_own(container) {
                 found.insert(container);
             } else {
                 unknown.push(container);

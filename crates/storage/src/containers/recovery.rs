@@ -17,7 +17,6 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// The kinds of files that no record names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +117,7 @@ impl ContainerStore {
     /// Says that the owner before this one had ended its work: it put no container that the log does not name. So
     /// [`recovered`](Self::recovered) need not look for leftovers.
     pub fn expect_no_leftovers(&self) {
-        self.shared.replay.is_complete.store(true, Ordering::Relaxed);
+        self.shared.replay.recovery.lock().iter_mut().for_each(|recovery| recovery.is_complete = true);
     }
 
     /// Ends the replay. Unsealed containers are kept for the next writers. In a store with whole files they get none
@@ -139,12 +138,10 @@ impl ContainerStore {
         let next_number = |partition| recovery.next_number(partition);
         if shared.options.whole_files && !shared.mode.is_for_reading() {
             shared.placement.resume_whole(next_number, unsealed, log_start);
-            shared.void.begin(&recovery);
         } else {
             shared.placement.resume(next_number, unsealed);
         }
-        let is_complete = shared.replay.is_complete.load(Ordering::Relaxed);
-        if let Some(bucket) = shared.ground.bucket().filter(|_| !is_complete && !shared.mode.is_for_reading()) {
+        if let Some(bucket) = shared.ground.bucket().filter(|_| !recovery.is_complete && !shared.mode.is_for_reading()) {
             recovery.list_unsettled(&*bucket, &shared.directory)?;
         }
         // The log of a bucket has its own proof that it has not lost its end.
@@ -181,7 +178,7 @@ impl ContainerStore {
             }
         }
         if !shared.mode.is_for_reading() {
-            if shared.options.whole_files && !is_complete {
+            if shared.options.whole_files && !recovery.is_complete {
                 let unsealed = containers.iter().map(|container| container.id);
                 shared.void.find(&recovery, unsealed.chain(committed).chain(recovery.forwarded.iter().copied()));
             }

@@ -8,7 +8,6 @@ use onefold_ground::{Bucket, Ground, list_after};
 use onefold_oplog::Position;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::atomic::AtomicBool;
 
 /// Files at the highest numbers that are checked for leftovers of a crash: many times what is created between two
 /// flushes.
@@ -22,13 +21,11 @@ pub(crate) struct Replay {
     pub(crate) recovery: Mutex<Option<Recovery>>,
     /// Files to skip: a crash came before their first commit.
     pub(crate) leftovers: Mutex<HashSet<ContainerId>>,
-    /// The log names every container that an earlier owner put.
-    pub(crate) is_complete: AtomicBool,
 }
 
 impl Replay {
     pub(crate) fn new(recovery: Recovery) -> Replay {
-        Replay { recovery: Mutex::new(Some(recovery)), leftovers: Mutex::default(), is_complete: AtomicBool::new(false) }
+        Replay { recovery: Mutex::new(Some(recovery)), leftovers: Mutex::default() }
     }
 
     /// Ends the replay. Returns the highest number known, by partition; nothing if it was over before.
@@ -57,6 +54,8 @@ pub(crate) struct Recovery {
     pub(crate) newest: BTreeMap<u16, Vec<u32>>,
     /// Folders with the files that the opening looks at.
     pub(crate) folders: BTreeSet<String>,
+    /// The log names every container that an earlier owner put.
+    pub(crate) is_complete: bool,
     /// By partition: no container up to this number is a leftover, as the log says.
     pub(crate) settled: BTreeMap<u16, u32>,
     /// Containers that have forwards, among those that are not settled.
@@ -87,6 +86,7 @@ impl Recovery {
             highest: partitions.iter().map(|partition| (*partition, 0)).collect(),
             newest: BTreeMap::new(),
             folders: BTreeSet::new(),
+            is_complete: false,
             settled: BTreeMap::new(),
             forwarded: Vec::new(),
             stored: HashMap::new(),
@@ -141,6 +141,7 @@ impl Recovery {
             highest: BTreeMap::new(),
             newest: BTreeMap::new(),
             folders: BTreeSet::new(),
+            is_complete: false,
             settled: BTreeMap::new(),
             forwarded: Vec::new(),
             stored: HashMap::new(),

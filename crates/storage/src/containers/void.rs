@@ -27,24 +27,12 @@ pub(crate) struct Void {
     known: RwLock<BTreeMap<ContainerId, ContainerId>>,
     /// Those that this opening found.
     found: RwLock<Vec<VoidNumbers>>,
-    /// By partition: this opening gives out numbers from here on.
-    own_from: RwLock<BTreeMap<u16, u32>>,
 }
 
 impl Void {
     /// Returns whether a number is void.
     pub(crate) fn has(&self, container: ContainerId) -> bool {
         self.known.read().range(..=container).next_back().is_some_and(|(_, last)| container <= *last)
-    }
-
-    /// Returns whether this opening gave out a number, or may give it out.
-    pub(crate) fn is_own(&self, container: ContainerId) -> bool {
-        self.own_from.read().get(&container.partition()).is_some_and(|from| container.number() >= *from)
-    }
-
-    /// Notes which numbers an opening for writing is going to give out.
-    pub(crate) fn begin(&self, recovery: &Recovery) {
-        self.own_from.write().extend(recovery.partitions().into_iter().map(|partition| (partition, recovery.next_number(partition))));
     }
 
     /// Notes what an opening for writing found in the log, and in its list of files. `valid` are containers that the

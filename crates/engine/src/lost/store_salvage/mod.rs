@@ -98,7 +98,7 @@ fn salvage_in_bucket(ground: &Arc<dyn Ground>, bucket: Arc<dyn Bucket>, settings
         return Ok(done);
     }
     // Without the log of this store, it is not its place.
-    recovery::open_objects(ground, bucket.clone(), &descriptor, settings, Mode::ReadOnly, None)?;
+    recovery::read_objects(ground, bucket.clone(), &descriptor, settings)?;
     let what = if dry_run { "would be" } else { "was" };
     done.sentences.push(format!("{} {what} put back: this machine has a copy", bucket.describe(state::STORE)));
     if !dry_run {
