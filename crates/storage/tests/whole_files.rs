@@ -408,6 +408,30 @@ fn a_container_that_was_put_before_its_batch_is_sealed_as_it_is() {
 }
 
 #[test]
+fn a_container_of_an_earlier_owner_stays_as_it_is_although_its_frame_could_be_full() {
+    let mut world = World::default();
+    let mut owner = world.open(&StorageOptions { frame_bytes: 4 << 10, ..plain() });
+    // The log has an open frame, and the file will have it with more chunks.
+    world.append(&mut owner, 0, &[700, 800, 100]).unwrap();
+    world.flush(&owner, Scope::Everything).unwrap();
+    let container = world.committed.keys().next().unwrap().container();
+    while world.append(&mut owner, 0, &[900]).is_ok() && owner.all.keys().all(|address| address.container() == container) {}
+    wait_until("a full container is put without a commit", || world.objects.content(&name(container)).is_some());
+    owner.die();
+    // Such a frame would be full here.
+    let owner = world.open(&plain());
+    let prepared = owner.store.prepare(Scope::Everything).unwrap();
+    assert_eq!(prepared.records.len(), 0);
+    owner.store.abandoned(prepared);
+    assert!(owner.store.checkpoint_before(world.log.end()).unwrap().is_empty());
+    world.flush(&owner, Scope::Everything).unwrap();
+    assert!(owner.store.is_sealed(container));
+    check(&owner.store, &world.committed);
+    check_all(&owner.store, &world.committed);
+    owner.close();
+}
+
+#[test]
 fn whoever_puts_an_unsealed_container_first_wins_and_both_are_right() {
     for arrives_first in [true, false] {
         let mut world = World::default();
