@@ -420,8 +420,8 @@ impl ObjectLog {
         Ok(Looked::Found(Box::new(state)))
     }
 
-    /// Adds the copies of the batches from this manifest on, up to the first one that is missing or damaged. Also returns
-    /// the numbers of all copies.
+    /// Adds the copies of the batches from this manifest on, up to the first one that is missing or damaged. Also
+    /// returns the numbers of all copies.
     fn chain_copies(&self, manifest: Manifest) -> Result<(State, BTreeSet<u64>)> {
         let mut state = State { manifest, end: manifest.start, last: manifest.follows, ..empty_state() };
         let copies = self.copies()?;

@@ -219,7 +219,7 @@ impl Engine {
         let Chunks { storage: storage_view, containers, arena, levels, index } = parts.open()?;
         let storage = storage_view.0.clone();
 
-        // Whoever was first to write to a store in a bucket counted files.
+        // A store in a bucket that has no totals has no files: they were counted from its first batch on.
         let empty = || Totals { files: log.has_history().then(FileFigures::default), ..Totals::default() };
         let mut totals = objects.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or_else(|| Ok(empty()), |value| Totals::decode(&value))?;
         if mode == Mode::ReadWrite {
@@ -324,7 +324,7 @@ impl Engine {
             {
                 tracing::warn!(%error, "the second copy of objects could not be written; will retry");
             }
-            // Before any other batch: each says up to which number everything is settled.
+            // Before any other batch: that may say up to which number everything is settled.
             engine.note_void()?;
             engine.has_begun.store(true, Ordering::Release);
             match engine.note_recount() {

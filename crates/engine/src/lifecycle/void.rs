@@ -54,7 +54,8 @@ impl Engine {
         }
     }
 
-    /// Notes which numbers of containers an opening for writing found void, in the same batch that says which are used.
+    /// Notes which numbers of containers an opening for writing found void. Call it before anything else is logged: a
+    /// batch may say up to which number everything is settled, and from then on nobody looks for them.
     pub(crate) fn note_void(&self) -> Result<()> {
         let found = self.containers.as_ref().map(|containers| containers.found_void()).unwrap_or_default();
         if found.is_empty() {

@@ -73,8 +73,8 @@ impl ContainerStore {
         all
     }
 
-    /// Returns the void numbers that this opening found. Note them in its first batch behind the fence: each batch says
-    /// up to which number everything is settled.
+    /// Returns the void numbers that this opening found. Note them in its first batch behind the fence: a later one may
+    /// say up to which number everything is settled.
     pub fn found_void(&self) -> Vec<VoidNumbers> {
         self.shared.void.found.read().clone()
     }
