@@ -20,6 +20,7 @@ mod scratch;
 pub use cache::CacheOptions;
 
 use crate::error::{failed, failed_because};
+use bytes::Bytes;
 use cache::Cache;
 use objects::{HELD_BYTES, Objects};
 use onefold_ground::{Access, Bucket, DirectoryEntry, File, Ground, GroundError, Identity, Put, Result, Space, replace_file};
@@ -218,7 +219,7 @@ impl Shared {
         };
         let content = scratch.content()?;
         status.is_put = true;
-        match self.bucket.put_new(&path, &content)? {
+        match self.bucket.put_new_in_pieces(&path, &content)? {
             Put::Done => {}
             Put::Taken => {
                 // From now on the path leads to the object, which is not ours to remove.
@@ -230,7 +231,7 @@ impl Shared {
         }
         status.is_sealed = true;
         self.objects.put(&path, &content);
-        self.keep(&path, scratch, content.len() as u64);
+        self.keep(&path, scratch, content.iter().map(|piece| piece.len() as u64).sum());
         Ok(())
     }
 
@@ -243,7 +244,7 @@ impl Shared {
     fn put_in_place(&self, path: &str, content: &[u8]) -> Result<()> {
         let put = self.try_put_in_place(path, content);
         match put {
-            Ok(()) => self.objects.put(path, content),
+            Ok(()) => self.objects.put(path, &[Bytes::copy_from_slice(content)]),
             // It may have been put.
             Err(_) => self.objects.forget(path),
         }
@@ -275,7 +276,7 @@ impl Shared {
 
     /// Puts a scratch file under another name and seals it.
     fn rename_scratch(&self, scratch: &Arc<Scratch>, status: &mut Status, from: &str, to: &str) -> Result<()> {
-        let content = scratch.content()?;
+        let content = scratch.content()?.concat();
         self.put_in_place(to, &content)?;
         if status.is_put {
             self.delete(from)?;
@@ -289,7 +290,7 @@ impl Shared {
     /// Reads all of a file in the bucket.
     fn whole(&self, path: &str) -> Result<Vec<u8>> {
         match self.scratch(path) {
-            Some(scratch) => scratch.content(),
+            Some(scratch) => Ok(scratch.content()?.concat()),
             None => self.bucket.get(path, u64::MAX),
         }
     }
@@ -417,6 +418,12 @@ impl onefold_ground::DelegatingGround for BucketGround {
         match self.shared.scratch(path) {
             Some(scratch) => Ok(Arc::new(ScratchFile::new(self.shared.clone(), scratch, access))),
             None => Ok(Arc::new(RemoteFile::open(&self.shared.objects, &self.shared.bucket, path)?)),
+        }
+    }
+
+    fn will_read(&self, path: &str) {
+        if is_in_bucket(path) {
+            self.shared.objects.expect(path);
         }
     }
 

@@ -12,17 +12,21 @@ mod puts;
 mod reads;
 
 use crate::error::{failed, failed_because};
+use bytes::Bytes;
 use call::Call;
-use object_store::ObjectStore;
 use object_store::list::PaginatedListStore;
 use object_store::path::Path;
+use object_store::{ObjectStore, PutPayload};
 use onefold_ground::{Bucket, Listing, Put, Requests, Result};
 use parking_lot::Mutex;
+use reads::{Arrived, ROOM_BYTES, Sink, room_for};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 use tokio::runtime::{Handle, Runtime};
+use tokio::sync::Semaphore;
 
 /// Threads for the requests of all buckets of the process.
 const THREADS: usize = 2;
@@ -170,35 +174,79 @@ impl RequestBucket {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let call = Call::new(self.shared.clone(), path, operation, name, bytes);
+        self.start(operation, name, work(call)).wait()
+    }
+
+    /// Starts a call on the threads of the requests.
+    fn start<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        name: &str,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Started<T> {
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
-        let future = work(call);
         self.runtime.spawn(async move {
-            let _ = sender.send(future.await);
+            let _ = sender.send(work.await);
         });
-        let died = || failed_because(operation, &self.describe(name), ErrorKind::Other, "the request was dropped");
-        receiver.recv().unwrap_or_else(|_| Err(died()))
+        Started { receiver, operation, path: self.describe(name) }
+    }
+}
+
+/// A call that runs.
+struct Started<T> {
+    receiver: Receiver<Result<T>>,
+    operation: &'static str,
+    path: String,
+}
+
+impl<T> Started<T> {
+    fn wait(self) -> Result<T> {
+        let died = |_| Err(failed_because(self.operation, &self.path, ErrorKind::Other, "the request was dropped"));
+        self.receiver.recv().unwrap_or_else(died)
     }
 }
 
 impl Bucket for RequestBucket {
     fn put_new(&self, name: &str, content: &[u8]) -> Result<Put> {
-        let content = bytes::Bytes::copy_from_slice(content);
-        self.run("put", name, content.len() as u64, |call| puts::put_new(call, content))
+        self.put_new_in_pieces(name, &[Bytes::copy_from_slice(content)])
+    }
+
+    fn put_new_in_pieces(&self, name: &str, pieces: &[Bytes]) -> Result<Put> {
+        let content: PutPayload = pieces.iter().cloned().collect();
+        self.run("put", name, content.content_length() as u64, |call| puts::put_new(call, content))
     }
 
     fn put_over(&self, name: &str, content: &[u8]) -> Result<()> {
-        let content = bytes::Bytes::copy_from_slice(content);
+        let content = Bytes::copy_from_slice(content);
         self.run("put", name, content.len() as u64, |call| puts::put_over(call, content))
     }
 
     fn replace(&self, name: &str, old: &[u8], new: &[u8]) -> Result<Put> {
-        let (old, new) = (bytes::Bytes::copy_from_slice(old), bytes::Bytes::copy_from_slice(new));
+        let (old, new) = (Bytes::copy_from_slice(old), Bytes::copy_from_slice(new));
         let _alone = (!self.shared.replaces).then(|| REPLACING.lock());
         self.run("replace", name, new.len() as u64, |call| puts::replace(call, old, new))
     }
 
     fn get(&self, name: &str, limit_bytes: u64) -> Result<Vec<u8>> {
         self.run("read", name, 0, |call| reads::get(call, limit_bytes))
+    }
+
+    fn get_as_it_comes(&self, name: &str, take: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<()> {
+        let (sender, arriving) = std::sync::mpsc::channel();
+        let room = Arc::new(Semaphore::new(ROOM_BYTES));
+        let sink = Sink { sender, room: room.clone() };
+        let path = self.shared.path("read", name)?;
+        let call = Call::new(self.shared.clone(), path, "read", name, 0);
+        let request = self.start("read", name, reads::get_as_it_comes(call, sink));
+        for Arrived { length, bytes } in arriving {
+            room.add_permits(room_for(&bytes) as usize);
+            if !take(length, &bytes) {
+                // It ends as soon as it notices.
+                room.close();
+                return Ok(());
+            }
+        }
+        request.wait()
     }
 
     fn get_range(&self, name: &str, offset: u64, length: usize) -> Result<Vec<u8>> {

@@ -27,6 +27,8 @@ pub trait Chunks: std::fmt::Debug + Send + Sync {
     }
     /// Says that everything will be read, in the order of the tree.
     fn reads_all(&self) {}
+    /// Says that these pieces of data will be read soon. Does not wait.
+    fn will_read(&self, _pieces: &[Piece]) {}
     /// Returns why nothing can be read any more. `None`: an error concerns only the chunk that was asked for.
     fn broken(&self) -> Option<CatalogError> {
         None
@@ -46,5 +48,13 @@ impl Chunks for Engine {
 
     fn data(&self, pieces: &[Piece], out: &mut [u8]) -> Result<()> {
         Ok(self.read(pieces, 0, out, true)?)
+    }
+
+    fn reads_all(&self) {
+        self.will_read_all();
+    }
+
+    fn will_read(&self, pieces: &[Piece]) {
+        Engine::will_read(self, pieces);
     }
 }

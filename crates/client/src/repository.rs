@@ -147,12 +147,17 @@ pub struct Finished {
     pub same: u64,
 }
 
+/// Batches of a restore on their way to its threads, unless more are worth while.
+const BATCHES_AHEAD: usize = 4;
+
 /// A backup that is being read.
 #[derive(Debug)]
 pub struct Reading {
     pub(crate) chunks: std::sync::Arc<dyn Chunks>,
-    /// How many threads of a restore are worth while.
+    /// How many threads of a restore are worth while,
     pub(crate) readers: usize,
+    /// and how many of their batches are looked up before they are read.
+    pub(crate) batches_ahead: usize,
     pub(crate) backup: Backup,
     newer_partial: Option<Backup>,
     /// Keeps the chunks. `None`: the server has the guard.

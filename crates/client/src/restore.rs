@@ -1,7 +1,7 @@
 //! Restoring a backup, or parts of it.
 //!
 //! ```text
-//! walk of the backup (caller)  --files-->  write (2 threads; 16 from a bucket)
+//! walk of the backup (caller)  --files-->  write (2 threads)
 //! walk that runs ahead and counts what there is to do (1 thread), where only parts are wanted
 //! ```
 //! The caller walks the backup and makes directories and everything without data. Files go to the writers in batches,
@@ -41,9 +41,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use walk::Walk;
-
-/// Batches on their way to the writers.
-const BATCHES: usize = 4;
 
 /// The outcome of a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,7 +95,7 @@ pub fn restore(repository: &dyn Repository, backup: &Backup, options: &RestoreOp
     let target = open_target(options)?;
     let (links, file_systems) = (Vec::new(), HashMap::new());
     let mut walk = Walk { options, selection: &selection, output: &output, deleter, links, target, file_systems };
-    let (sender, batches) = crossbeam_channel::bounded(BATCHES);
+    let (sender, batches) = crossbeam_channel::bounded(reading.batches_ahead);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         if selection.is_everything() {

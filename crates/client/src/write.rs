@@ -247,6 +247,11 @@ impl Queue<'_> {
     }
 
     fn send(&self, batch: Batch) {
+        let chunks = &self.output.reading.chunks;
+        match &batch {
+            Batch::Small(files) => files.iter().for_each(|file| chunks.will_read(&file.pieces)),
+            Batch::Range(range) => chunks.will_read(&range.pieces),
+        }
         // If the writers are gone, one of them has said why and has told all to stop.
         let _ = self.batches.send(batch);
     }

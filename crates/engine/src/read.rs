@@ -26,6 +26,25 @@ fn batch_chunks(frame_bytes: usize, longest_chunk_bytes: usize) -> usize {
 }
 
 impl Engine {
+    /// Says that all of a backup will be read. Only for a process that does little else.
+    pub fn will_read_all(&self) {
+        if let Some(containers) = &self.containers {
+            containers.will_read_all();
+        }
+    }
+
+    /// Says that these pieces will be read soon. Does not wait. A store in a bucket then fetches their containers.
+    pub fn will_read(&self, pieces: &[Piece]) {
+        let containers = self.containers.as_ref().filter(|_| self.ground.bucket().is_some());
+        let address = |piece: &Piece| match piece {
+            Piece::Chunk { address, .. } => Some(*address),
+            Piece::Zeros { .. } => None,
+        };
+        if let Some(containers) = containers {
+            containers.will_read(pieces.iter().filter_map(address));
+        }
+    }
+
     /// Reads bytes `start .. start + out.len()` of the run that level-0 `pieces` spell. Either the checksum of a frame
     /// or the fingerprint of the chunk is verified; with `verify`, both. Damage is an error that names container and
     /// chunk, never wrong bytes.

@@ -1,6 +1,7 @@
 //! Object storage: names with whole contents, written once (decision 0068).
 
 use crate::Result;
+use bytes::Bytes;
 use std::fmt::Debug;
 
 /// What became of a put that must not replace anything.
@@ -32,6 +33,10 @@ pub struct Listing {
 pub trait Bucket: Send + Sync + Debug {
     /// Puts an object if the name is free. Durable on return.
     fn put_new(&self, name: &str, content: &[u8]) -> Result<Put>;
+    /// Does the same with a content in pieces, which follow each other. For large objects: a bucket need not copy them.
+    fn put_new_in_pieces(&self, name: &str, pieces: &[Bytes]) -> Result<Put> {
+        self.put_new(name, &pieces.concat())
+    }
     /// Puts an object, whatever was there. Only for advice.
     fn put_over(&self, name: &str, content: &[u8]) -> Result<()>;
     /// Puts an object in place of one with the content `old`. Returns [`Put::Taken`], and changes nothing, if there is
@@ -39,6 +44,15 @@ pub trait Bucket: Send + Sync + Debug {
     fn replace(&self, name: &str, old: &[u8], new: &[u8]) -> Result<Put>;
     /// Reads a whole object of at most `limit_bytes`. Errors: not found, or longer.
     fn get(&self, name: &str, limit_bytes: u64) -> Result<Vec<u8>>;
+    /// Reads a whole object, and passes on its length and what came of it, as it comes. Ends without an error when
+    /// `take` returns false.
+    fn get_as_it_comes(&self, name: &str, take: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<()> {
+        let content = self.get(name, u64::MAX)?;
+        if !content.is_empty() {
+            take(content.len() as u64, &content);
+        }
+        Ok(())
+    }
     /// Reads a range. Errors: not found, or `UnexpectedEof` if the object ends before that.
     fn get_range(&self, name: &str, offset: u64, length: usize) -> Result<Vec<u8>>;
     /// Reads the last `length` bytes, or all if there are fewer. Also returns the length of the object.

@@ -39,6 +39,7 @@ delegating! {
     trait DelegatingGround over Ground;
     fn create(&self, path: &str) -> Result<Arc<dyn File>>;
     fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>>;
+    fn will_read(&self, path: &str);
     fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>>;
     fn open_device(&self, path: &str, access: Access) -> Result<Option<Arc<dyn File>>>;
     fn link_device(&self, path: &str, device: &Path) -> Result<()>;

@@ -98,6 +98,8 @@ pub trait Ground: Send + Sync + Debug {
     fn create(&self, path: &str) -> Result<Arc<dyn File>>;
     /// Opens an existing file.
     fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>>;
+    /// Says that all of a file will be read soon. Does not wait. A hint.
+    fn will_read(&self, _path: &str) {}
     /// Opens an existing file for reads that bypass the page cache: they return what the device holds and cache
     /// nothing. A ground that cannot do that opens the file as usual.
     fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>>;

@@ -47,7 +47,7 @@ pub fn place(text: OsString) -> std::result::Result<PathBuf, String> {
 
 /// Size of containers in a bucket, unless `init` is told another one: each is a request, and a service is faster with
 /// larger objects.
-pub const CONTAINER_BYTES: u32 = 16 << 20;
+pub const CONTAINER_BYTES: u32 = 32 << 20;
 
 /// Returns whether a directory is that of the state of a store that the command line named.
 pub fn is_named(directory: &Path) -> bool {

@@ -56,6 +56,8 @@ const LOOKS: usize = 8;
 const FENCES: usize = 64;
 /// Batches that make a log long: each is a request for a machine without copies.
 const LONG_BATCHES: usize = 64;
+/// Segments, as a log in a directory has, that make a log long: a trim is some ten requests, whatever it trims.
+const LONG_SEGMENTS: u64 = 4;
 /// Objects that one request deletes.
 const DELETED_AT_ONCE: usize = 1000;
 /// Bytes of batches whose effects are in memory at a time.
@@ -126,6 +128,47 @@ struct State {
     full_at_bytes: u64,
 }
 
+impl LogPlace {
+    /// Keeps a copy of the manifest of a log that was just created. So the first opening here need not look for it.
+    pub fn keep_first_manifest(&self) {
+        self.keep_manifest(&first_manifest());
+    }
+
+    fn keep_manifest(&self, manifest: &Manifest) {
+        self.keep(&format!("{}/{MANIFEST_COPY}", self.directory), &manifest.encode(&self.store));
+    }
+
+    fn keep(&self, path: &str, bytes: &[u8]) {
+        if !self.keeps_copies {
+            return;
+        }
+        let write = || -> onefold_ground::Result<()> {
+            match self.ground.remove(path) {
+                Err(error) if !error.is_not_found() => return Err(error),
+                _ => {}
+            }
+            // A killed process must not leave a part under the name of a whole one.
+            let temporary = format!("{path}.new");
+            match self.ground.remove(&temporary) {
+                Err(error) if !error.is_not_found() => return Err(error),
+                _ => {}
+            }
+            self.ground.create(&temporary)?.write_at(0, bytes)?;
+            self.ground.rename(&temporary, path)
+        };
+        if let Err(error) = write() {
+            // Without it the next opening asks the bucket. A part of one would be taken for damage.
+            tracing::warn!(%error, "a copy of a part of the log could not be kept");
+            let _ = self.ground.remove(path);
+        }
+    }
+}
+
+/// Returns the manifest of an empty log.
+fn first_manifest() -> Manifest {
+    Manifest { first: 1, ..Manifest::default() }
+}
+
 /// A batch of the log.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -158,8 +201,7 @@ enum Looked {
 impl ObjectLog {
     /// Creates an empty log at position 0. Errors: the bucket has one.
     pub fn create(bucket: &dyn Bucket, store: [u8; 16]) -> Result<()> {
-        let manifest = Manifest { first: 1, ..Manifest::default() };
-        match bucket.put_new(&manifest::name(0), &manifest.encode(&store))? {
+        match bucket.put_new(&manifest::name(0), &first_manifest().encode(&store))? {
             Put::Done => Ok(()),
             Put::Taken => Err(LogError::Exists { path: bucket.describe("") }),
         }
@@ -177,6 +219,23 @@ impl ObjectLog {
         let mut log = ObjectLog::unread(place, options, meaning);
         *log.state.get_mut() = log.find(true)?;
         Ok(log)
+    }
+
+    /// Ends an opening for reading that began like one for writing: finds the end.
+    pub fn for_reading(mut self) -> Result<ObjectLog> {
+        // A writer may use this directory.
+        self.place.keeps_copies = false;
+        let mut state = std::mem::replace(self.state.get_mut(), empty_state());
+        let looked = match self.read_on(&mut state) {
+            // There may be fences where nobody looks.
+            Err(LogError::Damaged { .. }) => Looked::Moved,
+            read => read.and_then(|()| self.unless_trimmed(state, &BTreeSet::new()))?,
+        };
+        *self.state.get_mut() = match looked {
+            Looked::Found(state) => self.found(*state),
+            Looked::Moved => self.find(false)?,
+        };
+        Ok(self)
     }
 
     /// Notes that the views in the place were made from the history of this log.
@@ -487,7 +546,7 @@ impl ObjectLog {
                 None => break,
             }
         }
-        self.keep_manifest(&manifest);
+        self.place.keep_manifest(&manifest);
         Ok(manifest)
     }
 
@@ -639,36 +698,7 @@ impl ObjectLog {
     }
 
     fn keep_copy(&self, number: u64, bytes: &[u8]) {
-        self.keep(&self.copy_path(number), bytes);
-    }
-
-    fn keep_manifest(&self, manifest: &Manifest) {
-        self.keep(&format!("{}/{MANIFEST_COPY}", self.place.directory), &manifest.encode(&self.place.store));
-    }
-
-    fn keep(&self, path: &str, bytes: &[u8]) {
-        if !self.place.keeps_copies {
-            return;
-        }
-        let write = || -> onefold_ground::Result<()> {
-            match self.place.ground.remove(path) {
-                Err(error) if !error.is_not_found() => return Err(error),
-                _ => {}
-            }
-            // A killed process must not leave a part under the name of a whole one.
-            let temporary = format!("{path}.new");
-            match self.place.ground.remove(&temporary) {
-                Err(error) if !error.is_not_found() => return Err(error),
-                _ => {}
-            }
-            self.place.ground.create(&temporary)?.write_at(0, bytes)?;
-            self.place.ground.rename(&temporary, path)
-        };
-        if let Err(error) = write() {
-            // Without it the next opening asks the bucket. A part of one would be taken for damage.
-            tracing::warn!(%error, "a copy of a part of the log could not be kept");
-            let _ = self.place.ground.remove(path);
-        }
+        self.place.keep(&self.copy_path(number), bytes);
     }
 
     fn drop_copies(&self, copies: &BTreeSet<u64>, first: u64) {
@@ -886,7 +916,7 @@ impl ObjectLog {
             state.full_at_bytes = self.options.full_at_bytes(0);
         }
         drop(state);
-        self.keep_manifest(&manifest);
+        self.place.keep_manifest(&manifest);
     }
 
     /// Deletes what the newest manifest, which this opening has put, makes useless.
@@ -923,6 +953,10 @@ impl ObjectLog {
         Ok(names)
     }
 
+    fn long_bytes(&self) -> u64 {
+        self.options.segment_bytes.saturating_mul(LONG_SEGMENTS)
+    }
+
     /// Puts the effects of the batches that end at or before `upto`, and drops them. False: it is not worth it.
     fn trim_to(&self, upto: Position) -> Result<bool> {
         let (manifest, batches) = {
@@ -931,7 +965,7 @@ impl ObjectLog {
             (state.manifest, batches)
         };
         let Some(last) = batches.last() else { return Ok(false) };
-        let is_worth_it = batches.len() * 2 >= LONG_BATCHES || last.end.0 - manifest.start.0 >= self.options.segment_bytes;
+        let is_worth_it = batches.len() * 2 >= LONG_BATCHES || last.end.0 - manifest.start.0 >= self.long_bytes();
         if !is_worth_it && !self.is_over_limit() {
             return Ok(false);
         }
@@ -991,7 +1025,7 @@ impl Log for ObjectLog {
 
     fn is_long(&self) -> bool {
         let state = self.state.lock();
-        state.batches.len() > LONG_BATCHES || used_bytes(&state) > self.options.segment_bytes
+        state.batches.len() > LONG_BATCHES || used_bytes(&state) > self.long_bytes()
     }
 
     fn replay(&self, from: Position, visit: &mut Visit<'_>) -> Result<()> {

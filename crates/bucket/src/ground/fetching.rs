@@ -5,8 +5,8 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-/// Whole pieces that are on their way at a time.
-const FETCHES: usize = 16;
+/// Whole pieces, or objects, that are on their way at a time. Each has a piece in memory.
+const FETCHES: usize = 4;
 /// Hints that wait for a thread. More are ignored.
 const QUEUED: usize = 64;
 

@@ -23,6 +23,7 @@ use crate::error::failed_because;
 use crate::ground::cache::CacheFile;
 use crate::ground::fetching::Permit;
 use crate::ground::objects::{Objects, TAIL_BYTES};
+use bytes::Bytes;
 use onefold_ground::{GroundError, Result};
 use parking_lot::{Condvar, Mutex};
 use std::io::ErrorKind;
@@ -67,7 +68,7 @@ pub(super) struct Object {
 struct State {
     pieces: Vec<Piece>,
     /// Other bytes in memory, by where they begin.
-    ranges: Vec<(u64, Arc<Vec<u8>>)>,
+    ranges: Vec<(u64, Bytes)>,
     flights: Vec<Arc<Flight>>,
     /// Reads of what the opening did not bring, up to two.
     reads: u32,
@@ -84,7 +85,7 @@ enum Piece {
     /// Nobody has looked into the cache.
     Unknown,
     Absent,
-    Memory(Arc<Vec<u8>>),
+    Memory(Bytes),
     Disk(Arc<CacheFile>),
 }
 
@@ -93,7 +94,7 @@ enum Piece {
 struct Flight {
     range: Range<u64>,
     /// How it ended. `None` in it: nobody worked on it.
-    outcome: OnceLock<Option<std::result::Result<Arc<Vec<u8>>, Failed>>>,
+    outcome: OnceLock<Option<std::result::Result<Bytes, Failed>>>,
 }
 
 /// Why a fetch failed.
@@ -116,7 +117,7 @@ impl Failed {
 /// What a read has to do.
 enum Step {
     Done,
-    Copy(Arc<Vec<u8>>),
+    Copy(Bytes),
     Read(Arc<CacheFile>),
     Wait(Arc<Flight>),
     Fetch(Plan),
@@ -128,8 +129,8 @@ struct Plan {
     /// The piece, if it is a whole one.
     whole: Option<usize>,
     /// What is here of its beginning and its end.
-    before: Option<Arc<Vec<u8>>>,
-    after: Option<(u64, Arc<Vec<u8>>)>,
+    before: Option<Bytes>,
+    after: Option<(u64, Bytes)>,
     spoils: u32,
 }
 
@@ -379,7 +380,7 @@ impl Object {
     fn plan_whole(self: &Arc<Object>, state: &mut State, number: usize) -> Plan {
         let range = piece(self.length, number);
         let before = state.ranges.iter().find(|(start, _)| *start == range.start).map(|(_, bytes)| bytes.clone());
-        let is_end = |(start, bytes): &&(u64, Arc<Vec<u8>>)| *start > range.start && start + bytes.len() as u64 == range.end;
+        let is_end = |(start, bytes): &&(u64, Bytes)| *start > range.start && start + bytes.len() as u64 == range.end;
         let after = state.ranges.iter().find(is_end).cloned();
         let landing = self.take_off(state, range);
         Plan { landing, whole: Some(number), before, after, spoils: state.spoils }
@@ -392,7 +393,7 @@ impl Object {
     }
 
     /// Fetches what was planned, and keeps it. Returns the bytes of the flight's range.
-    fn fetch(self: &Arc<Object>, objects: &Objects, plan: Plan) -> Result<Arc<Vec<u8>>> {
+    fn fetch(self: &Arc<Object>, objects: &Objects, plan: Plan) -> Result<Bytes> {
         let Plan { landing, whole, before, after, spoils } = plan;
         let permit: Option<Permit<'_>> = whole.map(|_| objects.permits.take());
         let range = landing.flight.range.clone();
@@ -400,7 +401,7 @@ impl Object {
         let end = after.as_ref().map_or(range.end, |(start, _)| *start).max(start);
         let fetched = if start == end { Ok(Vec::new()) } else { objects.bucket.get_range(&self.path, start, (end - start) as usize) };
         let joined = fetched.map(|fetched| join(&range, before, fetched, after));
-        let shared = joined.as_ref().map(Arc::clone).map_err(Failed::new);
+        let shared = joined.as_ref().cloned().map_err(Failed::new);
         let _ = landing.flight.outcome.set(Some(shared));
         if let Ok(bytes) = &joined {
             match whole {
@@ -427,7 +428,7 @@ impl Object {
     }
 
     /// Waits for a flight. `None`: nobody worked on it.
-    fn wait(&self, objects: &Objects, flight: &Flight) -> Result<Option<Arc<Vec<u8>>>> {
+    fn wait(&self, objects: &Objects, flight: &Flight) -> Result<Option<Bytes>> {
         let mut state = self.state.lock();
         while flight.outcome.get().is_none() {
             self.landed.wait(&mut state);
@@ -441,7 +442,7 @@ impl Object {
     }
 
     /// Keeps a range in memory, if nothing was spoiled since the object counted `spoils`.
-    pub(super) fn keep_range(self: &Arc<Object>, objects: &Objects, start: u64, bytes: Arc<Vec<u8>>, spoils: u32) {
+    pub(super) fn keep_range(self: &Arc<Object>, objects: &Objects, start: u64, bytes: Bytes, spoils: u32) {
         let length = bytes.len();
         {
             let mut state = self.state.lock();
@@ -456,7 +457,7 @@ impl Object {
     }
 
     /// Keeps a piece: on disk, or in memory. The same holds for `spoils`.
-    pub(super) fn keep_piece(self: &Arc<Object>, objects: &Objects, number: usize, bytes: Arc<Vec<u8>>, spoils: u32) {
+    pub(super) fn keep_piece(self: &Arc<Object>, objects: &Objects, number: usize, bytes: Bytes, spoils: u32) {
         let range = piece(self.length, number);
         {
             let mut state = self.state.lock();
@@ -469,7 +470,9 @@ impl Object {
         objects.held.forget(self, range.start, range.end);
         objects.held.add(self, range.start, bytes.len());
         let cache = objects.cache.as_ref().filter(|_| self.is_shared && spoils == 0);
-        let Some((cache, written)) = cache.and_then(|cache| Some((cache, cache.write(&self.path, number, self.length, &bytes)?))) else {
+        let Some((cache, written)) =
+            cache.and_then(|cache| Some((cache, cache.write(&self.path, number, self.length, std::slice::from_ref(&bytes))?)))
+        else {
             return;
         };
         let is_kept = {
@@ -538,9 +541,9 @@ fn copy(bytes: &[u8], start: u64, range: &Range<u64>, buffer: &mut [u8]) {
 }
 
 /// Joins fetched bytes with those that were here.
-fn join(range: &Range<u64>, before: Option<Arc<Vec<u8>>>, fetched: Vec<u8>, after: Option<(u64, Arc<Vec<u8>>)>) -> Arc<Vec<u8>> {
+fn join(range: &Range<u64>, before: Option<Bytes>, fetched: Vec<u8>, after: Option<(u64, Bytes)>) -> Bytes {
     if before.is_none() && after.is_none() {
-        return Arc::new(fetched);
+        return fetched.into();
     }
     let mut whole = Vec::with_capacity((range.end - range.start) as usize);
     whole.extend_from_slice(before.as_ref().map_or(&[], |bytes| &bytes[..]));
@@ -550,5 +553,5 @@ fn join(range: &Range<u64>, before: Option<Arc<Vec<u8>>>, fetched: Vec<u8>, afte
         let have = range.start + whole.len() as u64;
         whole.extend_from_slice(&bytes[(have - start) as usize..]);
     }
-    Arc::new(whole)
+    whole.into()
 }

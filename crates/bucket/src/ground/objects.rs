@@ -2,7 +2,8 @@
 //!
 //! * All who have a container or a parity file open share it (`object.rs`), so they share its requests.
 //! * An opening fetches the end of an object, where footers and catalogs are. If an earlier process has cached the
-//!   object, it fetches nothing. If the objects before were read whole, it fetches the whole object.
+//!   object, it fetches nothing. If the objects before were read whole, or if somebody expects that of this one, it
+//!   fetches the whole object with one request, and keeps it piece by piece.
 //! * Other names change (forwards, owners, marks). Each opening of one asks the bucket.
 //! * An object keeps its content, unless this process puts another one or removes it. Then [`Objects::forget`] spoils
 //!   everything here.
@@ -10,16 +11,20 @@
 use crate::ground::cache::Cache;
 use crate::ground::fetching::{Background, Held, Permits};
 use crate::ground::object::{Object, PIECE_BYTES, piece, pieces};
-use onefold_ground::{Bucket, GroundError, Result};
+use bytes::Bytes;
+use onefold_ground::{Bucket, Result};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 
 /// Bytes at the end of an object that its opening reads: footer and catalog are there.
-pub(super) const TAIL_BYTES: usize = 64 << 10;
+pub(super) const TAIL_BYTES: usize = 256 << 10;
 /// Bytes of objects in memory: ends, ranges, and pieces that are not on disk.
 pub(super) const HELD_BYTES: usize = 64 << 20;
+/// Longer objects are not fetched when they are opened.
+const MOST_WHOLE_BYTES: u64 = 64 << 20;
 /// Objects that are remembered although nobody has them open.
 const KNOWN: usize = 128;
 /// Openings fetch whole objects from this score on,
@@ -46,6 +51,8 @@ pub(super) struct Objects {
     pub(super) background: Arc<Background>,
     /// How much speaks for fetching whole objects.
     score: AtomicI32,
+    /// Whether objects were too long to be fetched when they are opened.
+    are_long: AtomicBool,
     known: Mutex<Known>,
 }
 
@@ -55,13 +62,20 @@ struct Known {
     clock: u64,
 }
 
-/// The place of one shared object. Its lock is held while the object is opened or spoiled.
-type Slot = Mutex<Option<Arc<Object>>>;
+/// The place of one shared object.
+#[derive(Debug, Default)]
+struct Slot {
+    /// The lock is held while the object is opened or spoiled.
+    object: Mutex<Option<Arc<Object>>>,
+    /// Whether somebody will read all of it.
+    is_expected: AtomicBool,
+}
 
 impl Objects {
     pub(super) fn new(bucket: Arc<dyn Bucket>, cache: Option<Cache>, held_bytes: usize) -> Objects {
         let (permits, background, score, known) = (Permits::default(), Arc::default(), AtomicI32::new(0), Mutex::default());
-        Objects { bucket, cache, held: Held::new(held_bytes), permits, background, score, known }
+        let are_long = AtomicBool::new(false);
+        Objects { bucket, cache, held: Held::new(held_bytes), permits, background, score, are_long, known }
     }
 
     /// Returns the slot of an object. Forgets those that nobody uses if there are too many.
@@ -87,13 +101,13 @@ impl Objects {
             return self.open_end(path, false);
         }
         let slot = self.slot(path);
-        let mut opened = slot.lock();
+        let mut opened = slot.object.lock();
         if let Some(object) = &*opened {
             return Ok(object.clone());
         }
         let score = self.score.fetch_update(Relaxed, Relaxed, |score| Some((score - 1).max(0))).unwrap_or_default();
         let object = match self.open_cached(path) {
-            None if score >= EAGER_SCORE => self.open_whole(path)?,
+            None if score >= EAGER_SCORE || slot.is_expected.load(Relaxed) => self.open_whole(path)?,
             cached => cached,
         };
         let object = object.map_or_else(|| self.open_end(path, true), Ok)?;
@@ -107,23 +121,45 @@ impl Objects {
         Object::new(path, file.object_bytes, true).with_file(file)
     }
 
-    /// Opens and fetches an object. `None`: it has more than one piece.
+    /// Opens and fetches an object, with one request. `None`: it is too long for that.
     fn open_whole(&self, path: &str) -> Result<Option<Arc<Object>>> {
+        if self.are_long.load(Relaxed) {
+            return Ok(None);
+        }
         let _permit = self.permits.take();
-        let content = match self.bucket.get(path, PIECE_BYTES + PIECE_BYTES / 2) {
-            Ok(content) => Arc::new(content),
-            Err(GroundError::TooLong { .. }) => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let object = Object::new(path, content.len() as u64, true);
-        object.keep_piece(self, 0, content, 0);
-        Ok(Some(object))
+        let most_bytes = if self.cache.is_some() { MOST_WHOLE_BYTES } else { PIECE_BYTES + PIECE_BYTES / 2 };
+        let mut coming: Option<Coming> = None;
+        self.bucket.get_as_it_comes(path, &mut |length, bytes| {
+            if length > most_bytes {
+                self.are_long.store(true, Relaxed);
+                return false;
+            }
+            coming.get_or_insert_with(|| Coming::new(Object::new(path, length, true))).add(self, bytes);
+            true
+        })?;
+        Ok(coming.map(|coming| coming.object))
+    }
+
+    /// Says that all of an object will be read soon: it is fetched with one request. A hint.
+    pub(super) fn expect(self: &Arc<Objects>, path: &str) {
+        // Without a cache, it might be dropped before it is read.
+        if !is_cacheable(path) || self.cache.is_none() {
+            return;
+        }
+        let slot = self.slot(path);
+        let is_here = slot.object.try_lock().is_none_or(|object| object.is_some());
+        if slot.is_expected.swap(true, Relaxed) || is_here {
+            return;
+        }
+        let (objects, path) = (self.clone(), path.to_owned());
+        // Whoever reads it finds out what went wrong.
+        self.background.start(Box::new(move || drop(objects.open(&path))));
     }
 
     /// Opens an object by its end.
     fn open_end(&self, path: &str, is_shared: bool) -> Result<Arc<Object>> {
         let (tail, length) = self.bucket.get_end(path, TAIL_BYTES)?;
-        let (object, tail) = (Object::new(path, length, is_shared), Arc::new(tail));
+        let (object, tail) = (Object::new(path, length, is_shared), Bytes::from(tail));
         if tail.len() as u64 == length {
             object.keep_piece(self, 0, tail, 0);
         } else {
@@ -140,7 +176,7 @@ impl Objects {
     /// Spoils what is here of an object. Call after it was changed or removed in the bucket, even if that failed.
     pub(super) fn forget(&self, path: &str) {
         if is_cacheable(path) {
-            self.forget_opened(&mut self.slot(path).lock(), path);
+            self.forget_opened(&mut self.slot(path).object.lock(), path);
         }
     }
 
@@ -153,21 +189,19 @@ impl Objects {
         }
     }
 
-    /// Caches the content of an object that was just put.
-    pub(super) fn put(&self, path: &str, content: &[u8]) {
+    /// Caches the content of an object that was just put. It is in pieces.
+    pub(super) fn put(&self, path: &str, content: &[Bytes]) {
         if !is_cacheable(path) {
             return;
         }
         // Nobody can open, remove or replace it before this is done.
         let slot = self.slot(path);
-        let mut opened = slot.lock();
+        let mut opened = slot.object.lock();
         self.forget_opened(&mut opened, path);
         let Some(cache) = &self.cache else { return };
-        let length = content.len() as u64;
+        let length = content.iter().map(|piece| piece.len() as u64).sum();
         for number in 0..pieces(length) {
-            let range = piece(length, number);
-            let content = &content[range.start as usize..range.end as usize];
-            if let Some(written) = cache.write(path, number, length, content) {
+            if let Some(written) = cache.write(path, number, length, &cut(content, &piece(length, number))) {
                 cache.keep(written);
             }
         }
@@ -179,6 +213,49 @@ impl Objects {
     }
 }
 
+/// An object whose bytes are coming.
+struct Coming {
+    object: Arc<Object>,
+    number: usize,
+    piece: Vec<u8>,
+}
+
+impl Coming {
+    fn new(object: Arc<Object>) -> Coming {
+        Coming { object, number: 0, piece: Vec::new() }
+    }
+
+    /// Adds the next bytes. Keeps each piece when it is complete.
+    fn add(&mut self, objects: &Objects, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let range = piece(self.object.len(), self.number);
+            let length = (range.end - range.start) as usize;
+            if self.piece.is_empty() {
+                self.piece.reserve_exact(length);
+            }
+            let (now, rest) = bytes.split_at(bytes.len().min(length - self.piece.len()));
+            self.piece.extend_from_slice(now);
+            bytes = rest;
+            if self.piece.len() == length {
+                self.object.keep_piece(objects, self.number, std::mem::take(&mut self.piece).into(), 0);
+                self.number += 1;
+            }
+        }
+    }
+}
+
+/// Cuts a range from a content in pieces.
+fn cut(content: &[Bytes], range: &Range<u64>) -> Vec<Bytes> {
+    let mut start = 0;
+    let mut part = |piece: &Bytes| {
+        let within = |at: u64| at.saturating_sub(start).min(piece.len() as u64) as usize;
+        let part = piece.slice(within(range.start)..within(range.end));
+        start += piece.len() as u64;
+        (!part.is_empty()).then_some(part)
+    };
+    content.iter().filter_map(&mut part).collect()
+}
+
 impl Known {
     /// Forgets the half of the objects that was used least recently, if nobody uses them.
     fn forget_half(&mut self) {
@@ -187,7 +264,7 @@ impl Known {
         let middle = used[used.len() / 2];
         let is_in_use = |slot: &Arc<Slot>| {
             Arc::strong_count(slot) > 1
-                || slot.try_lock().is_none_or(|object| object.as_ref().is_some_and(|object| Arc::strong_count(object) > 1))
+                || slot.object.try_lock().is_none_or(|object| object.as_ref().is_some_and(|object| Arc::strong_count(object) > 1))
         };
         self.slots.retain(|_, (used, slot)| *used > middle || is_in_use(slot));
     }

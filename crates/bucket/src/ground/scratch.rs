@@ -2,10 +2,15 @@
 
 use crate::error::failed;
 use crate::ground::Shared;
+use bytes::Bytes;
 use onefold_ground::{Access, File, Ground, Result};
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::io::ErrorKind;
 use std::sync::Arc;
+
+/// Contents are read in pieces: when large ones are freed, the C library's allocator keeps as much in each of its
+/// arenas from then on. A divisor of [`PIECE_BYTES`](crate::ground::object::PIECE_BYTES).
+const READ_BYTES: u64 = 1 << 20;
 
 /// A local file that stands for an object. It goes when nobody has it open and the ground does not keep it.
 #[derive(Debug)]
@@ -35,11 +40,16 @@ impl Scratch {
         Scratch { local, local_path, file, status: RwLock::new(status) }
     }
 
-    /// Reads all of it.
-    pub(super) fn content(&self) -> Result<Vec<u8>> {
-        let mut content = vec![0; self.file.len()? as usize];
-        self.file.read_at(0, &mut content)?;
-        Ok(content)
+    /// Reads all of it, in pieces of [`READ_BYTES`].
+    pub(super) fn content(&self) -> Result<Vec<Bytes>> {
+        let length = self.file.len()?;
+        let starts = (0..length).step_by(READ_BYTES as usize);
+        starts
+            .map(|start| {
+                let mut piece = vec![0; READ_BYTES.min(length - start) as usize];
+                self.file.read_at(start, &mut piece).map(|()| Bytes::from(piece))
+            })
+            .collect()
     }
 }
 

@@ -202,25 +202,25 @@ fn files_are_renamed_from_the_bucket_to_the_directory_and_back() {
 #[test]
 fn opening_a_remote_file_takes_one_request_and_brings_its_end() {
     let bench = Bench::new();
-    let content: Vec<u8> = (0..200_000_u32).map(|at| at as u8 ^ (at >> 8) as u8).collect();
+    let content: Vec<u8> = (0..600_000_u32).map(|at| at as u8 ^ (at >> 8) as u8).collect();
     bench.bucket.insert("containers/1", &content);
     let file = bench.ground().open("containers/1", Access::ReadWrite).unwrap();
-    assert_eq!((file.len().unwrap(), file.allocated_bytes().unwrap()), (200_000, 200_000));
-    let tail = 200_000 - objects::TAIL_BYTES as u64;
+    assert_eq!((file.len().unwrap(), file.allocated_bytes().unwrap()), (600_000, 600_000));
+    let tail = 600_000 - objects::TAIL_BYTES as u64;
     let mut buffer = vec![0; objects::TAIL_BYTES];
     assert!(file.try_read_at(tail, &mut buffer).unwrap());
     file.read_at(tail, &mut buffer).unwrap();
     assert_eq!(buffer, content[tail as usize..]);
     assert_eq!(bench.bucket.requests().gets, 1);
     assert!(!file.try_read_at(tail - 1, &mut buffer).unwrap());
-    for (offset, length) in [(tail - 10, 20), (0, 200_000), (0, 5), (7, 0), (u64::MAX, 0), (199_999, 1)] {
+    for (offset, length) in [(tail - 10, 20), (0, 600_000), (0, 5), (7, 0), (u64::MAX, 0), (599_999, 1)] {
         let mut buffer = vec![0; length];
         file.read_at(offset, &mut buffer).unwrap();
         assert!(length == 0 || buffer == content[offset as usize..][..length]);
     }
     // The last bytes are not fetched again.
-    assert_eq!(bench.bucket.requests().received_bytes, 200_000 + 10);
-    for (offset, length) in [(199_999, 2), (200_000, 1), (u64::MAX, 1)] {
+    assert_eq!(bench.bucket.requests().received_bytes, 600_000 + 10);
+    for (offset, length) in [(599_999, 2), (600_000, 1), (u64::MAX, 1)] {
         assert_eq!(file.read_at(offset, &mut vec![0; length]).unwrap_err().kind(), ErrorKind::UnexpectedEof);
         assert_eq!(file.try_read_at(offset, &mut vec![0; length]).unwrap_err().kind(), ErrorKind::UnexpectedEof);
     }

@@ -58,6 +58,11 @@ impl Call {
         }
     }
 
+    /// Notes that a long call gets on: its patience begins anew.
+    pub(super) fn gets_on(&mut self) {
+        (self.began, self.failures) = (Instant::now(), 0);
+    }
+
     /// Waits before the next try, if the error is one that may pass and if there is time left.
     pub(super) async fn again(&mut self, error: Error) -> Result<()> {
         match errors::verdict(&error) {

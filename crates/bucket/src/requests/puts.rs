@@ -5,7 +5,7 @@ use crate::requests::reads;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use object_store::path::Path;
-use object_store::{Error, ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
+use object_store::{Error, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion};
 use onefold_ground::{GroundError, Put, Result};
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ const LOOKED_UP_BYTES: usize = 64 << 10;
 const DELETED: usize = 1000;
 
 /// Puts an object if the name is free. If it is taken, its content says whether by an earlier try of this put.
-pub(super) async fn put_new(mut call: Call, content: Bytes) -> Result<Put> {
+pub(super) async fn put_new(mut call: Call, content: PutPayload) -> Result<Put> {
     loop {
         match put(&call, &content, PutMode::Create).await {
             Ok(()) => return Ok(Put::Done),
@@ -34,7 +34,7 @@ pub(super) async fn put_new(mut call: Call, content: Bytes) -> Result<Put> {
                 call.again(error).await?;
                 // A server may refuse a taken name before it has read the content, and close the connection. If that
                 // breaks while the content is sent, the refusal is lost, and it would be so with each try.
-                if content.len() >= LOOKED_UP_BYTES
+                if content.content_length() >= LOOKED_UP_BYTES
                     && let Some(is_same) = reads::same(&mut call, &content).await?
                 {
                     return Ok(if is_same { Put::Done } else { Put::Taken });
@@ -47,8 +47,11 @@ pub(super) async fn put_new(mut call: Call, content: Bytes) -> Result<Put> {
 /// Puts an object, whatever was there.
 pub(super) async fn put_over(mut call: Call, content: Bytes) -> Result<()> {
     loop {
-        let done =
-            if content.len() <= WHOLE_BYTES { put(&call, &content, PutMode::Overwrite).await } else { put_in_parts(&call, &content).await };
+        let done = if content.len() <= WHOLE_BYTES {
+            put(&call, &content.clone().into(), PutMode::Overwrite).await
+        } else {
+            put_in_parts(&call, &content).await
+        };
         match done {
             Ok(()) => return Ok(()),
             Err(error) => call.again(error).await?,
@@ -76,7 +79,7 @@ pub(super) async fn replace(mut call: Call, old: Bytes, new: Bytes) -> Result<Pu
         } else {
             PutMode::Overwrite
         };
-        match put(&call, &new, mode).await {
+        match put(&call, &new.clone().into(), mode).await {
             Ok(()) => return Ok(Put::Done),
             // Somebody was faster, or an earlier try arrived.
             Err(error @ (Error::Precondition { .. } | Error::AlreadyExists { .. } | Error::NotModified { .. })) => {
@@ -87,11 +90,11 @@ pub(super) async fn replace(mut call: Call, old: Bytes, new: Bytes) -> Result<Pu
     }
 }
 
-async fn put(call: &Call, content: &Bytes, mode: PutMode) -> object_store::Result<()> {
+async fn put(call: &Call, content: &PutPayload, mode: PutMode) -> object_store::Result<()> {
     call.count(|counters| &counters.puts, 1);
-    call.count(|counters| &counters.sent_bytes, content.len() as u64);
+    call.count(|counters| &counters.sent_bytes, content.content_length() as u64);
     let options = PutOptions::from(mode);
-    call.within(call.shared.store.put_opts(&call.path, content.clone().into(), options)).await.map(drop)
+    call.within(call.shared.store.put_opts(&call.path, content.clone(), options)).await.map(drop)
 }
 
 async fn put_in_parts(call: &Call, content: &Bytes) -> object_store::Result<()> {

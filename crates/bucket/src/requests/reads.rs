@@ -7,13 +7,19 @@ use futures_util::TryStreamExt;
 use object_store::client::HttpErrorKind;
 use object_store::list::PaginatedListOptions;
 use object_store::path::Path;
-use object_store::{Error, GetOptions, GetRange, ObjectMeta};
+use object_store::{Error, GetOptions, GetRange, ObjectMeta, PutPayload};
 use onefold_ground::{GroundError, Listing, Result};
 use std::io::ErrorKind;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::Sender;
+use tokio::sync::Semaphore;
 
 /// Objects on a page of a list.
 const PAGE: usize = 1000;
+
+/// Bytes of an object that have come and wait to be taken.
+pub(super) const ROOM_BYTES: usize = 1 << 20;
 
 /// A part of an object, or all of it.
 pub(super) struct Found {
@@ -58,17 +64,100 @@ pub(super) async fn whole(call: &mut Call, limit_bytes: u64) -> Result<Found> {
 }
 
 /// Returns whether the object has this content. `None`: there is none.
-pub(super) async fn same(call: &mut Call, content: &Bytes) -> Result<Option<bool>> {
-    match whole(call, content.len() as u64).await {
-        Ok(found) => Ok(Some(found.bytes == content)),
+pub(super) async fn same(call: &mut Call, content: &PutPayload) -> Result<Option<bool>> {
+    match whole(call, content.content_length() as u64).await {
+        Ok(found) => Ok(Some(is_same(&found.bytes, content))),
         Err(GroundError::TooLong { .. }) => Ok(Some(false)),
         Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error),
     }
 }
 
+fn is_same(mut found: &[u8], content: &PutPayload) -> bool {
+    found.len() == content.content_length() && content.iter().all(|piece| found.split_off(..piece.len()).is_some_and(|next| next == piece))
+}
+
 pub(super) async fn get(mut call: Call, limit_bytes: u64) -> Result<Vec<u8>> {
     Ok(whole(&mut call, limit_bytes).await?.bytes.into())
+}
+
+/// Bytes of an object on their way to whoever wants them.
+pub(super) struct Arrived {
+    /// Length of the object.
+    pub(super) length: u64,
+    pub(super) bytes: Bytes,
+}
+
+/// Where the bytes of an object go as they come.
+pub(super) struct Sink {
+    pub(super) sender: Sender<Arrived>,
+    /// Bytes that may be on their way. Whoever takes some gives the room back.
+    pub(super) room: Arc<Semaphore>,
+}
+
+impl Sink {
+    /// Passes bytes on. Returns false if nobody wants them.
+    async fn pass(&self, arrived: Arrived) -> bool {
+        let Ok(room) = self.room.acquire_many(room_for(&arrived.bytes)).await else { return false };
+        room.forget();
+        self.sender.send(arrived).is_ok()
+    }
+}
+
+/// Returns the room that bytes take. However many they are, they find it.
+pub(super) fn room_for(bytes: &Bytes) -> u32 {
+    bytes.len().min(ROOM_BYTES) as u32
+}
+
+/// What is known of an object of which a part has come.
+#[derive(Default)]
+struct Progress {
+    at: u64,
+    length: Option<u64>,
+    e_tag: Option<String>,
+}
+
+/// Reads a whole object. After a failure it goes on where it was.
+pub(super) async fn get_as_it_comes(mut call: Call, sink: Sink) -> Result<()> {
+    let mut progress = Progress::default();
+    loop {
+        let before = progress.at;
+        match get_rest(&call, &sink, &mut progress).await {
+            Ok(()) => return Ok(()),
+            Err(error) => {
+                if progress.at > before {
+                    call.gets_on();
+                }
+                call.again(error).await?;
+            }
+        }
+    }
+}
+
+async fn get_rest(call: &Call, sink: &Sink, progress: &mut Progress) -> object_store::Result<()> {
+    call.count(|counters| &counters.gets, 1);
+    let range = (progress.at > 0).then_some(GetRange::Offset(progress.at));
+    // An object that was replaced meanwhile must not be mixed up with this one.
+    let options = GetOptions { range, if_match: progress.e_tag.clone(), ..GetOptions::default() };
+    let result = call.within(call.shared.store.get_opts(&call.path, options)).await?;
+    let (start, length) = (result.range.start, result.meta.size);
+    if start != progress.at || progress.length.is_some_and(|before| before != length) {
+        return Err(interrupted(HttpErrorKind::Decode, "another range came than was asked for".to_owned()));
+    }
+    (progress.length, progress.e_tag) = (Some(length), result.meta.e_tag.clone());
+    let mut stream = result.into_stream();
+    while let Some(bytes) = call.within(stream.try_next()).await? {
+        call.count(|counters| &counters.received_bytes, bytes.len() as u64);
+        progress.at += bytes.len() as u64;
+        if !bytes.is_empty() && !sink.pass(Arrived { length, bytes }).await {
+            return Ok(());
+        }
+    }
+    if progress.at != length {
+        let why = format!("the body ended after {} of {length} bytes", progress.at);
+        return Err(interrupted(HttpErrorKind::Interrupted, why));
+    }
+    Ok(())
 }
 
 pub(super) async fn get_range(mut call: Call, offset: u64, length: u64) -> Result<Vec<u8>> {

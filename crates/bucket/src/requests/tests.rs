@@ -113,6 +113,39 @@ fn a_body_that_ends_early_is_read_again() {
 }
 
 #[test]
+fn an_object_that_is_read_as_it_comes_goes_on_after_each_fault_where_it_was() {
+    let (faulty, bucket) = faulty();
+    let content: Vec<u8> = (0..300_000_u32).map(|at| (at * 7 + at / 251) as u8).collect();
+    bucket.put_over("a", &content).unwrap();
+    bucket.put_over("empty", b"").unwrap();
+    let read = |name: &str| {
+        let mut read = Vec::new();
+        let mut take = |length: u64, bytes: &[u8]| {
+            assert_eq!(length, 300_000);
+            read.extend_from_slice(bytes);
+            true
+        };
+        bucket.get_as_it_comes(name, &mut take).map(|()| read)
+    };
+    // What has come does not come again.
+    faulty.plan(0, Fault::TruncatedBody);
+    faulty.plan(1, Fault::TruncatedBody);
+    assert!(read("a").unwrap() == content);
+    assert_eq!((bucket.requests().gets, bucket.requests().received_bytes), (3, 300_000));
+    faulty.randomize(5, 30);
+    assert!((0..50).all(|_| read("a").unwrap() == content));
+    faulty.calm();
+    assert_eq!(read("empty").unwrap(), b"");
+    assert!(read("b").unwrap_err().is_not_found());
+    // Nobody waits for what is not wanted.
+    let before = bucket.requests().gets;
+    bucket.get_as_it_comes("a", &mut |_, _| false).unwrap();
+    assert_eq!(bucket.requests().gets - before, 1);
+    faulty.storm(0, 1_000_000, Fault::TruncatedBody);
+    assert!(read("empty").is_ok());
+}
+
+#[test]
 fn of_two_writers_one_gets_the_name() {
     let (faulty, bucket) = faulty();
     let other = faulty.bucket(SHORT).unwrap();

@@ -1,6 +1,6 @@
 //! A store that is open in this process.
 
-use super::{Comparable, Compared, Contents, Earlier, Finished, Listing, Making, NewFile, Reading, Repository, Tree};
+use super::{BATCHES_AHEAD, Comparable, Compared, Contents, Earlier, Finished, Listing, Making, NewFile, Reading, Repository, Tree};
 use crate::Result;
 use crate::options::Parent;
 use crate::state::State;
@@ -11,8 +11,9 @@ use onefold_engine::Recipe;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Threads of a restore from a bucket: each waits for a container.
-const BUCKET_READERS: usize = 16;
+/// Batches of a restore from a bucket on their way to its threads: 256 MiB. The containers that they need are fetched
+/// meanwhile.
+const BUCKET_BATCHES_AHEAD: usize = 64;
 
 impl Repository for Catalog {
     fn compare(&self, wanted: &Comparable<'_>) -> Result<Box<dyn Compared + '_>> {
@@ -29,8 +30,9 @@ impl Repository for Catalog {
     fn read(&self, backup: &Backup) -> Result<Reading> {
         let guard = self.engine().in_flight();
         let chunks = self.engine().clone();
-        let readers = if chunks.ground().bucket().is_some() { BUCKET_READERS } else { chunks.readers() };
-        Ok(Reading { chunks, readers, backup: backup.clone(), newer_partial: None, _guard: Some(guard) })
+        let is_in_bucket = chunks.ground().bucket().is_some();
+        let batches_ahead = if is_in_bucket { BUCKET_BATCHES_AHEAD } else { BATCHES_AHEAD };
+        Ok(Reading { readers: chunks.readers(), chunks, batches_ahead, backup: backup.clone(), newer_partial: None, _guard: Some(guard) })
     }
 }
 

@@ -78,8 +78,8 @@ impl Background {
 }
 
 /// A store in a bucket waits for this many times [`crate::Settings::commit_bytes`]: each commit is a request.
-const BUCKET_COMMITS_AT: u64 = 4;
-/// Unsynced bytes, in units of [`crate::Settings::commit_bytes`], from which a writer commits itself.
+const BUCKET_COMMITS_AT: u64 = 16;
+/// Unsynced bytes, in the same units, from which a writer commits itself; in a bucket, from the same on.
 const WRITER_COMMITS_AT: u64 = 4;
 /// Share of the log's limit from which the consumers must catch up.
 const TRIM_AT_PERCENT: u64 = 50;
@@ -348,7 +348,8 @@ impl Engine {
     /// Lets a writer in, or makes it do overdue work (back-pressure), or returns why nothing can be written.
     pub(crate) fn admit(&self) -> Result<()> {
         self.writable()?;
-        if self.storage.unsynced_bytes() >= self.commit_bytes() * WRITER_COMMITS_AT {
+        let times = if self.log.has_history() { BUCKET_COMMITS_AT } else { WRITER_COMMITS_AT };
+        if self.storage.unsynced_bytes() >= self.settings.commit_bytes.saturating_mul(times) {
             self.commit_full_frames()?;
         }
         // Step by step, and only as long as the pressure is full: others write meanwhile.

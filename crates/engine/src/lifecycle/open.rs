@@ -51,9 +51,7 @@ impl Engine {
             None => Engine::make(ground, descriptor, None),
             Some(bucket) => {
                 descriptor.validate()?;
-                state::create(&*bucket, descriptor)?;
-                // Of a store that was here before.
-                state::discard(&**ground, &Holder::this_process("init")).map(drop)
+                state::create(ground, &bucket, descriptor)
             }
         }
     }
@@ -185,8 +183,11 @@ impl Engine {
                     if mode == Mode::ReadOnly {
                         presence = Some(presence::become_reader(&bucket, &*ground, &holder)?);
                     }
-                    // Whatever was looked at before that is no longer what is there.
-                    recovery::read_objects(&ground, bucket, &descriptor, &settings)?
+                    // Only now, as from here on nobody removes what this reads.
+                    match looked {
+                        Some(looked) => looked.for_reading()?,
+                        None => recovery::read_objects(&ground, bucket, &descriptor, &settings)?,
+                    }
                 };
                 let epoch = log.epoch();
                 (Box::new(log) as Box<dyn Log>, epoch, false)

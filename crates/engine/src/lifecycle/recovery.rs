@@ -76,7 +76,12 @@ pub(crate) fn take_objects(
     }
 }
 
-fn log_place(ground: &Arc<dyn Ground>, bucket: Arc<dyn Bucket>, descriptor: &Descriptor, keeps_copies: bool) -> Result<LogPlace> {
+pub(crate) fn log_place(
+    ground: &Arc<dyn Ground>,
+    bucket: Arc<dyn Bucket>,
+    descriptor: &Descriptor,
+    keeps_copies: bool,
+) -> Result<LogPlace> {
     let (store, directory, owner) = (descriptor.store, LOG.to_owned(), presence::owner(&**ground, keeps_copies)?);
     Ok(LogPlace { bucket, store, ground: ground.clone(), directory, keeps_copies, owner })
 }

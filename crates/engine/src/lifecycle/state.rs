@@ -27,8 +27,8 @@ pub const DAMAGED: &str = "damaged";
 /// Bytes of a descriptor are fewer.
 const DESCRIPTOR_LIMIT_BYTES: u64 = 64 << 10;
 
-/// Creates an empty store in a bucket that has nothing below its prefix.
-pub(crate) fn create(bucket: &dyn Bucket, descriptor: &Descriptor) -> Result<()> {
+/// Creates an empty store in a bucket that has nothing below its prefix, and its state.
+pub(crate) fn create(ground: &Arc<dyn Ground>, bucket: &Arc<dyn Bucket>, descriptor: &Descriptor) -> Result<()> {
     let place = || bucket.describe("");
     if !descriptor.profile.has_containers() || descriptor.discards_data {
         let why = format!(
@@ -40,11 +40,19 @@ pub(crate) fn create(bucket: &dyn Bucket, descriptor: &Descriptor) -> Result<()>
     if !bucket.list("", "")?.objects.is_empty() {
         return Err(EngineError::PrefixNotFree { place: place() });
     }
-    ObjectLog::create(bucket, descriptor.store)?;
-    match bucket.put_new(STORE, descriptor.to_text().as_bytes())? {
-        Put::Done => Ok(()),
-        Put::Taken => Err(EngineError::PrefixNotFree { place: place() }),
+    ObjectLog::create(&**bucket, descriptor.store)?;
+    if bucket.put_new(STORE, descriptor.to_text().as_bytes())? == Put::Taken {
+        return Err(EngineError::PrefixNotFree { place: place() });
     }
+    let holder = Holder::this_process("init");
+    // Of a store that was here before.
+    if discard(&**ground, &holder)? {
+        let _alone = lock(&**ground, &holder)?;
+        make_empty(ground, descriptor)?;
+        recovery::log_place(ground, bucket.clone(), descriptor, true)?.keep_first_manifest();
+        finish(&**ground, descriptor)?;
+    }
+    Ok(())
 }
 
 /// Reads the descriptor in a bucket.
@@ -74,22 +82,32 @@ pub(crate) fn prepare(
         return Ok(None);
     }
     let log = loop {
-        empty(&**ground)?;
-        for directory in [INDEX, OBJECTS, LOG, snapshot::LEASES] {
-            ground.create_directory(directory)?;
-        }
-        chunks::create(ground, &descriptor)?;
-        ObjectIndex::create(ground, OBJECTS, descriptor.object_partitions)?;
+        make_empty(ground, &descriptor)?;
         match build(ground, bucket, &descriptor, settings) {
             // The views have a part of a history that is no longer there.
             Err(EngineError::Log(LogError::Trimmed { .. })) => {}
             built => break built?,
         }
     };
-    write_epoch(&**ground, 0)?;
-    descriptor.write_copy(&**ground)?;
-    descriptor.write(&**ground)?;
+    finish(&**ground, &descriptor)?;
     Ok(Some(log))
+}
+
+/// Makes empty views, in place of what is there.
+fn make_empty(ground: &Arc<dyn Ground>, descriptor: &Descriptor) -> Result<()> {
+    empty(&**ground)?;
+    for directory in [INDEX, OBJECTS, LOG, snapshot::LEASES] {
+        ground.create_directory(directory)?;
+    }
+    chunks::create(ground, descriptor)?;
+    Ok(ObjectIndex::create(ground, OBJECTS, descriptor.object_partitions)?)
+}
+
+/// Ends the making of a state: with the descriptor there is one.
+fn finish(ground: &dyn Ground, descriptor: &Descriptor) -> Result<()> {
+    write_epoch(ground, 0)?;
+    descriptor.write_copy(ground)?;
+    descriptor.write(ground)
 }
 
 /// Brings the new views to the start of the log, which it returns.

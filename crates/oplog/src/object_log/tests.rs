@@ -701,3 +701,29 @@ fn a_reader_sees_all_that_was_acknowledged_before_it_began() {
         assert_eq!(found.get(&50), Some(&2), "before {moment}");
     }
 }
+
+#[test]
+fn a_reader_that_goes_on_from_an_earlier_look_sees_all_that_was_acknowledged_since() {
+    for (value, moment) in (2..).zip([None, Some("log/0000000000000004"), Some("manifests/0000000000000001")]) {
+        let (bucket, here, there) = (made(), directory(), directory());
+        let log = take(&bucket, &here).unwrap();
+        log.commit(&[set(50, 1)]).unwrap();
+        let slow = Meanwhile::new(&bucket);
+        let place = place(slow.clone(), &there);
+        let looked = ObjectLog::look_for_taking(place, SMALL, Arc::new(Settings)).unwrap().with_piece_bytes(60);
+        log.commit(&[set(50, value)]).unwrap();
+        let trim = move || {
+            fill(&log, 1);
+            log.trim(log.end()).unwrap();
+        };
+        match moment {
+            Some(moment) => slow.before("get", moment, trim),
+            None => trim(),
+        }
+        let before = there.list("log").unwrap();
+        let reader = looked.for_reading().unwrap();
+        assert_eq!(values(&reader).get(&50), Some(&value), "before {moment:?}");
+        // A writer may use the directory.
+        assert_eq!(there.list("log").unwrap(), before);
+    }
+}

@@ -40,6 +40,7 @@
 //!
 //! This crate must never know who refers to a chunk, or how often.
 
+mod ahead;
 mod answering;
 mod cache;
 mod caches;

@@ -1,5 +1,6 @@
 //! Makes and opens the containers of a store.
 
+use crate::containers::ahead::Ahead;
 use crate::containers::caches::Caches;
 use crate::containers::counters::Counters;
 use crate::containers::file;
@@ -90,6 +91,7 @@ impl ContainerStore {
             puts: Puts::default(),
             frames: FrameCache::new(options.frame_cache_bytes),
             caches: Caches::new(options.catalog_cache_bytes, options.catalog_cache_policy),
+            ahead: Ahead::default(),
             counters: Counters::default(),
             options,
         });

@@ -289,7 +289,10 @@ impl Shared {
         let generation = self.forwards.generation();
         let opened = match self.rehearsed(container) {
             Some(file) => Ok(file),
-            None => self.ground.open(&file::path(&self.directory, container), Access::Read),
+            None => {
+                self.opens(container);
+                self.ground.open(&file::path(&self.directory, container), Access::Read)
+            }
         };
         let file = match opened {
             Ok(file) => file,

@@ -1,5 +1,6 @@
 //! The container store as a whole: its options, opening and closing it, its figures.
 
+use crate::containers::ahead::Ahead;
 use crate::containers::caches::Caches;
 use crate::containers::counters::Counters;
 use crate::containers::eviction::CachePolicy;
@@ -162,6 +163,7 @@ pub(crate) struct Shared {
     pub(crate) puts: Puts,
     pub(crate) frames: FrameCache,
     pub(crate) caches: Caches,
+    pub(crate) ahead: Ahead,
     pub(crate) counters: Counters,
 }
 

@@ -10,6 +10,7 @@
 //! All numbers are little-endian. Only this program on this machine reads these files: a file of another version is as
 //! good as none.
 
+use bytes::Bytes;
 use onefold_ground::{File, checksum};
 use std::sync::Arc;
 
@@ -45,11 +46,20 @@ fn trailer(content_bytes: u64, object_bytes: u64, key: &str, checksums: &[u64]) 
 }
 
 impl CacheFile {
-    /// Writes a new file.
-    pub(in crate::ground) fn write(file: Arc<dyn File>, key: &str, object_bytes: u64, content: &[u8]) -> onefold_ground::Result<CacheFile> {
-        let checksums: Vec<u64> = content.chunks(BLOCK_BYTES).map(checksum).collect();
-        let length = content.len() as u64;
-        file.write_at(0, content)?;
+    /// Writes a new file. Every part of its content but the last one is whole blocks of [`BLOCK_BYTES`].
+    pub(in crate::ground) fn write(
+        file: Arc<dyn File>,
+        key: &str,
+        object_bytes: u64,
+        content: &[Bytes],
+    ) -> onefold_ground::Result<CacheFile> {
+        let (mut checksums, mut length) = (Vec::new(), 0);
+        for part in content {
+            debug_assert!(length % BLOCK_BYTES as u64 == 0);
+            checksums.extend(part.chunks(BLOCK_BYTES).map(checksum));
+            file.write_at(length, part)?;
+            length += part.len() as u64;
+        }
         file.write_at(length, &trailer(length, object_bytes, key, &checksums))?;
         Ok(CacheFile { file, object_bytes, length, checksums })
     }
@@ -134,7 +144,9 @@ mod tests {
         let ground = SimulatedGround::new(1);
         let content = content(length);
         let file = Ground::create(&ground, "x").unwrap();
-        CacheFile::write(file, "key", 1 << 40, &content).unwrap();
+        let cut = content.len() / 2 / BLOCK_BYTES * BLOCK_BYTES;
+        let parts = [&content[..cut], &content[cut..]].map(Bytes::copy_from_slice);
+        CacheFile::write(file, "key", 1 << 40, &parts).unwrap();
         (ground, content)
     }
 

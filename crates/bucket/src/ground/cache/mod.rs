@@ -21,6 +21,7 @@ mod file;
 
 pub(in crate::ground) use file::CacheFile;
 
+use bytes::Bytes;
 use onefold_ground::{Access, Ground, LocalGround, checksum};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -164,9 +165,10 @@ impl Cache {
         opened
     }
 
-    /// Writes a piece to a file without a name. `None`: it cannot be cached.
-    pub(super) fn write(&self, path: &str, number: usize, object_bytes: u64, content: &[u8]) -> Option<Written> {
-        if number >= MOST_PIECES || content.len() as u64 > self.limit_bytes {
+    /// Writes a piece to a file without a name. Its content may be in parts (see [`CacheFile::write`]). `None`: it cannot
+    /// be cached.
+    pub(super) fn write(&self, path: &str, number: usize, object_bytes: u64, content: &[Bytes]) -> Option<Written> {
+        if number >= MOST_PIECES || content.iter().map(|part| part.len() as u64).sum::<u64>() > self.limit_bytes {
             return None;
         }
         let (key, ground) = (self.key(path, number)?, self.ground(true)?);
@@ -303,7 +305,7 @@ mod tests {
     }
 
     fn put(cache: &Cache, path: &str, content: &[u8]) -> bool {
-        cache.write(path, 0, content.len() as u64, content).and_then(|written| cache.keep(written)).is_some()
+        cache.write(path, 0, content.len() as u64, &[Bytes::copy_from_slice(content)]).and_then(|written| cache.keep(written)).is_some()
     }
 
     fn get(cache: &Cache, path: &str) -> Option<Vec<u8>> {
@@ -326,7 +328,7 @@ mod tests {
         assert_eq!((get(&first, "b").unwrap(), get(&second, "a").unwrap()), (b"two".to_vec(), b"one".to_vec()));
         second.remove("a");
         assert_eq!((get(&first, "a"), files(&first)), (None, 1));
-        let written = first.write("c", 0, 1, b"x").unwrap();
+        let written = first.write("c", 0, 1, &[Bytes::from_static(b"x")]).unwrap();
         assert_eq!((get(&first, "c"), files(&first)), (None, 2));
         first.abandon(written);
         assert_eq!(files(&first), 1);

@@ -266,6 +266,44 @@ fn after_some_containers_that_were_read_whole_each_takes_one_request() {
 }
 
 #[test]
+fn a_container_that_will_be_read_takes_one_request_and_is_kept_in_pieces() {
+    let length = 21 * MIB + 5;
+    let bench = Bench::new(&[length, length, 0, MOST_WHOLE_BYTES as usize + 1, length, MIB]);
+    let expected = content(0, length);
+    let ground = bench.ground(ON_DISK, HELD_BYTES);
+    let requests = bench.gets_of(|| {
+        (0..3).for_each(|_| ground.will_read(&name(0)));
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (ground, expected) = (&ground, &expected);
+                scope.spawn(move || check(&*open(ground, &name(0)), expected, thread * 5 * MIB, 5 * MIB + 5));
+            }
+        });
+        ground.will_read(&name(0));
+    });
+    assert_eq!((requests, bench.cached_files().len()), ((1, length), 3));
+    assert_eq!(ground.shared.objects.held_bytes(), 0);
+    // An empty object has nothing to fetch.
+    ground.will_read(&name(2));
+    assert_eq!(open(&ground, &name(2)).len().unwrap(), 0);
+    // Without a cache the hint is worth nothing: what was fetched might be dropped before it is read.
+    let without = bench.ground(0, HELD_BYTES);
+    let requests = bench.gets_of(|| {
+        without.will_read(&name(1));
+        open(&without, &name(1));
+    });
+    assert_eq!(requests, (1, TAIL_BYTES));
+    // One that is too long is opened by its end, and so are those behind it.
+    let requests = bench.gets_of(|| {
+        for number in [3, 4, 5] {
+            ground.will_read(&name(number));
+            open(&ground, &name(number));
+        }
+    });
+    assert_eq!(requests.0, 4);
+}
+
+#[test]
 fn large_objects_are_fetched_in_pieces() {
     let length = 21 * MIB + 5;
     let bench = Bench::new(&[length]);

@@ -17,7 +17,7 @@ mod making;
 mod tests;
 mod tree;
 
-use super::{Comparable, Compared, Reading, Repository};
+use super::{BATCHES_AHEAD, Comparable, Compared, Reading, Repository};
 use crate::options::Parent;
 use crate::{ClientError, Result};
 use chunks::RemoteChunks;
@@ -73,7 +73,7 @@ impl Remote {
     fn open(&self, open: &Open) -> Result<Reading> {
         let (chunks, backup, newer_partial) = RemoteChunks::open(&self.session, open, self.compresses)?;
         let readers = chunks.readers();
-        Ok(Reading { chunks: Arc::new(chunks), readers, backup, newer_partial, _guard: None })
+        Ok(Reading { chunks: Arc::new(chunks), readers, batches_ahead: BATCHES_AHEAD, backup, newer_partial, _guard: None })
     }
 }
 
