@@ -43,6 +43,9 @@ pub struct Options {
     /// Milliseconds that each request takes longer; several for one section each
     #[arg(long, value_delimiter = ',', default_value = "0,30")]
     latency: Vec<u64>,
+    /// MB (decimal) of bodies that pass in a second in each direction; without it, as many as there can be
+    #[arg(long)]
+    rate: Option<u64>,
     /// Lists all requests in this file, with status, bytes and times
     #[arg(long)]
     log: Option<PathBuf>,
@@ -54,6 +57,7 @@ pub struct Options {
 /// Everything of a run that the contenders share.
 struct Runner<'a> {
     options: &'a runs::Common,
+    rate: Option<u64>,
     corpus: Corpus,
     shell: Shell,
     log: Option<File>,
@@ -77,7 +81,7 @@ pub fn measure(options: &Options) -> Result<()> {
     let (shell, place) = (common.shell()?, common.place()?);
     let create = |path: &PathBuf| File::create(path).with_context(|| format!("cannot write {}", path.display()));
     let log = options.log.as_ref().map(create).transpose()?;
-    let runner = Runner { options: common, corpus: Corpus::create(common, place.path())?, shell, log };
+    let runner = Runner { options: common, rate: options.rate, corpus: Corpus::create(common, place.path())?, shell, log };
 
     let (mut missing, mut present) = (Vec::new(), Vec::new());
     for contender in &CONTENDERS {
@@ -107,9 +111,10 @@ pub fn measure(options: &Options) -> Result<()> {
     }
 
     let versions = outcomes.iter().map(|outcome| format!("{}: {}", outcome.name, outcome.version));
+    let rate = options.rate.map_or_else(String::new, |rate| format!(" At most {rate} MB/s pass in each direction."));
     let more = format!(
         "Repositories are the bytes of their objects. Service, proxy and program share the processors. The download of all objects has \
-         {} requests in flight.",
+         {} requests in flight.{rate}",
         floor::PARALLEL
     );
     let text = results::markdown(&outcomes, &runner.corpus.lines(&more, versions), &missing);
@@ -126,7 +131,7 @@ impl Runner<'_> {
         }
         run(Path::new("cp"), &["-a", text(&self.corpus.pristine), text(&place.join("tree"))])?;
         let service = Service::start(&place.join("service"))?;
-        let proxy = Proxy::start(service.address, latency)?;
+        let proxy = Proxy::start(service.address, latency, self.rate.map(|rate| rate * 1_000_000))?;
         let mut stage = Stage { runner: self, contender, place, latency, service, proxy, result: Run::default() };
         stage.run()?;
         Ok(stage.result)

@@ -1,7 +1,8 @@
 //! A proxy on loopback in front of a service of object storage. It counts requests, and delays their answers.
 //!
 //! The proxy of the backup servers delays bytes. This one knows HTTP and delays requests: it holds each answer back
-//! before the first byte, whatever happens to other requests meanwhile. Bodies pass as they come, in both directions.
+//! before the first byte, whatever happens to other requests meanwhile. Bodies pass as they come, in both directions,
+//! unless they share a line with a rate.
 //!
 //! Invariants:
 //! * The service sees the target and the headers as the client sent them, the host among them: clients sign them. Only
@@ -26,10 +27,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
+use tokio::time::{Instant, Sleep};
 
 /// Threads that pass bytes on.
 const THREADS: usize = 2;
@@ -49,13 +51,16 @@ pub struct Proxy {
 struct Shared {
     service: Authority,
     latency: Duration,
+    /// The lines to the service and back. `None`: they are as fast as they can.
+    lines: Option<[Arc<Line>; 2]>,
     client: Client<HttpConnector, Passing>,
     requests: Mutex<Vec<Arc<Noted>>>,
 }
 
 impl Proxy {
-    /// Starts a proxy that passes requests to `service`, and holds each answer back for `latency`.
-    pub fn start(service: SocketAddr, latency: Duration) -> Result<Proxy> {
+    /// Starts a proxy that passes requests to `service`, and holds each answer back for `latency`. With a rate, so many
+    /// bytes of bodies pass in a second, in each direction.
+    pub fn start(service: SocketAddr, latency: Duration, rate: Option<u64>) -> Result<Proxy> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build()?;
         let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
         let address = listener.local_addr()?;
@@ -66,6 +71,7 @@ impl Proxy {
         let shared = Arc::new(Shared {
             service: service.to_string().parse()?,
             latency,
+            lines: rate.map(|rate| [Line::new(rate), Line::new(rate)]),
             client: client.build(connector),
             requests: Mutex::default(),
         });
@@ -115,7 +121,8 @@ async fn pass(shared: &Shared, request: Request<Incoming>) -> Result<Response<Pa
     shared.requests.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&noted));
     remove_headers_of_hop(&mut head.headers);
     head.uri = at_service(&head.uri, &shared.service);
-    let body = Passing { body: Some(body), noted: Arc::clone(&noted), is_answer: false };
+    let line = |at: usize| shared.lines.as_ref().map(|lines| Arc::clone(&lines[at]));
+    let body = Passing { body: Some(body), noted: Arc::clone(&noted), is_answer: false, line: line(0), held: None };
     let answer = shared.client.request(Request::from_parts(head, body)).await;
     if !shared.latency.is_zero() {
         tokio::time::sleep(shared.latency).await;
@@ -134,7 +141,7 @@ async fn pass(shared: &Shared, request: Request<Incoming>) -> Result<Response<Pa
     };
     remove_headers_of_hop(&mut head.headers);
     noted.status.store(head.status.as_u16(), SeqCst);
-    Ok(Response::from_parts(head, Passing { body, noted, is_answer: true }))
+    Ok(Response::from_parts(head, Passing { body, noted, is_answer: true, line: line(1), held: None }))
 }
 
 fn remove_headers_of_hop(headers: &mut HeaderMap) {
@@ -152,12 +159,35 @@ fn at_service(uri: &Uri, service: &Authority) -> Uri {
     Uri::from_parts(parts).expect("scheme, authority and path are there")
 }
 
+/// A line that all bodies of one direction share.
+struct Line {
+    bytes_per_s: u64,
+    /// When it has passed on what it has.
+    is_free_at: Mutex<Instant>,
+}
+
+impl Line {
+    fn new(bytes_per_s: u64) -> Arc<Line> {
+        Arc::new(Line { bytes_per_s, is_free_at: Mutex::new(Instant::now()) })
+    }
+
+    /// Takes bytes, and returns when they arrive.
+    fn takes(&self, bytes: usize) -> Instant {
+        let mut is_free_at = self.is_free_at.lock().unwrap_or_else(PoisonError::into_inner);
+        *is_free_at = (*is_free_at).max(Instant::now()) + Duration::from_secs_f64(bytes as f64 / self.bytes_per_s as f64);
+        *is_free_at
+    }
+}
+
 /// A body on its way. It counts its bytes.
 struct Passing {
     /// `None`: there is none.
     body: Option<Incoming>,
     noted: Arc<Noted>,
     is_answer: bool,
+    line: Option<Arc<Line>>,
+    /// A frame that the line has, until it arrives.
+    held: Option<(Frame<Bytes>, Pin<Box<Sleep>>)>,
 }
 
 impl Body for Passing {
@@ -165,19 +195,30 @@ impl Body for Passing {
     type Error = hyper::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Some(body) = &mut self.body else { return Poll::Ready(None) };
-        let polled = Pin::new(body).poll_frame(context);
-        if let Poll::Ready(Some(Ok(frame))) = &polled {
+        if self.held.is_none() {
+            let Some(body) = &mut self.body else { return Poll::Ready(None) };
+            let frame = match ready!(Pin::new(body).poll_frame(context)) {
+                Some(Ok(frame)) => frame,
+                ended => return Poll::Ready(ended),
+            };
+            let bytes = frame.data_ref().map_or(0, Bytes::len);
             let counter = if self.is_answer { &self.noted.received_bytes } else { &self.noted.sent_bytes };
-            counter.fetch_add(frame.data_ref().map_or(0, |data| data.len() as u64), SeqCst);
+            counter.fetch_add(bytes as u64, SeqCst);
+            let Some(line) = &self.line else { return Poll::Ready(Some(Ok(frame))) };
+            let arrival = line.takes(bytes);
+            self.held = Some((frame, Box::pin(tokio::time::sleep_until(arrival))));
         }
-        polled
+        if let Some((_, arrival)) = &mut self.held {
+            ready!(arrival.as_mut().poll(context));
+        }
+        Poll::Ready(self.held.take().map(|(frame, _)| Ok(frame)))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.as_ref().is_none_or(Body::is_end_stream)
+        self.held.is_none() && self.body.as_ref().is_none_or(Body::is_end_stream)
     }
 
+    /// Asked once, before the first frame.
     fn size_hint(&self) -> SizeHint {
         self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
     }
@@ -281,7 +322,7 @@ mod tests {
     }
 
     fn start(latency_ms: u64) -> Proxy {
-        Proxy::start(service(), Duration::from_millis(latency_ms)).unwrap()
+        Proxy::start(service(), Duration::from_millis(latency_ms), None).unwrap()
     }
 
     #[test]
@@ -360,6 +401,19 @@ mod tests {
     }
 
     #[test]
+    fn bodies_of_one_direction_share_a_line() {
+        let proxy = Proxy::start(service(), Duration::ZERO, Some(4 * LARGE_BYTES as u64)).unwrap();
+        let begun = Instant::now();
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| assert_eq!(ask(&proxy, "GET /b/large HTTP/1.1\r\nHost: h\r\n\r\n").1.len(), LARGE_BYTES));
+            }
+        });
+        let took = begun.elapsed();
+        assert!(took >= Duration::from_millis(450), "{took:?}");
+    }
+
+    #[test]
     fn each_request_waits_beside_the_others() {
         let proxy = start(100);
         let begun = Instant::now();
@@ -376,7 +430,7 @@ mod tests {
     #[test]
     fn a_client_of_no_service_is_told() {
         let free = Listener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
-        let proxy = Proxy::start(free, Duration::ZERO).unwrap();
+        let proxy = Proxy::start(free, Duration::ZERO, None).unwrap();
         let (head, _) = ask(&proxy, "GET /b/k HTTP/1.1\r\nHost: h\r\n\r\n");
         assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
     }

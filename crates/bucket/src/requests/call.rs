@@ -99,10 +99,9 @@ impl Call {
         let Call { failures, began, .. } = self;
         let last = errors::text(error);
         if errors::verdict(error) == Verdict::RetryBriefly {
-            return self.because(
-                ErrorKind::PermissionDenied,
-                &format!("there are no credentials: {}. This machine has no role: {last}", errors::CREDENTIALS),
-            );
+            // Whatever it was to do.
+            let why = format!("there are no credentials: {}. This machine has no role: {last}", errors::CREDENTIALS);
+            return failed_because("use", &self.shared.describe(""), ErrorKind::PermissionDenied, &why);
         }
         let tries = if *failures == 1 { "one try".to_owned() } else { format!("{failures} tries") };
         let why = format!("gave up after {tries} in {:.1} s; the last one failed: {last}", began.elapsed().as_secs_f64());
