@@ -32,6 +32,9 @@ static NAMED: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
 /// The directories of states that this process used.
 static USED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
+/// The directories of states that this process made.
+static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
 /// Reads the name of a store: a directory, a server, or a location in object storage. For the last it returns the
 /// directory of the state, which need not exist yet. The error is for people.
 pub fn place(text: OsString) -> std::result::Result<PathBuf, String> {
@@ -72,12 +75,27 @@ pub fn advice_on_state() -> Option<String> {
     ))
 }
 
+/// Removes the directories that this process made for stores that turned out not to be there: a mistake in a name leaves
+/// nothing behind. Call it at the end.
+pub fn remove_unused() {
+    for directory in std::mem::take(&mut *MADE.lock()) {
+        let has_only_location = std::fs::read_dir(&directory)
+            .is_ok_and(|entries| entries.into_iter().all(|entry| entry.is_ok_and(|entry| entry.file_name() == LOCATION)));
+        if has_only_location {
+            let _ = std::fs::remove_file(directory.join(LOCATION)).and_then(|()| std::fs::remove_dir(&directory));
+        }
+    }
+}
+
 /// Makes the directory of a state for a location that the command line named.
 fn make_directory(directory: &Path, name: &str) -> Result<()> {
     let cannot = |error: std::io::Error| {
         Failure::cannot_run(format!("cannot make {} for the state of the store: {error}", directory.display()))
             .advise(format!("{STATES} names another place"))
     };
+    if !directory.exists() {
+        MADE.lock().insert(directory.to_owned());
+    }
     DirBuilder::new().recursive(true).mode(Permissions::PRIVATE.directory).create(directory).map_err(cannot)?;
     note_location(directory, name)
 }
@@ -164,15 +182,10 @@ pub fn has_store(directory: &Path) -> Result<Option<bool>> {
 }
 
 /// Returns the ground of a store in a bucket whose state is in this directory. `None`: it is the directory of another
-/// store. A directory that does not exist is made only if the store exists, or for `init`.
-pub fn ground(directory: &Path, is_new: bool) -> Result<Option<Arc<dyn Ground>>> {
+/// store. A directory that does not exist is made, and goes again at the end if the store does not exist.
+pub fn ground(directory: &Path) -> Result<Option<Arc<dyn Ground>>> {
     let Some(Place { name, bucket, has_directory }) = find(directory)? else { return Ok(None) };
     if !has_directory {
-        // A mistake in the name must not leave a directory behind.
-        match Engine::find_in(&*bucket) {
-            Err(EngineError::NoStoreInBucket { .. }) if is_new => {}
-            found => found.map_err(cannot_open)?,
-        }
         make_directory(directory, &name)?;
     }
     USED.lock().insert(directory.to_owned());

@@ -56,7 +56,9 @@ pub fn main() -> ExitCode {
             return ExitCode::from(error.exit_code() as u8);
         }
     };
-    match logging::start(cli.quiet, cli.verbose).and_then(|()| commands::run(cli)) {
+    let done = logging::start(cli.quiet, cli.verbose).and_then(|()| commands::run(cli));
+    bucket::remove_unused();
+    match done {
         Ok(exit) => {
             if let Some(advice) = bucket::advice_on_state() {
                 output::note(advice);

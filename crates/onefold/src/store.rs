@@ -131,7 +131,7 @@ pub fn ground(directory: &Path) -> Result<Arc<dyn Ground>> {
             Failure::cannot_run("this command needs the store itself, not a server").advise("run it on the machine that has the store")
         );
     }
-    if let Some(ground) = bucket::ground(directory, false)? {
+    if let Some(ground) = bucket::ground(directory)? {
         return Ok(ground);
     }
     match LocalGround::open(directory) {

@@ -151,7 +151,7 @@ pub(super) fn create(
     group: Option<u32>,
     device: Option<&Path>,
 ) -> Result<Arc<dyn Ground>> {
-    let ground = match bucket::ground(directory, true)? {
+    let ground = match bucket::ground(directory)? {
         Some(_) if group.is_some() => {
             return Err(Failure::cannot_run("--group: who may use a store in a bucket is said there").advise("leave it out"));
         }
