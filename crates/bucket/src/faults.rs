@@ -147,6 +147,12 @@ impl FaultyBucket {
         self.state.lock().requests
     }
 
+    /// Gives an object a content, without a request.
+    pub fn set_content(&self, name: &str, content: &[u8]) {
+        // Memory neither waits nor fails.
+        let _ = at_once(self.objects.put(&Path::from(name), content.to_vec().into()));
+    }
+
     /// Returns the content of an object by its full name, with the prefix, without a request.
     pub fn content(&self, name: &str) -> Option<Vec<u8>> {
         let read = async { self.objects.get(&Path::from(name)).await?.bytes().await };

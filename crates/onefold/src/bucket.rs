@@ -75,8 +75,8 @@ pub fn advice_on_state() -> Option<String> {
     ))
 }
 
-/// Removes the directories that this process made for stores that turned out not to be there: a mistake in a name leaves
-/// nothing behind. Call it at the end.
+/// Removes the directories that this process made for stores that turned out not to be there: a mistake in a name
+/// leaves nothing behind. Call it at the end.
 pub fn remove_unused() {
     for directory in std::mem::take(&mut *MADE.lock()) {
         let has_only_location = std::fs::read_dir(&directory)

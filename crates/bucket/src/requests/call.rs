@@ -58,7 +58,7 @@ impl Call {
         }
     }
 
-    /// Notes that a long call gets on: its patience begins anew.
+    /// Notes that a long call gets on: it may take as long again.
     pub(super) fn gets_on(&mut self) {
         (self.began, self.failures) = (Instant::now(), 0);
     }

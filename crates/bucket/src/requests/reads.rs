@@ -81,7 +81,7 @@ pub(super) async fn get(mut call: Call, limit_bytes: u64) -> Result<Vec<u8>> {
     Ok(whole(&mut call, limit_bytes).await?.bytes.into())
 }
 
-/// Bytes of an object on their way to whoever wants them.
+/// Bytes of an object on their way to the caller.
 pub(super) struct Arrived {
     /// Length of the object.
     pub(super) length: u64,
@@ -91,7 +91,7 @@ pub(super) struct Arrived {
 /// Where the bytes of an object go as they come.
 pub(super) struct Sink {
     pub(super) sender: Sender<Arrived>,
-    /// Bytes that may be on their way. Whoever takes some gives the room back.
+    /// Bytes that may be on their way. The caller frees the room of those that it takes.
     pub(super) room: Arc<Semaphore>,
 }
 

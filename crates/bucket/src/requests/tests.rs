@@ -146,6 +146,23 @@ fn an_object_that_is_read_as_it_comes_goes_on_after_each_fault_where_it_was() {
 }
 
 #[test]
+fn an_object_that_is_replaced_while_it_comes_is_an_error_and_no_mixture() {
+    let faulty = FaultyBucket::new();
+    let patience = Patience { total: Duration::from_secs(10), first_pause: Duration::from_millis(50), ..SHORT };
+    let bucket = faulty.bucket(patience).unwrap();
+    bucket.put_over("a", &[1; 1000]).unwrap();
+    faulty.plan(0, Fault::TruncatedBody);
+    faulty.storm(1, 4, Fault::LostRequest);
+    let mut read = Vec::new();
+    let error = bucket.get_as_it_comes("a", &mut |_, bytes| {
+        read.extend_from_slice(bytes);
+        faulty.set_content("store/a", &[2; 1000]);
+        true
+    });
+    assert!(error.is_err() && read.len() < 1000 && read.iter().all(|byte| *byte == 1), "{error:?}");
+}
+
+#[test]
 fn of_two_writers_one_gets_the_name() {
     let (faulty, bucket) = faulty();
     let other = faulty.bucket(SHORT).unwrap();

@@ -165,8 +165,8 @@ impl Cache {
         opened
     }
 
-    /// Writes a piece to a file without a name. Its content may be in parts (see [`CacheFile::write`]). `None`: it cannot
-    /// be cached.
+    /// Writes a piece to a file without a name. Its content may be in parts (see [`CacheFile::write`]). `None`: it
+    /// cannot be cached.
     pub(super) fn write(&self, path: &str, number: usize, object_bytes: u64, content: &[Bytes]) -> Option<Written> {
         if number >= MOST_PIECES || content.iter().map(|part| part.len() as u64).sum::<u64>() > self.limit_bytes {
             return None;
