@@ -6,9 +6,10 @@
 //! All go through the same steps:
 //!
 //! 1. a first backup, an unchanged one, one of the second generation;
-//! 2. a restore, which is compared with the original;
-//! 3. the same after losing all that the program keeps on the machine beside the repository;
-//! 4. all backups but the newest are forgotten, and their space is freed.
+//! 2. a backup of the third generation is killed after half the time that the second one took, and is made again;
+//! 3. a restore, which is compared with the original;
+//! 4. the same after losing all that the program keeps on the machine beside the repository;
+//! 5. all backups but the newest are forgotten, and their space is freed.
 //!
 //! A plain download of the whole repository is the floor of restores ([`floor`]). Runs go in turns.
 
@@ -32,7 +33,9 @@ use requests::{Counts, Kind};
 use results::{Outcome, STEPS};
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// What is compared, where, and how often.
@@ -157,8 +160,14 @@ impl Stage<'_> {
                     self.step(step, contender.prune)?;
                 }
                 _ => {
+                    let seed = self.runner.options.seed;
                     if step == "changed" {
-                        corpus::change(&self.place.join("tree"), self.runner.options.seed)?;
+                        corpus::change(&self.place.join("tree"), seed)?;
+                    }
+                    if step == "killed" {
+                        corpus::change(&self.place.join("tree"), seed + 1)?;
+                        let changed_s = self.result.figures.get("changed: wall_s").copied().unwrap_or_default();
+                        self.begin_and_kill(contender.backup, Duration::from_secs_f64(changed_s / 2.0))?;
                     }
                     if !self.step(step, contender.backup)? {
                         return Ok(());
@@ -182,6 +191,16 @@ impl Stage<'_> {
             ("AWS_REGION", self.service.region.clone()),
             ("AWS_EC2_METADATA_DISABLED", "true".into()),
         ]
+    }
+
+    /// Starts a line, and kills all its processes after a while.
+    fn begin_and_kill(&self, line: &str, after: Duration) -> Result<()> {
+        let mut command = self.runner.shell.command(line, &self.variables());
+        let mut running = command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        std::thread::sleep(after);
+        run(Path::new("kill"), &["-KILL", "--", &format!("-{}", running.id())])?;
+        running.wait()?;
+        Ok(())
     }
 
     /// One step. False: it failed, and the result has what was said.

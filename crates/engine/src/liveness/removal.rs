@@ -54,9 +54,9 @@ use crate::write::in_flight::Watch;
 use crate::write::reservation::{FingerprintMap, FingerprintSet};
 use crate::{Engine, EngineError, Moment, Piece, Result};
 use onefold_fingerprint::Fingerprint;
-use onefold_storage::{Address, ChunkKind, ContainerId, Slice, Slot};
+use onefold_storage::{Address, ChunkKind, ContainerId, Origin, Slice, Slot};
 use parking_lot::MutexGuard;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// Most candidates of one removal. Bounds its memory: about 300 bytes each, and 32 for each reference of a metadata
@@ -94,6 +94,8 @@ pub struct Removed {
 /// Chunks of one container file that are about to be removed.
 struct Doomed {
     container: ContainerId,
+    /// Whether it was sealed when it was looked at: it has no more chunks than were found.
+    is_sealed: bool,
     /// Its dead slots, before.
     dead: DeadSlots,
     chunks: Vec<DoomedChunk>,
@@ -111,6 +113,16 @@ impl Doomed {
     fn dead_bytes_after(&self) -> usize {
         self.dead.encode().len() + self.chunks.iter().map(|chunk| chunk.slot / 8).max().unwrap_or(0)
     }
+}
+
+/// Chunks that may go in one batch.
+struct Levels {
+    /// The candidates, then what only those of the level before need.
+    levels: Vec<Vec<Candidate>>,
+    /// What was found of each level, as far as it was looked at.
+    found: VecDeque<Vec<Doomed>>,
+    /// Whether nothing else is needed only by these.
+    are_all: bool,
 }
 
 /// How many references of chunks go, because the metadata chunks that have them are removed.
@@ -235,27 +247,30 @@ impl Engine {
     }
 
     /// Guesses which chunks only these candidates need, which only those need, and so on, as far as one removal takes
-    /// them. Returns the levels; the candidates are the first. Nothing keeps others off yet, so it is only a guess.
-    fn levels_below(&self, candidates: &[Candidate], references: ReferencesOf<'_>, go_on: &dyn Fn() -> bool) -> Vec<Vec<Candidate>> {
+    /// them. Nothing keeps others off yet, so it is only a guess.
+    fn levels_below(&self, candidates: &[Candidate], references: ReferencesOf<'_>, go_on: &dyn Fn() -> bool) -> Levels {
         let mut known: FingerprintSet = candidates.iter().map(|candidate| candidate.fingerprint).collect();
-        let (mut levels, mut lost) = (vec![candidates.to_vec()], Lost::default());
+        let (mut levels, mut lost) =
+            (Levels { levels: vec![candidates.to_vec()], found: VecDeque::new(), are_all: false }, Lost::default());
         // The removal itself reports what cannot be read.
         let mut unread = Removed::default();
         // Marks find all levels in the survey.
         let has_levels = self.descriptor().profile.counts();
         while has_levels && known.len() < MAX_CANDIDATES && go_on() {
-            let level = levels.last().cloned().unwrap_or_default();
+            let level = levels.levels.last().cloned().unwrap_or_default();
             let found = self.look_at(level, references, &mut unread);
             let touched = lose(&found, &mut lost);
+            levels.found.push_back(found);
             let mut next = Vec::new();
             let asked = self.without(touched.iter(), &lost, &mut unread.damaged, &mut |candidate| next.push(candidate));
             next.retain(|candidate| !known.contains(&candidate.fingerprint));
             next.truncate(MAX_CANDIDATES - known.len());
             if asked.is_err() || next.is_empty() {
+                levels.are_all = asked.is_ok() && unread.damaged.is_empty();
                 break;
             }
             known.extend(next.iter().map(|candidate| candidate.fingerprint));
-            levels.push(next);
+            levels.levels.push(next);
         }
         levels
     }
@@ -279,7 +294,7 @@ impl Engine {
         if candidates.is_empty() {
             return Ok(removed);
         }
-        let levels = self.levels_below(candidates, references, go_on);
+        let Levels { levels, mut found, are_all } = self.levels_below(candidates, references, go_on);
         let mut held = Held::new(&*self.claims);
         // Declared after the claims, so that the watch ends before they are free.
         let watching = Watching(self.reclaiming.watch());
@@ -310,7 +325,7 @@ impl Engine {
                 unused.retain(|_| superfluous.next() == Some(false));
             }
             removed.in_use += (count - unused.len()) as u64;
-            let mut of_level = self.look_at(unused, references, &mut removed);
+            let mut of_level = self.look_again(found.pop_front().unwrap_or_default(), unused, references, &mut removed);
             let has_room = self.leave_what_a_batch_has_no_room_for(&mut of_level, &mut batch_bytes, &mut removed);
             self.keep_only_what_is_ours(&mut of_level, &lost, &mut held, &mut removed)?;
             if depth > 0 {
@@ -323,6 +338,7 @@ impl Engine {
                 break;
             }
         }
+        let took_all = are_all && doomed.iter().map(|one| one.chunks.len()).sum::<usize>() == levels.iter().map(Vec::len).sum::<usize>();
         let mut gone = Vec::new();
         if !doomed.is_empty() {
             // Not held during the wait: a switch to append-only mode would wait with us.
@@ -332,8 +348,9 @@ impl Engine {
         drop(watching);
         drop(held);
         drop(reclaiming);
-        // There may be many of these, and nobody has to wait for this lookup. If it fails, the removal stands.
-        if let Err(error) = self.liveness.unneeded_without(&gone, &mut removed.released, &mut removed.damaged) {
+        // There may be many of these, and nobody has to wait for this lookup. If it fails, the removal stands. If all that
+        // only these chunks needed has gone with them, there is nothing to find.
+        if !took_all && let Err(error) = self.liveness.unneeded_without(&gone, &mut removed.released, &mut removed.damaged) {
             removed.damaged.push(error.to_string());
         }
         Ok(removed)
@@ -364,6 +381,28 @@ impl Engine {
         doomed
     }
 
+    /// Does the same for chunks of which some were found before: only a container that may be another one now, or may
+    /// have got more chunks, is looked at again. Call it while nobody merges containers.
+    fn look_again(&self, found: Vec<Doomed>, chunks: Vec<Candidate>, references: ReferencesOf<'_>, removed: &mut Removed) -> Vec<Doomed> {
+        let mut left: FingerprintSet<Candidate> = chunks.into_iter().collect();
+        let mut doomed = Vec::with_capacity(found.len());
+        for mut one in found {
+            let is_it = |origin: Origin| self.storage.unit_of(origin).is_ok_and(|file| file == one.container);
+            let of_one_origin = |a: &DoomedChunk, b: &DoomedChunk| a.candidate.address.origin() == b.candidate.address.origin();
+            if !one.is_sealed || !one.chunks.chunk_by(of_one_origin).all(|run| is_it(run[0].candidate.address.origin())) {
+                continue;
+            }
+            let Ok(mut dead) = DeadSlots::read(&self.objects, one.container) else { continue };
+            dead.of_bytes = one.dead.of_bytes;
+            one.dead = dead;
+            one.chunks.retain(|chunk| left.remove(&chunk.candidate));
+            doomed.push(one);
+        }
+        doomed.extend(self.look_at(left.into_iter().collect(), references, removed));
+        doomed.retain(|one| !one.chunks.is_empty());
+        doomed
+    }
+
     fn look_into(
         &self,
         container: ContainerId,
@@ -371,6 +410,7 @@ impl Engine {
         references: ReferencesOf<'_>,
         removed: &mut Removed,
     ) -> Result<Doomed> {
+        let is_sealed = self.containers.as_ref().is_some_and(|containers| containers.is_sealed(container));
         let slots = self.storage.chunks_of(container)?;
         let mut dead = DeadSlots::read(&self.objects, container)?;
         dead.of_bytes = slots.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum();
@@ -396,7 +436,7 @@ impl Engine {
                 Err(why) => removed.damaged.push(format!("metadata chunk {fingerprint} at {address} cannot be read: {why}")),
             }
         }
-        Ok(Doomed { container, dead, chunks: doomed })
+        Ok(Doomed { container, is_sealed, dead, chunks: doomed })
     }
 
     fn content(&self, chunk: &Candidate) -> std::result::Result<Slice, String> {
