@@ -339,3 +339,45 @@ fn m0_19_a_tree_goes_in_one_batch_but_for_what_somebody_asks_for_meanwhile() {
         assert!(engine.locate(&again).unwrap().is_some());
     }
 }
+
+#[test]
+fn m0_19_a_container_that_is_merged_while_a_removal_guesses_is_looked_into_again() {
+    let disk = SimulatedGround::new(1);
+    let ground: Arc<dyn Ground> = Arc::new(disk.clone());
+    Engine::create(&ground, &Descriptor { container_bytes: 1 << 20, ..Descriptor::new().unwrap() }).unwrap();
+    let engine = open(&disk);
+    // More than a container, of what does not compress.
+    let mut state = 1_u64;
+    let mut random = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    };
+    let chunks: Vec<Fingerprint> = (0..40).map(|_| written(&engine, &[(); 60_000].map(|()| random()))).collect();
+    engine.flush().unwrap();
+    let [dead, data] = [5, 3].map(|at| Candidate { fingerprint: chunks[at], address: engine.locate(&chunks[at]).unwrap().unwrap() });
+    let container = engine.storage.unit_of(data.address.origin()).unwrap();
+    assert_eq!(engine.remove_unused(&[dead], &|_, _| Ok(Vec::new()), &|| true).unwrap().chunks, 1);
+    assert!(engine.containers.as_ref().unwrap().is_sealed(container));
+    let piece = engine.stream().write_metadata(MetadataKind::Recipe, b"a recipe", &[]).unwrap();
+    engine.flush().unwrap();
+    let Piece::Chunk { fingerprint, address, .. } = piece else { unreachable!("metadata has an address") };
+    // The guess looks into containers in their order, so it has looked into the first one by now.
+    let is_merged = AtomicBool::new(false);
+    let references = |_, _: &[u8]| {
+        if !is_merged.swap(true, Ordering::SeqCst) {
+            // The last chunk comes first: every slot has another number.
+            let rank = |address: Address| u64::from(u16::MAX - address.slot());
+            engine.merge_containers(&[container], &rank).unwrap().unwrap();
+        }
+        Ok(Vec::new())
+    };
+    let removed = engine.remove_unused(&[data, Candidate { fingerprint, address }], &references, &|| true).unwrap();
+    assert_eq!((removed.chunks, removed.damaged.len()), (2, 0), "{removed:?}");
+    let file = engine.storage.unit_of(data.address.origin()).unwrap();
+    assert_ne!(file, container);
+    let slots = engine.storage.chunks_of(file).unwrap();
+    let dead = engine.dead_slots(file).unwrap();
+    let found: Vec<Fingerprint> =
+        slots.iter().enumerate().filter(|(number, _)| dead.contains(*number)).map(|(_, (_, slot))| slot.fingerprint).collect();
+    assert_eq!(found, [data.fingerprint]);
+}
