@@ -6,10 +6,10 @@
 //! All go through the same steps:
 //!
 //! 1. a first backup, an unchanged one, one of the second generation;
-//! 2. a backup of the third generation is killed after half the time that the second one took, and is made again;
-//! 3. a restore, which is compared with the original;
-//! 4. the same after losing all that the program keeps on the machine beside the repository;
-//! 5. all backups but the newest are forgotten, and their space is freed.
+//! 2. a restore, which is compared with the original;
+//! 3. the same after losing all that the program keeps on the machine beside the repository;
+//! 4. all backups but the newest are forgotten, and their space is freed;
+//! 5. a backup of the third generation is killed after half the time that the second one took, and is made again.
 //!
 //! A plain download of the whole repository is the floor of restores ([`floor`]). Runs go in turns.
 
