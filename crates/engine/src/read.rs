@@ -33,15 +33,16 @@ impl Engine {
         }
     }
 
-    /// Says that these pieces will be read soon. Does not wait. A store in a bucket then fetches their containers.
+    /// Says that these pieces will be read soon. Does not wait. A store in a bucket then fetches containers of which much
+    /// will be read.
     pub fn will_read(&self, pieces: &[Piece]) {
         let containers = self.containers.as_ref().filter(|_| self.ground.bucket().is_some());
-        let address = |piece: &Piece| match piece {
-            Piece::Chunk { address, .. } => Some(*address),
+        let chunk = |piece: &Piece| match piece {
+            Piece::Chunk { address, length, .. } => Some((*address, *length)),
             Piece::Zeros { .. } => None,
         };
         if let Some(containers) = containers {
-            containers.will_read(pieces.iter().filter_map(address));
+            containers.will_read(pieces.iter().filter_map(chunk));
         }
     }
 

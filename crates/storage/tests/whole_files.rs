@@ -432,6 +432,44 @@ fn a_container_of_an_earlier_owner_stays_as_it_is_although_its_frame_could_be_fu
 }
 
 #[test]
+fn containers_of_which_much_will_be_read_are_named_in_the_order_of_need() {
+    let mut world = World::default();
+    let mut owner = world.open(&plain());
+    for _ in 0..40 {
+        world.append(&mut owner, 0, &[900]).unwrap();
+    }
+    world.flush(&owner, Scope::Everything).unwrap();
+    owner.close();
+    let owner = world.open(&plain());
+    let of = |container: ContainerId| {
+        let chunks = world.committed.iter().filter(move |(address, _)| address.container() == container);
+        chunks.map(|(address, (_, bytes))| (*address, bytes.len() as u32)).collect::<Vec<_>>()
+    };
+    let containers: BTreeSet<ContainerId> = world.committed.keys().map(|address| address.container()).collect();
+    let (sealed, open): (Vec<_>, Vec<_>) = containers.into_iter().partition(|id| owner.store.is_sealed(*id));
+    let [first, second, third] = sealed[..3] else { panic!("{sealed:?}") };
+    let will_read = |chunks: &[(Address, u32)]| {
+        owner.store.will_read(chunks.iter().copied());
+        owner.ground.take_expected()
+    };
+    // A quarter is 2 KiB.
+    assert_eq!(will_read(&of(first)[..2]), [""; 0]);
+    assert_eq!(will_read(&[&of(second)[..4], &of(first)[2..3]].concat()), [name(second), name(first)]);
+    open.iter().for_each(|id| assert_eq!(will_read(&of(*id)), [""; 0]));
+    // One that is open is there already, or on its way.
+    let mut slices = Vec::new();
+    let (address, (fingerprint, _)) = world.committed.iter().find(|(address, _)| address.container() == second).unwrap();
+    owner.store.load(&[(*address, *fingerprint)], &mut slices).unwrap();
+    assert_eq!(will_read(&of(second)), [""; 0]);
+    owner.store.will_read_all();
+    assert_eq!(will_read(&of(third)[..1]), [name(third)]);
+    let (address, (fingerprint, _)) = world.committed.iter().find(|(address, _)| address.container() == third).unwrap();
+    owner.store.load(&[(*address, *fingerprint)], &mut slices).unwrap();
+    assert_eq!(owner.ground.take_expected(), [name(third)]);
+    owner.close();
+}
+
+#[test]
 fn whoever_puts_an_unsealed_container_first_wins_and_both_are_right() {
     for arrives_first in [true, false] {
         let mut world = World::default();

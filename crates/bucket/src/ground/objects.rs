@@ -17,14 +17,16 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
 
 /// Bytes at the end of an object that its opening reads: footer and catalog are there.
 pub(super) const TAIL_BYTES: usize = 256 << 10;
 /// Bytes of objects in memory: ends, ranges, and pieces that are not on disk.
 pub(super) const HELD_BYTES: usize = 64 << 20;
-/// Longer objects are not fetched when they are opened.
-const MOST_WHOLE_BYTES: u64 = 64 << 20;
+/// Longer objects are fetched when they are opened only if somebody will read all of them,
+const MOST_EAGER_BYTES: u64 = PIECE_BYTES + PIECE_BYTES / 2;
+/// and not even then if they are longer than this.
+const MOST_EXPECTED_BYTES: u64 = 64 << 20;
 /// Objects that are remembered although nobody has them open.
 const KNOWN: usize = 128;
 /// Openings fetch whole objects from this score on,
@@ -51,8 +53,8 @@ pub(super) struct Objects {
     pub(super) background: Arc<Background>,
     /// How much speaks for fetching whole objects.
     score: AtomicI32,
-    /// Whether objects were too long to be fetched when they are opened.
-    are_long: AtomicBool,
+    /// Length of the longest object so far.
+    longest_bytes: AtomicU64,
     known: Mutex<Known>,
 }
 
@@ -74,8 +76,8 @@ struct Slot {
 impl Objects {
     pub(super) fn new(bucket: Arc<dyn Bucket>, cache: Option<Cache>, held_bytes: usize) -> Objects {
         let (permits, background, score, known) = (Permits::default(), Arc::default(), AtomicI32::new(0), Mutex::default());
-        let are_long = AtomicBool::new(false);
-        Objects { bucket, cache, held: Held::new(held_bytes), permits, background, score, are_long, known }
+        let longest_bytes = AtomicU64::new(0);
+        Objects { bucket, cache, held: Held::new(held_bytes), permits, background, score, longest_bytes, known }
     }
 
     /// Returns the slot of an object. Forgets those that nobody uses if there are too many.
@@ -107,7 +109,8 @@ impl Objects {
         }
         let score = self.score.fetch_update(Relaxed, Relaxed, |score| Some((score - 1).max(0))).unwrap_or_default();
         let object = match self.open_cached(path) {
-            None if score >= EAGER_SCORE || slot.is_expected.load(Relaxed) => self.open_whole(path)?,
+            None if slot.is_expected.load(Relaxed) => self.open_whole(path, MOST_EXPECTED_BYTES)?,
+            None if score >= EAGER_SCORE => self.open_whole(path, MOST_EAGER_BYTES)?,
             cached => cached,
         };
         let object = object.map_or_else(|| self.open_end(path, true), Ok)?;
@@ -121,17 +124,16 @@ impl Objects {
         Object::new(path, file.object_bytes, true).with_file(file)
     }
 
-    /// Opens and fetches an object, with one request. `None`: it is too long for that.
-    fn open_whole(&self, path: &str) -> Result<Option<Arc<Object>>> {
-        if self.are_long.load(Relaxed) {
+    /// Opens and fetches an object, with one request. `None`: it has more than `most_bytes`, or may have, as others have.
+    fn open_whole(&self, path: &str, most_bytes: u64) -> Result<Option<Arc<Object>>> {
+        if self.longest_bytes.load(Relaxed) > most_bytes {
             return Ok(None);
         }
         let _permit = self.permits.take();
-        let most_bytes = if self.cache.is_some() { MOST_WHOLE_BYTES } else { PIECE_BYTES + PIECE_BYTES / 2 };
         let mut coming: Option<Coming> = None;
         self.bucket.get_as_it_comes(path, &mut |length, bytes| {
+            self.longest_bytes.fetch_max(length, Relaxed);
             if length > most_bytes {
-                self.are_long.store(true, Relaxed);
                 return false;
             }
             coming.get_or_insert_with(|| Coming::new(Object::new(path, length, true))).add(self, bytes);
@@ -159,6 +161,9 @@ impl Objects {
     /// Opens an object by its end.
     fn open_end(&self, path: &str, is_shared: bool) -> Result<Arc<Object>> {
         let (tail, length) = self.bucket.get_end(path, TAIL_BYTES)?;
+        if is_shared {
+            self.longest_bytes.fetch_max(length, Relaxed);
+        }
         let (object, tail) = (Object::new(path, length, is_shared), Bytes::from(tail));
         if tail.len() as u64 == length {
             object.keep_piece(self, 0, tail, 0);

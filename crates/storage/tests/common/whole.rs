@@ -171,6 +171,8 @@ struct OfProcess {
     puts: u64,
     /// What the store must never do.
     violations: Vec<String>,
+    /// Files that it says it will read.
+    expected: Vec<String>,
 }
 
 #[derive(Debug, Default)]
@@ -223,6 +225,11 @@ impl WholeGround {
         self.process.state.lock().puts
     }
 
+    /// Returns the files that the store has said it will read since the last call.
+    pub fn take_expected(&self) -> Vec<String> {
+        std::mem::take(&mut self.process.state.lock().expected)
+    }
+
     /// Checks that the store did nothing that it must not do.
     pub fn check(&self) {
         let violations = &self.process.state.lock().violations;
@@ -264,6 +271,10 @@ impl DelegatingGround for WholeGround {
             Some(local) => Ok(Arc::new(LocalFile { ground: self.clone(), path: path.to_owned(), local, access })),
             None => Ok(Arc::new(ObjectFile { path: path.to_owned(), content: self.objects.found(path)? })),
         }
+    }
+
+    fn will_read(&self, path: &str) {
+        self.process.state.lock().expected.push(path.to_owned());
     }
 
     fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>> {

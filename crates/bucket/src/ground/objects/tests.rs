@@ -268,7 +268,7 @@ fn after_some_containers_that_were_read_whole_each_takes_one_request() {
 #[test]
 fn a_container_that_will_be_read_takes_one_request_and_is_kept_in_pieces() {
     let length = 21 * MIB + 5;
-    let bench = Bench::new(&[length, length, 0, MOST_WHOLE_BYTES as usize + 1, length, MIB]);
+    let bench = Bench::new(&[length, length, 0, MOST_EXPECTED_BYTES as usize + 1, length, MIB]);
     let expected = content(0, length);
     let ground = bench.ground(ON_DISK, HELD_BYTES);
     let requests = bench.gets_of(|| {
