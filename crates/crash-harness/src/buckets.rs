@@ -6,14 +6,11 @@ use crate::steps::step;
 use crate::verify::{check_clean, check_data};
 use crate::world::{Case, Fault, Profile, Random, World, must, policy};
 use onefold_bucket::{BucketGround, Failure, MemoryBucket};
-use onefold_engine::{Engine, Mode, Settings, Transaction};
+use onefold_engine::{Engine, Mode, Transaction};
 use onefold_ground::{Ground, SimulatedGround};
 use onefold_upkeep::{DedupOptions, NoMonitor, PruneOptions, dedup, prune};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// The role of a batch that ends the work of its owner.
-const LAST: u32 = 2;
 
 /// A store in a bucket, and the directory of its state on one machine.
 #[derive(Clone, Debug)]
@@ -226,37 +223,4 @@ pub fn requests_follow_what_is_there(profile: &'static Profile, usual_seeds: u64
         drop(place.reopen(case, &mut model, "at the end"));
     });
     println!("{} runs", seeds.count());
-}
-
-/// An opening behind an owner that died says in the log what it found, before anything else. If that fails, it must not
-/// say that it has ended: then nobody would look for it again.
-pub fn failed_openings_say_no_end(profile: &'static Profile, seeds: u64) {
-    let role = |bucket: &MemoryBucket| {
-        let last = bucket.names().into_iter().filter(|name| name.starts_with("log/")).max().and_then(|name| bucket.content(&name));
-        // `docs/format.md` section 11.1.
-        last.map(|batch| u32::from_le_bytes(batch[12..16].try_into().expect("four bytes")))
-    };
-    let mut failed = 0;
-    profile.each_case(seeds, |case| {
-        let (mut random, mut model) = (Random(case.seed), Model::new("m"));
-        let place = made(case);
-        let mut world = place.open(case).unwrap_or_else(|error| panic!("{case}: {error}"));
-        run(&place, &mut world, &mut model, &mut random, 40);
-        drop(world);
-        for change in 0.. {
-            let next = Place { bucket: place.bucket.fork(), disk: place.disk.snapshot(policy(case.seed)) };
-            next.bucket.fail_at_change(next.bucket.changes() + change, Failure::Before);
-            let settings = Settings { background: true, ..case.settings() };
-            match case.open_on(next.ground(), &next.disk, settings, Mode::ReadWrite, |liveness, _| liveness) {
-                Ok(world) => {
-                    drop(world);
-                    break;
-                }
-                Err(_) => assert_ne!(role(&next.bucket), Some(LAST), "{case}, change {change}"),
-            }
-            failed += u64::from(change > 0);
-            assert!(change < 50, "{case}: no opening succeeds");
-        }
-    });
-    assert!(failed > 0, "no opening failed behind its fence");
 }

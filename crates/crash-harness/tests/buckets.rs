@@ -29,8 +29,3 @@ fn requests_of_upkeep_follow_what_is_there_and_not_the_numbers_of_containers() {
     buckets::requests_follow_what_is_there(&MARKED, 10);
     buckets::requests_follow_what_is_there(&SAMPLED, 10);
 }
-
-#[test]
-fn an_opening_that_fails_behind_an_owner_that_died_does_not_say_that_it_has_ended() {
-    buckets::failed_openings_say_no_end(&EXACT, 5);
-}

@@ -33,8 +33,8 @@ impl Engine {
         }
     }
 
-    /// Says that these pieces will be read soon. Does not wait. A store in a bucket then fetches containers of which much
-    /// will be read.
+    /// Says that these pieces will be read soon. Does not wait. A store in a bucket then fetches containers of which
+    /// much will be read.
     pub fn will_read(&self, pieces: &[Piece]) {
         let containers = self.containers.as_ref().filter(|_| self.ground.bucket().is_some());
         let chunk = |piece: &Piece| match piece {

@@ -124,7 +124,8 @@ impl Objects {
         Object::new(path, file.object_bytes, true).with_file(file)
     }
 
-    /// Opens and fetches an object, with one request. `None`: it has more than `most_bytes`, or may have, as others have.
+    /// Opens and fetches an object, with one request. `None`: it has more than `most_bytes`, or may have, as others
+    /// have.
     fn open_whole(&self, path: &str, most_bytes: u64) -> Result<Option<Arc<Object>>> {
         if self.longest_bytes.load(Relaxed) > most_bytes {
             return Ok(None);

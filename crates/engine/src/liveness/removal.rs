@@ -117,7 +117,7 @@ impl Doomed {
 
 /// Chunks that may go in one batch.
 struct Levels {
-    /// The candidates, then what only those of the level before need.
+    /// The candidates, then chunks that are needed by those of the level before and by no others.
     levels: Vec<Vec<Candidate>>,
     /// What was found of each level, as far as it was looked at.
     found: VecDeque<Vec<Doomed>>,
@@ -348,8 +348,8 @@ impl Engine {
         drop(watching);
         drop(held);
         drop(reclaiming);
-        // There may be many of these, and nobody has to wait for this lookup. If it fails, the removal stands. If all that
-        // only these chunks needed has gone with them, there is nothing to find.
+        // There may be many of these, and nobody has to wait for this lookup. If it fails, the removal stands. If all
+        // that only these chunks needed has gone with them, there is nothing to find.
         if !took_all && let Err(error) = self.liveness.unneeded_without(&gone, &mut removed.released, &mut removed.damaged) {
             removed.damaged.push(error.to_string());
         }
