@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Approximate bytes of a batch. Larger files are written in ranges of this size.
 const BATCH_BYTES: u64 = 4 << 20;
 /// Most files of a batch.
-const BATCH_FILES: usize = 128;
+pub(crate) const BATCH_FILES: usize = 128;
 /// Most pieces of a range, and approximately of a batch: a bound for files full of tiny chunks and holes.
 const RANGE_PIECES: usize = 16 << 10;
 

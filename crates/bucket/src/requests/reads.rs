@@ -148,6 +148,9 @@ async fn get_rest(call: &Call, sink: &Sink, progress: &mut Progress) -> object_s
     let mut stream = result.into_stream();
     while let Some(bytes) = call.within(stream.try_next()).await? {
         call.count(|counters| &counters.received_bytes, bytes.len() as u64);
+        if bytes.len() as u64 > length - progress.at {
+            return Err(interrupted(HttpErrorKind::Decode, format!("more than the {length} bytes of the object came")));
+        }
         progress.at += bytes.len() as u64;
         if !bytes.is_empty() && !sink.pass(Arrived { length, bytes }).await {
             return Ok(());

@@ -4,15 +4,18 @@ use super::{BATCHES_AHEAD, Comparable, Compared, Contents, Earlier, Finished, Li
 use crate::Result;
 use crate::options::Parent;
 use crate::state::State;
+use crate::write::BATCH_FILES;
 use onefold_catalog::{
     Attributes, Backup, Catalog, Chunks, Comparison, Content, ContentWriter, Details, DirectoryReader, Entry, Growth, SmallFile, TreeWriter,
 };
 use onefold_engine::Recipe;
+use onefold_ground::raise_open_file_limit;
 use std::path::Path;
 use std::sync::Arc;
 
 /// Batches of a restore from a bucket on their way to its threads: 1 GiB, some eight containers if they compress to a
-/// quarter. These are fetched meanwhile.
+/// quarter. These are fetched meanwhile. With fewer open files there are fewer batches: each file has its directory
+/// open.
 const BUCKET_BATCHES_AHEAD: usize = 256;
 
 impl Repository for Catalog {
@@ -31,7 +34,12 @@ impl Repository for Catalog {
         let guard = self.engine().in_flight();
         let chunks = self.engine().clone();
         let is_in_bucket = chunks.ground().bucket().is_some();
-        let batches_ahead = if is_in_bucket { BUCKET_BATCHES_AHEAD } else { BATCHES_AHEAD };
+        let batches_ahead = if is_in_bucket {
+            let open_files = usize::try_from(raise_open_file_limit()).unwrap_or(usize::MAX);
+            (open_files / 2 / BATCH_FILES).clamp(BATCHES_AHEAD, BUCKET_BATCHES_AHEAD)
+        } else {
+            BATCHES_AHEAD
+        };
         Ok(Reading { readers: chunks.readers(), chunks, batches_ahead, backup: backup.clone(), newer_partial: None, _guard: Some(guard) })
     }
 }
