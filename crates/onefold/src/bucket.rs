@@ -93,11 +93,26 @@ fn make_directory(directory: &Path, name: &str) -> Result<()> {
         Failure::cannot_run(format!("cannot make {} for the state of the store: {error}", directory.display()))
             .advise(format!("{STATES} names another place"))
     };
-    if !directory.exists() {
-        MADE.lock().insert(directory.to_owned());
+    let mut builder = DirBuilder::new();
+    builder.mode(Permissions::PRIVATE.directory);
+    if let Some(above) = directory.parent() {
+        builder.recursive(true).create(above).map_err(cannot)?;
     }
-    DirBuilder::new().recursive(true).mode(Permissions::PRIVATE.directory).create(directory).map_err(cannot)?;
+    match builder.recursive(false).create(directory) {
+        Ok(()) => drop(MADE.lock().insert(directory.to_owned())),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(cannot(error)),
+    }
     note_location(directory, name)
+}
+
+/// Makes the directory of the state of a store that was just created again, if another command has removed it: that one
+/// found no store.
+pub fn keep_directory(directory: &Path) -> Result<()> {
+    match find(directory)? {
+        Some(Place { name, has_directory: false, .. }) => make_directory(directory, &name),
+        _ => Ok(()),
+    }
 }
 
 /// Writes down where the store is.

@@ -7,6 +7,8 @@ use std::sync::{Arc, Weak};
 
 /// Whole pieces, or objects, that are on their way at a time. Each has a piece in memory.
 const FETCHES: usize = 4;
+/// Threads for hints. Those who need something at once find a permit.
+const THREADS: usize = FETCHES - 1;
 /// Hints that wait for a thread. More are ignored.
 const QUEUED: usize = 64;
 
@@ -65,13 +67,13 @@ impl Background {
     /// Does a job soon, or drops it.
     pub(super) fn start(self: &Arc<Background>, job: Job) {
         let mut jobs = self.state.lock();
-        if jobs.threads == FETCHES && jobs.queue.len() >= QUEUED {
+        if jobs.threads == THREADS && jobs.queue.len() >= QUEUED {
             drop(jobs);
             drop(job);
             return;
         }
         jobs.queue.push_back(job);
-        if jobs.threads == FETCHES {
+        if jobs.threads == THREADS {
             return;
         }
         jobs.threads += 1;
@@ -84,6 +86,12 @@ impl Background {
             drop(jobs);
             drop(dropped);
         }
+    }
+
+    /// Drops what nobody has begun: the service does not answer.
+    pub(super) fn forget_queued(&self) {
+        let dropped = std::mem::take(&mut self.state.lock().queue);
+        drop(dropped);
     }
 
     #[cfg(test)]

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use onefold_ground::{Bucket, Result};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
@@ -132,21 +133,34 @@ impl Objects {
         }
         let _permit = self.permits.take();
         let mut coming: Option<Coming> = None;
-        self.bucket.get_as_it_comes(path, &mut |length, bytes| {
-            self.longest_bytes.fetch_max(length, Relaxed);
+        let read = self.bucket.get_as_it_comes(path, &mut |length, bytes| {
+            self.note_length(path, length);
             if length > most_bytes {
                 return false;
             }
             coming.get_or_insert_with(|| Coming::new(Object::new(path, length, true))).add(self, bytes);
             true
-        })?;
-        Ok(coming.map(|coming| coming.object))
+        });
+        if let (Err(error), Some(cache)) = (&read, &self.cache)
+            && error.kind() != ErrorKind::TimedOut
+        {
+            // What has come may be of an object that is no longer there.
+            cache.remove(path);
+        }
+        read.map(|()| coming.map(|coming| coming.object))
+    }
+
+    /// Notes how long containers are.
+    fn note_length(&self, path: &str, length: u64) {
+        if path.starts_with("containers/") {
+            self.longest_bytes.fetch_max(length, Relaxed);
+        }
     }
 
     /// Says that all of an object will be read soon: it is fetched with one request. A hint.
     pub(super) fn expect(self: &Arc<Objects>, path: &str) {
         // Without a cache, it might be dropped before it is read.
-        if !is_cacheable(path) || self.cache.is_none() {
+        if !is_cacheable(path) || self.cache.as_ref().is_none_or(|cache| !cache.keeps(MOST_EXPECTED_BYTES)) {
             return;
         }
         let slot = self.slot(path);
@@ -156,15 +170,17 @@ impl Objects {
         }
         let (objects, path) = (self.clone(), path.to_owned());
         // Whoever reads it finds out what went wrong.
-        self.background.start(Box::new(move || drop(objects.open(&path))));
+        self.background.start(Box::new(move || {
+            if objects.open(&path).is_err() {
+                objects.background.forget_queued();
+            }
+        }));
     }
 
     /// Opens an object by its end.
     fn open_end(&self, path: &str, is_shared: bool) -> Result<Arc<Object>> {
         let (tail, length) = self.bucket.get_end(path, TAIL_BYTES)?;
-        if is_shared {
-            self.longest_bytes.fetch_max(length, Relaxed);
-        }
+        self.note_length(path, length);
         let (object, tail) = (Object::new(path, length, is_shared), Bytes::from(tail));
         if tail.len() as u64 == length {
             object.keep_piece(self, 0, tail, 0);

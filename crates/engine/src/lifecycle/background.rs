@@ -79,7 +79,7 @@ impl Background {
 
 /// A store in a bucket waits for this many times [`crate::Settings::commit_bytes`]: each commit is a request.
 const BUCKET_COMMITS_AT: u64 = 16;
-/// Unsynced bytes, in the same units, from which a writer commits itself; in a bucket, from the same on.
+/// Unsynced bytes, in the same units, from which a writer commits itself. In a bucket, this is [`BUCKET_COMMITS_AT`].
 const WRITER_COMMITS_AT: u64 = 4;
 /// Share of the log's limit from which the consumers must catch up.
 const TRIM_AT_PERCENT: u64 = 50;

@@ -44,10 +44,19 @@ pub(crate) fn create(ground: &Arc<dyn Ground>, bucket: &Arc<dyn Bucket>, descrip
     if bucket.put_new(STORE, descriptor.to_text().as_bytes())? == Put::Taken {
         return Err(EngineError::PrefixNotFree { place: place() });
     }
+    // From here on there is a store. Without a state, the next opening makes one.
+    if let Err(error) = make_first(ground, bucket, descriptor) {
+        tracing::warn!(%error, "the local state of the store could not be made; the next command tries again");
+    }
+    Ok(())
+}
+
+/// Makes the state of a store that was just created, unless somebody has it open.
+fn make_first(ground: &Arc<dyn Ground>, bucket: &Arc<dyn Bucket>, descriptor: &Descriptor) -> Result<()> {
     let holder = Holder::this_process("init");
+    let _alone = lock(&**ground, &holder)?;
     // Of a store that was here before.
-    if discard(&**ground, &holder)? {
-        let _alone = lock(&**ground, &holder)?;
+    if discard_alone(&**ground, &holder)? {
         make_empty(ground, descriptor)?;
         recovery::log_place(ground, bucket.clone(), descriptor, true)?.keep_first_manifest();
         finish(&**ground, descriptor)?;
@@ -172,6 +181,11 @@ impl Engine {
 /// open.
 pub(crate) fn discard(ground: &dyn Ground, holder: &Holder) -> Result<bool> {
     let _alone = lock(ground, holder)?;
+    discard_alone(ground, holder)
+}
+
+/// Does the same with the lock of the state held.
+fn discard_alone(ground: &dyn Ground, holder: &Holder) -> Result<bool> {
     let (_store, _views) = match (ground.lock(LOCK, true, holder), ground.lock(VIEWS, true, holder)) {
         (Ok(store), Ok(views)) => (store, views),
         (Err(LockError::Held { .. }), _) | (_, Err(LockError::Held { .. })) => return Ok(false),

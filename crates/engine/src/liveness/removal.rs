@@ -349,7 +349,8 @@ impl Engine {
         drop(held);
         drop(reclaiming);
         // There may be many of these, and nobody has to wait for this lookup. If it fails, the removal stands. If all
-        // that only these chunks needed has gone with them, there is nothing to find.
+        // that only these chunks needed has gone with them, there is nothing to find, but for what others gave up since
+        // the guess: the next survey finds that.
         if !took_all && let Err(error) = self.liveness.unneeded_without(&gone, &mut removed.released, &mut removed.damaged) {
             removed.damaged.push(error.to_string());
         }

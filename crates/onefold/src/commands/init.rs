@@ -172,6 +172,7 @@ pub(super) fn create(
         None => Engine::create(&ground, descriptor),
     };
     made.map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
+    bucket::keep_directory(directory)?;
     replace_file(&*ground, SETTINGS_FILE, template.as_bytes())?;
     Ok(ground)
 }

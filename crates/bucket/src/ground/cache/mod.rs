@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
 /// Pieces of one object that can be in the cache: the first ones. The largest container has 32.
@@ -63,6 +63,8 @@ pub(super) struct Cache {
     limit_bytes: u64,
     index: Mutex<Index>,
     next: AtomicU64,
+    /// Whether the last piece could not be written.
+    has_failed: AtomicBool,
 }
 
 /// What is in the directory, as far as this process knows.
@@ -110,7 +112,12 @@ impl Cache {
     pub(super) fn new(options: CacheOptions, state: Arc<dyn Ground>) -> Cache {
         let CacheOptions { directory, bytes, stamp } = options;
         let (opened, index, next) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
-        Cache { directory, opened, state, stamp, limit_bytes: bytes, index, next }
+        Cache { directory, opened, state, stamp, limit_bytes: bytes, index, next, has_failed: AtomicBool::new(false) }
+    }
+
+    /// Returns whether it is expected to keep so many bytes for a while.
+    pub(super) fn keeps(&self, bytes: u64) -> bool {
+        self.limit_bytes >= bytes && !self.has_failed.load(Relaxed)
     }
 
     /// Returns the key of a piece. `None`: there is no stamp.
@@ -175,6 +182,7 @@ impl Cache {
         let name = Cache::name(&key);
         let temporary = format!("{name}.{}-{}{TEMPORARY}", std::process::id(), self.next.fetch_add(1, Relaxed));
         let written = ground.create(&temporary).and_then(|file| CacheFile::write(file, &key, object_bytes, content));
+        self.has_failed.store(written.is_err(), Relaxed);
         match written {
             Ok(file) => Some(Written { bytes: on_disk(file.file_bytes()), file, temporary, name }),
             Err(error) => {
