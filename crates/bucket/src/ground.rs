@@ -22,7 +22,7 @@ pub use cache::CacheOptions;
 use crate::error::{failed, failed_because};
 use bytes::Bytes;
 use cache::Cache;
-use objects::{HELD_BYTES, Objects};
+use objects::{HELD_BYTES, Objects, length_of};
 use onefold_ground::{Access, Bucket, DirectoryEntry, File, Ground, GroundError, Identity, Put, Result, Space, replace_file};
 use parking_lot::{Mutex, RwLockWriteGuard};
 use remote::RemoteFile;
@@ -231,7 +231,7 @@ impl Shared {
         }
         status.is_sealed = true;
         self.objects.put(&path, &content);
-        self.keep(&path, scratch, content.iter().map(|piece| piece.len() as u64).sum());
+        self.keep(&path, scratch, length_of(&content));
         Ok(())
     }
 
@@ -241,19 +241,19 @@ impl Shared {
     }
 
     /// Puts an object, in place of whatever is there.
-    fn put_in_place(&self, path: &str, content: &[u8]) -> Result<()> {
+    fn put_in_place(&self, path: &str, content: &[Bytes]) -> Result<()> {
         let put = self.try_put_in_place(path, content);
         match put {
-            Ok(()) => self.objects.put(path, &[Bytes::copy_from_slice(content)]),
+            Ok(()) => self.objects.put(path, content),
             // It may have been put.
             Err(_) => self.objects.forget(path),
         }
         put
     }
 
-    fn try_put_in_place(&self, path: &str, content: &[u8]) -> Result<()> {
+    fn try_put_in_place(&self, path: &str, content: &[Bytes]) -> Result<()> {
         for _ in 0..RENAME_TRIES {
-            if self.bucket.put_new(path, content)? == Put::Done {
+            if self.bucket.put_new_in_pieces(path, content)? == Put::Done {
                 return Ok(());
             }
             let present = match self.bucket.get(path, u64::MAX) {
@@ -261,7 +261,7 @@ impl Shared {
                 Err(error) if error.is_not_found() => continue,
                 Err(error) => return Err(error),
             };
-            if self.bucket.replace(path, &present, content)? == Put::Done {
+            if self.bucket.replace(path, &present, &content.concat())? == Put::Done {
                 return Ok(());
             }
         }
@@ -276,14 +276,14 @@ impl Shared {
 
     /// Puts a scratch file under another name and seals it.
     fn rename_scratch(&self, scratch: &Arc<Scratch>, status: &mut Status, from: &str, to: &str) -> Result<()> {
-        let content = scratch.content()?.concat();
+        let content = scratch.content()?;
         self.put_in_place(to, &content)?;
         if status.is_put {
             self.delete(from)?;
         }
         self.forget(from, scratch);
         *status = Status { name: Some(to.to_owned()), is_sealed: true, is_put: true, is_taken: false };
-        self.keep(to, scratch, content.len() as u64);
+        self.keep(to, scratch, length_of(&content));
         Ok(())
     }
 
@@ -337,12 +337,12 @@ impl Shared {
         if is_in_bucket(from) {
             let renamed = self.with_scratch(from, |scratch, status| self.rename_scratch(scratch, status, from, to))?;
             if renamed.is_none() {
-                self.put_in_place(to, &self.bucket.get(from, u64::MAX)?)?;
+                self.put_in_place(to, &[self.bucket.get(from, u64::MAX)?.into()])?;
                 self.delete(from)?;
             }
         } else {
             let content = onefold_ground::read_file(&*self.local, from, u64::MAX)?;
-            self.put_in_place(to, &content)?;
+            self.put_in_place(to, &[content.into()])?;
             self.local.remove(from)?;
         }
         self.replaced(to, old);

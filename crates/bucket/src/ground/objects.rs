@@ -171,7 +171,9 @@ impl Objects {
         let (objects, path) = (self.clone(), path.to_owned());
         // Whoever reads it finds out what went wrong.
         self.background.start(Box::new(move || {
-            if objects.open(&path).is_err() {
+            // Somebody who needs it may have come first.
+            let is_taken = objects.slot(&path).object.try_lock().is_none_or(|object| object.is_some());
+            if !is_taken && objects.open(&path).is_err() {
                 objects.background.forget_queued();
             }
         }));
@@ -221,7 +223,7 @@ impl Objects {
         let mut opened = slot.object.lock();
         self.forget_opened(&mut opened, path);
         let Some(cache) = &self.cache else { return };
-        let length = content.iter().map(|piece| piece.len() as u64).sum();
+        let length = length_of(content);
         for number in 0..pieces(length) {
             if let Some(written) = cache.write(path, number, length, &cut(content, &piece(length, number))) {
                 cache.keep(written);
@@ -264,6 +266,11 @@ impl Coming {
             }
         }
     }
+}
+
+/// Returns the length of a content in pieces.
+pub(super) fn length_of(content: &[Bytes]) -> u64 {
+    content.iter().map(|piece| piece.len() as u64).sum()
 }
 
 /// Cuts a range from a content in pieces.

@@ -21,6 +21,7 @@ mod file;
 
 pub(in crate::ground) use file::CacheFile;
 
+use crate::ground::objects::length_of;
 use bytes::Bytes;
 use onefold_ground::{Access, Ground, LocalGround, checksum};
 use parking_lot::Mutex;
@@ -175,7 +176,7 @@ impl Cache {
     /// Writes a piece to a file without a name. Its content may be in parts (see [`CacheFile::write`]). `None`: it
     /// cannot be cached.
     pub(super) fn write(&self, path: &str, number: usize, object_bytes: u64, content: &[Bytes]) -> Option<Written> {
-        if number >= MOST_PIECES || content.iter().map(|part| part.len() as u64).sum::<u64>() > self.limit_bytes {
+        if number >= MOST_PIECES || length_of(content) > self.limit_bytes {
             return None;
         }
         let (key, ground) = (self.key(path, number)?, self.ground(true)?);
