@@ -29,16 +29,18 @@
 
 mod batch;
 mod history;
+mod keyed_effects;
 mod manifest;
 #[cfg(test)]
 mod tests;
 
-pub use history::{Effect, Meaning};
+pub use history::Meaning;
+pub use keyed_effects::KeyedEffects;
 
 use crate::log::{Log, LogOptions, POSITIONS_END, Visit, damaged, is_lost};
 use crate::{ALIGNMENT_BYTES, BATCH_MAX_BYTES, Batch, LogError, Position, Record, Result};
 use batch::{Link, Role};
-use history::{Piece, Run, Writing, piece_bytes, settle};
+use history::{Piece, Run, Writing, piece_bytes};
 use manifest::{Manifest, Runs, Useless};
 use onefold_ground::{Bucket, Ground, Put, checksum, fill_random, list_after, read_file};
 use parking_lot::{Mutex, MutexGuard};
@@ -48,8 +50,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// No object of a batch is longer.
 const OBJECT_LIMIT_BYTES: u64 = BATCH_MAX_BYTES + (1 << 20);
-/// Objects that are fetched at the same time.
-const FETCHED_AT_ONCE: usize = 16;
+/// Batches that are fetched at the same time.
+const BATCHES_AT_ONCE: usize = 16;
 /// How often an opening begins again because the log was trimmed meanwhile.
 const LOOKS: usize = 8;
 /// How often it tries to put a fence while others put batches.
@@ -586,7 +588,7 @@ impl ObjectLog {
         let numbers: Vec<u64> = (next_number(state)..=last.unwrap_or(0)).collect();
         let mut missing = None;
         let fetch = |log: &ObjectLog, number: &u64| log.fetch(*number);
-        self.each_ahead(&numbers, fetch, &mut |at, found| match found {
+        self.each_ahead(BATCHES_AT_ONCE, &numbers, fetch, &mut |at, found| match found {
             Some(bytes) => {
                 self.take_in(state, numbers[at], &bytes)?;
                 Ok(true)
@@ -651,12 +653,13 @@ impl ObjectLog {
     /// Fetches items, several at a time, and passes them on in order until `take` returns false.
     fn each_ahead<I: Sync, T: Send>(
         &self,
+        at_once: usize,
         items: &[I],
         fetch: impl Fn(&ObjectLog, &I) -> Result<T> + Sync,
         take: &mut dyn FnMut(usize, T) -> Result<bool>,
     ) -> Result<()> {
         let fetch = &fetch;
-        for (turn, items) in items.chunks(FETCHED_AT_ONCE).enumerate() {
+        for (turn, items) in items.chunks(at_once).enumerate() {
             let fetched: Vec<Result<T>> = match items {
                 [item] => vec![fetch(self, item)],
                 _ => std::thread::scope(|scope| {
@@ -669,7 +672,7 @@ impl ObjectLog {
                 }),
             };
             for (at, item) in fetched.into_iter().enumerate() {
-                if !take(turn * FETCHED_AT_ONCE + at, item?)? {
+                if !take(turn * at_once + at, item?)? {
                     return Ok(());
                 }
             }
@@ -820,15 +823,14 @@ impl ObjectLog {
             let (part, behind) = rest.split_at(rest.iter().take_while(fits).count().max(1));
             rest = behind;
             let end = part.last().map_or(start, |entry| entry.end);
-            let mut effects = Vec::new();
-            let refused = |why: String| damaged(self.place.bucket.describe("log"), why);
-            self.each_ahead(part, |log, entry: &Entry| log.read(entry), &mut |_, batch: Batch| {
-                self.meaning.effects(&batch.records, &mut effects).map_err(refused)?;
+            let mut effects = KeyedEffects::default();
+            self.each_ahead(BATCHES_AT_ONCE, part, |log, entry: &Entry| log.read(entry), &mut |_, batch: Batch| {
+                let added = self.meaning.effects(&batch.records, &mut effects);
+                added.map_err(|why| damaged(self.place.bucket.describe("log"), why))?;
                 Ok(true)
             })?;
-            let mut writing = Writing::new(self, start, end);
-            let settled = settle(&*self.meaning, effects, is_oldest && runs.is_empty()).map_err(refused)?;
-            settled.into_iter().try_for_each(|effect| writing.add(effect))?;
+            let mut writing = Writing::new(self, start, end, is_oldest && runs.is_empty());
+            writing.add_unsorted(effects)?;
             runs.push(writing.finish()?);
             start = end;
         }
@@ -1044,7 +1046,7 @@ impl Log for ObjectLog {
         if batches.first().is_some_and(|entry| entry.start < from) {
             return Err(LogError::NotABoundary { from });
         }
-        self.each_ahead(&batches, |log, entry: &Entry| log.read(entry), &mut |at, batch: Batch| {
+        self.each_ahead(BATCHES_AT_ONCE, &batches, |log, entry: &Entry| log.read(entry), &mut |at, batch: Batch| {
             let Entry { start, end, .. } = batches[at];
             Ok(visit(start, end, &batch.records).is_continue())
         })

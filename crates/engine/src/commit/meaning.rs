@@ -9,7 +9,7 @@ use crate::Change;
 use crate::commit::records::{Decoded, encode_deltas, encode_objects, encode_places, encode_removals};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::{Reader, WireError, put_signed};
-use onefold_oplog::{Effect, Meaning, Position, Record};
+use onefold_oplog::{KeyedEffects, Meaning, Position, Record};
 
 const CHUNK: u8 = 0;
 const OBJECT: u8 = 1;
@@ -102,12 +102,12 @@ fn change(key: &[u8], effect: &[u8]) -> Result<Change, String> {
 }
 
 impl Meaning for Meanings {
-    fn effects(&self, records: &[Record], out: &mut Vec<Effect>) -> Result<(), String> {
+    fn effects(&self, records: &[Record], out: &mut KeyedEffects) -> Result<(), String> {
         let decoded = Decoded::read(records, self.digest_bytes).map_err(|error| error.to_string())?;
         let effects = decoded.effects(Position(0), records);
         if self.has_index {
             let mut add =
-                |fingerprint: &Fingerprint, effect: OnChunk| out.push((chunk_key(fingerprint, self.digest_bytes), effect.encode()));
+                |fingerprint: &Fingerprint, effect: OnChunk| out.push(&chunk_key(fingerprint, self.digest_bytes), &effect.encode());
             // In the order in which a batch takes effect.
             effects.removals.iter().for_each(|chunk| add(chunk, OnChunk { is_removed: true, ..OnChunk::default() }));
             for (chunk, place) in effects.places.iter().chain(effects.stored) {
@@ -120,7 +120,7 @@ impl Meaning for Meanings {
                 None => vec![DELETED],
                 Some(value) => [&[WRITTEN], &value[..]].concat(),
             };
-            out.push((object_key(*partition, key), effect));
+            out.push(&object_key(*partition, key), &effect);
         }
         Ok(())
     }
@@ -140,9 +140,9 @@ impl Meaning for Meanings {
         }
     }
 
-    fn records(&self, effects: &[Effect]) -> Result<Vec<Record>, String> {
+    fn records(&self, effects: &KeyedEffects) -> Result<Vec<Record>, String> {
         let (mut removals, mut places, mut deltas, mut changes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for (key, effect) in effects {
+        for (key, effect) in effects.iter() {
             match key.split_first() {
                 Some((&CHUNK, digest)) if digest.len() == self.digest_bytes => {
                     let (chunk, effect) = (Fingerprint::from_digest(digest), OnChunk::decode(effect)?);
@@ -236,25 +236,30 @@ mod tests {
             let settle = |batches: &[Vec<Record>]| {
                 let mut settled: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
                 for batch in batches {
-                    let mut effects = Vec::new();
+                    let mut effects = KeyedEffects::default();
                     meaning.effects(batch, &mut effects).unwrap();
-                    for (key, effect) in effects {
-                        let composed = settled.get(&key).map(|older| meaning.compose(&key, older, &effect).unwrap());
-                        settled.insert(key, composed.unwrap_or(effect));
+                    for (key, effect) in effects.iter() {
+                        let composed = settled.get(key).map(|older| meaning.compose(key, older, effect).unwrap());
+                        settled.insert(key.to_vec(), composed.unwrap_or_else(|| effect.to_vec()));
                     }
                 }
-                settled.into_iter().collect::<Vec<Effect>>()
+                settled
+            };
+            let apply = |found: &mut Model, settled: &BTreeMap<Vec<u8>, Vec<u8>>| {
+                let mut effects = KeyedEffects::default();
+                settled.iter().for_each(|(key, effect)| effects.push(key, effect));
+                found.apply(&meaning.records(&effects).unwrap());
             };
             // As one run, and as two that are applied one after the other.
             let mut as_one = settle(&batches);
-            as_one.retain(|(key, effect)| !meaning.is_nothing(key, effect));
+            as_one.retain(|key, effect| !meaning.is_nothing(key, effect));
             let mut found = Model::default();
-            found.apply(&meaning.records(&as_one).unwrap());
+            apply(&mut found, &as_one);
             prop_assert_eq!(&found, &expected);
             let (older, newer) = batches.split_at(cut.index(batches.len()));
             let mut found = Model::default();
-            found.apply(&meaning.records(&settle(older)).unwrap());
-            found.apply(&meaning.records(&settle(newer)).unwrap());
+            apply(&mut found, &settle(older));
+            apply(&mut found, &settle(newer));
             prop_assert_eq!(&found, &expected);
         }
     }
@@ -264,7 +269,9 @@ mod tests {
         let meaning = Meanings { digest_bytes: 20, has_index: true };
         for (key, effect) in [(vec![7], vec![]), (vec![CHUNK, 1], vec![0, 0]), (vec![OBJECT, 0, 0, 1], vec![9]), (vec![OBJECT, 0], vec![0])]
         {
-            assert!(meaning.records(&[(key, effect)]).is_err());
+            let mut effects = KeyedEffects::default();
+            effects.push(&key, &effect);
+            assert!(meaning.records(&effects).is_err());
         }
         assert!(OnChunk::decode(&[8, 0]).is_err() && OnChunk::decode(&[PLACED, 1]).is_err());
     }

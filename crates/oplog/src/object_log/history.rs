@@ -6,10 +6,12 @@
 //! Nobody looks a key up here: a view that has nothing yet reads all of it.
 
 use super::ObjectLog;
+use super::keyed_effects::KeyedEffects;
 use crate::log::damaged;
 use crate::{Position, Record, Result};
 use onefold_ground::checksum;
-use onefold_ground::wire::{Reader, WireError, put_bytes, put_varint};
+use onefold_ground::wire::{Reader, WireError, put_varint};
+use std::cmp::Ordering;
 use std::fmt::Debug;
 
 const MAGIC: &[u8; 8] = b"1FLDHIS1";
@@ -19,20 +21,20 @@ const HEADER_BYTES: usize = 28;
 /// Bytes from which a piece is full.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// A key and what happened to it.
-pub type Effect = (Vec<u8>, Vec<u8>);
+/// Pieces that are fetched at the same time.
+const PIECES_AT_ONCE: usize = 4;
 
 /// What the records mean, as far as a log in a bucket has to know it: it keeps their effects on views in less space.
 pub trait Meaning: Send + Sync + Debug {
     /// Appends the effects of a batch. A key may come several times, in the order in which things happen to it. Errors,
     /// for people: a record is damaged or of an unknown kind.
-    fn effects(&self, records: &[Record], out: &mut Vec<Effect>) -> std::result::Result<(), String>;
+    fn effects(&self, records: &[Record], out: &mut KeyedEffects) -> std::result::Result<(), String>;
     /// Returns one effect that does what two do, one after the other.
     fn compose(&self, key: &[u8], older: &[u8], newer: &[u8]) -> std::result::Result<Vec<u8>, String>;
     /// Returns whether an effect leaves nothing if there was nothing before.
     fn is_nothing(&self, key: &[u8], effect: &[u8]) -> bool;
     /// Returns records that have these effects, for a batch of its own.
-    fn records(&self, effects: &[Effect]) -> std::result::Result<Vec<Record>, String>;
+    fn records(&self, effects: &KeyedEffects) -> std::result::Result<Vec<Record>, String>;
 }
 
 /// An object with a part of a run.
@@ -75,38 +77,18 @@ impl Run {
     }
 }
 
-/// Sorts effects by key, and composes those of one key. Drops what leaves nothing if `is_oldest`.
-pub(super) fn settle(meaning: &dyn Meaning, mut effects: Vec<Effect>, is_oldest: bool) -> std::result::Result<Vec<Effect>, String> {
-    // Stable: what happens to one key stays in order.
-    effects.sort_by(|a, b| a.0.cmp(&b.0));
-    let mut settled: Vec<Effect> = Vec::new();
-    for (key, effect) in effects {
-        match settled.last_mut() {
-            Some((last, older)) if *last == key => *older = meaning.compose(&key, older, &effect)?,
-            _ => settled.push((key, effect)),
-        }
-    }
-    if is_oldest {
-        settled.retain(|(key, effect)| !meaning.is_nothing(key, effect));
-    }
-    Ok(settled)
-}
-
-fn encode(effects: &[Effect], store: &[u8; 16]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(PIECE_BYTES + PIECE_BYTES / 8);
+fn encode(effects: &KeyedEffects, store: &[u8; 16]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEADER_BYTES + effects.encoded().len() + 20);
     out.extend_from_slice(MAGIC);
     out.extend_from_slice(&VERSION.to_le_bytes());
     out.extend_from_slice(store);
     put_varint(&mut out, effects.len() as u64);
-    for (key, effect) in effects {
-        put_bytes(&mut out, key);
-        put_bytes(&mut out, effect);
-    }
+    out.extend_from_slice(effects.encoded());
     out.extend_from_slice(&checksum(&out).to_le_bytes());
     out
 }
 
-fn decode(bytes: &[u8], store: &[u8; 16]) -> std::result::Result<Vec<Effect>, String> {
+fn decode(bytes: Vec<u8>, store: &[u8; 16]) -> std::result::Result<KeyedEffects, String> {
     let Some((content, sum)) = bytes.split_last_chunk::<8>() else { return Err("the object is too short".to_owned()) };
     if checksum(content) != u64::from_le_bytes(*sum) {
         return Err("its checksum is wrong".to_owned());
@@ -121,16 +103,8 @@ fn decode(bytes: &[u8], store: &[u8; 16]) -> std::result::Result<Vec<Effect>, St
         return Err("it belongs to another store".to_owned());
     }
     let count = reader.count("effects", 2).map_err(said)?;
-    let mut effects: Vec<Effect> = Vec::with_capacity(count);
-    for _ in 0..count {
-        let (key, effect) = (reader.bytes().map_err(said)?.to_vec(), reader.bytes().map_err(said)?.to_vec());
-        if effects.last().is_some_and(|(last, _)| *last >= key) {
-            return Err("its keys do not ascend".to_owned());
-        }
-        effects.push((key, effect));
-    }
-    reader.end().map_err(said)?;
-    Ok(effects)
+    let (start, end) = (reader.position(), content.len());
+    KeyedEffects::decode(bytes, start, end, count)
 }
 
 /// Puts a run, piece by piece.
@@ -138,28 +112,48 @@ pub(super) struct Writing<'a> {
     log: &'a ObjectLog,
     from: Position,
     to: Position,
-    effects: Vec<Effect>,
-    bytes: usize,
+    /// Whether nothing comes before it: then effects are dropped that leave nothing.
+    is_oldest: bool,
+    effects: KeyedEffects,
     pieces: Vec<Piece>,
 }
 
 impl<'a> Writing<'a> {
-    pub(super) fn new(log: &'a ObjectLog, from: Position, to: Position) -> Writing<'a> {
-        Writing { log, from, to, effects: Vec::new(), bytes: HEADER_BYTES, pieces: Vec::new() }
+    pub(super) fn new(log: &'a ObjectLog, from: Position, to: Position, is_oldest: bool) -> Writing<'a> {
+        Writing { log, from, to, is_oldest, effects: KeyedEffects::default(), pieces: Vec::new() }
     }
 
     /// Adds the effect on the next key.
-    pub(super) fn add(&mut self, effect: Effect) -> Result<()> {
-        self.bytes += effect.0.len() + effect.1.len() + 4;
-        self.effects.push(effect);
-        if self.bytes >= self.log.piece_bytes { self.put() } else { Ok(()) }
+    fn add(&mut self, key: &[u8], effect: &[u8]) -> Result<()> {
+        if self.is_oldest && self.log.meaning.is_nothing(key, effect) {
+            return Ok(());
+        }
+        self.effects.push(key, effect);
+        if self.effects.encoded().len() + HEADER_BYTES >= self.log.piece_bytes { self.put() } else { Ok(()) }
+    }
+
+    /// Adds effects on keys after those that were added. Composes those of one key.
+    pub(super) fn add_unsorted(&mut self, mut effects: KeyedEffects) -> Result<()> {
+        effects.sort();
+        let mut settled: Option<(&[u8], Vec<u8>)> = None;
+        for (key, effect) in effects.iter() {
+            settled = Some(match settled.take() {
+                Some((last, older)) if last == key => (key, self.log.compose(key, &older, effect)?),
+                last => {
+                    if let Some((last, older)) = last {
+                        self.add(last, &older)?;
+                    }
+                    (key, effect.to_vec())
+                }
+            });
+        }
+        settled.map_or(Ok(()), |(key, effect)| self.add(key, &effect))
     }
 
     fn put(&mut self) -> Result<()> {
         let bytes = encode(&self.effects, &self.log.place.store);
         self.pieces.push(self.log.put_object(&bytes, self.effects.len() as u64)?);
         self.effects.clear();
-        self.bytes = HEADER_BYTES;
         Ok(())
     }
 
@@ -181,58 +175,63 @@ pub(super) const fn piece_bytes() -> usize {
 struct Reading<'a> {
     log: &'a ObjectLog,
     rest: std::slice::Iter<'a, Piece>,
-    effects: std::vec::IntoIter<Effect>,
+    effects: KeyedEffects,
+    /// How many of these were taken.
+    taken: usize,
 }
 
-impl Reading<'_> {
-    fn next(&mut self) -> Result<Option<Effect>> {
-        loop {
-            if let Some(effect) = self.effects.next() {
-                return Ok(Some(effect));
-            }
-            match self.rest.next() {
-                Some(piece) => self.effects = self.log.read_piece(piece)?.into_iter(),
-                None => return Ok(None),
-            }
+impl<'a> Reading<'a> {
+    fn new(log: &'a ObjectLog, run: &'a Run) -> Reading<'a> {
+        Reading { log, rest: run.pieces.iter(), effects: KeyedEffects::default(), taken: 0 }
+    }
+
+    /// Reads the next piece if it is time. Then [`first`](Reading::first) returns `None` only at the end.
+    fn fill(&mut self) -> Result<()> {
+        while self.taken == self.effects.len()
+            && let Some(piece) = self.rest.next()
+        {
+            (self.effects, self.taken) = (self.log.read_piece(piece)?, 0);
         }
+        Ok(())
+    }
+
+    fn first(&self) -> Option<(&[u8], &[u8])> {
+        self.effects.get(self.taken)
     }
 }
 
 impl ObjectLog {
     /// Reads a piece of a run.
-    fn read_piece(&self, piece: &Piece) -> Result<Vec<Effect>> {
+    fn read_piece(&self, piece: &Piece) -> Result<KeyedEffects> {
         let bytes = self.read_object(piece)?;
-        decode(&bytes, &self.place.store).map_err(|why| damaged(self.place.bucket.describe(&piece.name()), why))
+        decode(bytes, &self.place.store).map_err(|why| damaged(self.place.bucket.describe(&piece.name()), why))
+    }
+
+    fn compose(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Result<Vec<u8>> {
+        self.meaning.compose(key, older, newer).map_err(|why| damaged(self.place.bucket.describe("history"), why))
     }
 
     /// Merges two neighbouring runs.
-    pub(super) fn merge<'a>(&'a self, older: &'a Run, newer: &'a Run, is_oldest: bool) -> Result<Run> {
-        let reading = |run: &'a Run| Reading { log: self, rest: run.pieces.iter(), effects: Vec::new().into_iter() };
-        let (mut a, mut b) = (reading(older), reading(newer));
-        let mut writing = Writing::new(self, older.from, newer.to);
-        let refused = |why: String| damaged(self.place.bucket.describe("history"), why);
-        let (mut left, mut right) = (a.next()?, b.next()?);
+    pub(super) fn merge(&self, older: &Run, newer: &Run, is_oldest: bool) -> Result<Run> {
+        let (mut a, mut b) = (Reading::new(self, older), Reading::new(self, newer));
+        let mut writing = Writing::new(self, older.from, newer.to, is_oldest);
         loop {
-            let effect = match (left.take(), right.take()) {
+            a.fill()?;
+            b.fill()?;
+            let order = match (a.first(), b.first()) {
                 (None, None) => return writing.finish(),
-                (Some(first), Some(second)) if first.0 == second.0 => {
-                    let composed = self.meaning.compose(&first.0, &first.1, &second.1).map_err(refused)?;
-                    (left, right) = (a.next()?, b.next()?);
-                    (first.0, composed)
-                }
-                (Some(first), second) if second.as_ref().is_none_or(|second| first.0 < second.0) => {
-                    (left, right) = (a.next()?, second);
-                    first
-                }
-                (first, Some(second)) => {
-                    (left, right) = (first, b.next()?);
-                    second
-                }
-                (Some(_), None) => unreachable!("a key is smaller than none"),
+                (Some(older), Some(newer)) => older.0.cmp(newer.0),
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
             };
-            if !(is_oldest && self.meaning.is_nothing(&effect.0, &effect.1)) {
-                writing.add(effect)?;
+            match (a.first(), b.first()) {
+                (Some((key, older)), Some((_, newer))) if order.is_eq() => writing.add(key, &self.compose(key, older, newer)?)?,
+                (Some((key, effect)), _) if order.is_lt() => writing.add(key, effect)?,
+                (_, Some((key, effect))) => writing.add(key, effect)?,
+                (_, None) => unreachable!("there is a first key"),
             }
+            a.taken += usize::from(order.is_le());
+            b.taken += usize::from(order.is_ge());
         }
     }
 
@@ -244,15 +243,20 @@ impl ObjectLog {
                 return Err(damaged(self.place.bucket.describe("history"), "a run has more pieces than its batches had positions"));
             }
             let (mut start, mut goes_on) = (run.from, true);
-            self.each_ahead(&run.pieces, |log, piece: &Piece| log.read_piece(piece), &mut |number, effects: Vec<Effect>| {
-                let is_last = number as u64 + 1 == steps;
-                let end = if is_last { run.to } else { Position(start.0 + crate::ALIGNMENT_BYTES) };
-                let records = self.meaning.records(&effects).map_err(|why| damaged(self.place.bucket.describe("history"), why))?;
-                let flow = visit(start, end, &records);
-                start = end;
-                goes_on = flow.is_continue();
-                Ok(goes_on)
-            })?;
+            self.each_ahead(
+                PIECES_AT_ONCE,
+                &run.pieces,
+                |log, piece: &Piece| log.read_piece(piece),
+                &mut |number, effects: KeyedEffects| {
+                    let is_last = number as u64 + 1 == steps;
+                    let end = if is_last { run.to } else { Position(start.0 + crate::ALIGNMENT_BYTES) };
+                    let records = self.meaning.records(&effects).map_err(|why| damaged(self.place.bucket.describe("history"), why))?;
+                    let flow = visit(start, end, &records);
+                    start = end;
+                    goes_on = flow.is_continue();
+                    Ok(goes_on)
+                },
+            )?;
             if !goes_on {
                 break;
             }
@@ -267,13 +271,16 @@ mod tests {
 
     #[test]
     fn a_piece_is_read_as_written_and_every_flipped_bit_is_found() {
-        let effects = vec![(vec![1, 2], vec![3]), (vec![1, 3], vec![])];
+        let mut effects = KeyedEffects::default();
+        effects.push(&[1, 2], &[3]);
+        effects.push(&[1, 3], &[]);
         let mut bytes = encode(&effects, &[5; 16]);
-        assert_eq!(decode(&bytes, &[5; 16]), Ok(effects));
-        assert!(decode(&bytes, &[6; 16]).is_err());
+        let read = decode(bytes.clone(), &[5; 16]).unwrap();
+        assert_eq!(read.iter().collect::<Vec<_>>(), effects.iter().collect::<Vec<_>>());
+        assert!(decode(bytes.clone(), &[6; 16]).is_err());
         for bit in 0..bytes.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(decode(&bytes, &[5; 16]).is_err(), "bit {bit}");
+            assert!(decode(bytes.clone(), &[5; 16]).is_err(), "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
     }

@@ -32,8 +32,8 @@ fn apply(values: &mut Values, records: &[Record]) {
 }
 
 impl Meaning for Settings {
-    fn effects(&self, records: &[Record], out: &mut Vec<Effect>) -> std::result::Result<(), String> {
-        out.extend(records.iter().map(|record| (vec![record.payload[0]], vec![record.payload[1]])));
+    fn effects(&self, records: &[Record], out: &mut KeyedEffects) -> std::result::Result<(), String> {
+        records.iter().for_each(|record| out.push(&record.payload[..1], &record.payload[1..]));
         Ok(())
     }
 
@@ -45,7 +45,7 @@ impl Meaning for Settings {
         effect == [0]
     }
 
-    fn records(&self, effects: &[Effect]) -> std::result::Result<Vec<Record>, String> {
+    fn records(&self, effects: &KeyedEffects) -> std::result::Result<Vec<Record>, String> {
         Ok(effects.iter().map(|(key, value)| set(key[0], value[0])).collect())
     }
 }
