@@ -427,6 +427,10 @@ impl onefold_ground::DelegatingGround for BucketGround {
         }
     }
 
+    fn is_coming(&self, path: &str) -> bool {
+        is_in_bucket(path) && self.shared.objects.is_coming(path)
+    }
+
     /// Reads the object, even if its content is here too.
     fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>> {
         if !is_in_bucket(path) {

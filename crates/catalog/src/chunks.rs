@@ -29,6 +29,12 @@ pub trait Chunks: std::fmt::Debug + Send + Sync {
     fn reads_all(&self) {}
     /// Says that these pieces of data will be read soon. Does not wait.
     fn will_read(&self, _pieces: &[Piece]) {}
+    /// Returns how many of these pieces of data, from the first one on, need not wait for what [`will_read`] fetches.
+    ///
+    /// [`will_read`]: Chunks::will_read
+    fn here(&self, pieces: &[Piece]) -> usize {
+        pieces.len()
+    }
     /// Returns why nothing can be read any more. `None`: an error concerns only the chunk that was asked for.
     fn broken(&self) -> Option<CatalogError> {
         None
@@ -56,5 +62,9 @@ impl Chunks for Engine {
 
     fn will_read(&self, pieces: &[Piece]) {
         Engine::will_read(self, pieces);
+    }
+
+    fn here(&self, pieces: &[Piece]) -> usize {
+        Engine::here(self, pieces)
     }
 }

@@ -13,6 +13,7 @@
 mod archive;
 mod assemble;
 mod backup;
+mod batches;
 mod damage;
 mod dump;
 mod error;

@@ -25,6 +25,7 @@ mod links;
 pub(crate) mod options;
 mod walk;
 
+use crate::batches::{Adding, Batches};
 use crate::monitor::{Counter, Monitor, Watch};
 use crate::repository::{Reading, Repository};
 use crate::select::{Selection, Verdict};
@@ -95,7 +96,7 @@ pub fn restore(repository: &dyn Repository, backup: &Backup, options: &RestoreOp
     let target = open_target(options)?;
     let (links, file_systems) = (Vec::new(), HashMap::new());
     let mut walk = Walk { options, selection: &selection, output: &output, deleter, links, target, file_systems };
-    let (sender, batches) = crossbeam_channel::bounded(reading.batches_ahead);
+    let batches = Batches::new(&*reading.chunks, reading.batches_ahead);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         if selection.is_everything() {
@@ -109,11 +110,9 @@ pub fn restore(repository: &dyn Repository, backup: &Backup, options: &RestoreOp
         }
         let mut threads = Vec::new();
         for _ in 0..reading.readers {
-            let (mut writer, batches) = (Writer::new(&output), batches.clone());
-            threads.push(scope.spawn(move || writer.run(&batches)));
+            threads.push(scope.spawn(|| Writer::new(&output).run(&batches)));
         }
-        drop(batches);
-        let walked = walk.run(sender);
+        let walked = walk.run(Adding::new(&batches));
         let written: Vec<Result<()>> =
             threads.into_iter().map(|thread| thread.join().expect("the threads of a restore do not panic")).collect();
         let ended = written.into_iter().collect::<Result<()>>().and(walked).and_then(|()| walk.hard_links());

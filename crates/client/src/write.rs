@@ -1,12 +1,12 @@
 //! The writers of a restore: they read batches of small files from the store at once, and large files in ranges.
 
+use crate::batches::{Adding, Batches, Pieces};
 use crate::damage::{Damaged, DoesNotSpell, Lost, Part, Parts, damaged_name, ranges_text, read_around};
 use crate::monitor::{Counter, Watch};
 use crate::repository::Reading;
 use crate::restore::options::{Overwrite, RestoreOptions};
 use crate::target::{Directory, Keepout, Place, Powers, give_name, os, set_attributes, temporary_name};
 use crate::{ClientError, Result};
-use crossbeam_channel::{Receiver, Sender};
 use onefold_catalog::{Attributes, Content, Entry};
 use onefold_engine::{Piece, Recipe};
 use parking_lot::Mutex;
@@ -28,6 +28,17 @@ const RANGE_PIECES: usize = 16 << 10;
 pub(crate) enum Batch {
     Small(Vec<Small>),
     Range(Range),
+}
+
+impl Pieces for Batch {
+    /// Returns the pieces of each of its files.
+    fn pieces(&self) -> impl Iterator<Item = &[Piece]> {
+        let (files, range) = match self {
+            Batch::Small(files) => (&files[..], None),
+            Batch::Range(range) => (&[][..], Some(&range.pieces[..])),
+        };
+        files.iter().map(|file| &file.pieces[..]).chain(range)
+    }
 }
 
 /// A file that one writer writes in one go.
@@ -97,7 +108,7 @@ impl<'a> Output<'a> {
     }
 
     /// Returns the queue to the writers.
-    pub(crate) fn queue(&'a self, batches: Sender<Batch>) -> Queue<'a> {
+    pub(crate) fn queue(&'a self, batches: Adding<'a, Batch>) -> Queue<'a> {
         Queue { output: self, batches, small: Vec::new(), small_bytes: 0, small_pieces: 0 }
     }
 
@@ -191,7 +202,7 @@ struct Written<'a> {
 /// Files on their way to the writers.
 pub(crate) struct Queue<'a> {
     output: &'a Output<'a>,
-    batches: Sender<Batch>,
+    batches: Adding<'a, Batch>,
     small: Vec<Small>,
     small_bytes: u64,
     small_pieces: usize,
@@ -247,13 +258,8 @@ impl Queue<'_> {
     }
 
     fn send(&self, batch: Batch) {
-        let chunks = &self.output.reading.chunks;
-        match &batch {
-            Batch::Small(files) => files.iter().for_each(|file| chunks.will_read(&file.pieces)),
-            Batch::Range(range) => chunks.will_read(&range.pieces),
-        }
-        // If the writers are gone, one of them has said why and has told all to stop.
-        let _ = self.batches.send(batch);
+        batch.pieces().for_each(|pieces| self.output.reading.chunks.will_read(pieces));
+        self.batches.add(batch);
     }
 
     fn large(&mut self, directory: Arc<Directory>, entry: Entry, path: Vec<u8>, replace: bool) -> Result<()> {
@@ -371,9 +377,10 @@ impl<'a> Writer<'a> {
 
     /// Works until there are no more batches. After an error the rest is only cleaned up: no temporary file stays
     /// behind.
-    pub(crate) fn run(&mut self, batches: &Receiver<Batch>) -> Result<()> {
+    pub(crate) fn run(&mut self, batches: &Batches<'_, Batch>) -> Result<()> {
+        let _ends_them = Adding::new(batches);
         let mut ended = Ok(());
-        for batch in batches {
+        while let Some(batch) = batches.take() {
             let done = match batch {
                 Batch::Small(files) => self.small(files),
                 Batch::Range(range) => self.range(range),
@@ -388,12 +395,11 @@ impl<'a> Writer<'a> {
 
     /// Writes one file of any size.
     pub(crate) fn one(&mut self, directory: &Arc<Directory>, entry: Entry, path: Vec<u8>) -> Result<()> {
-        let (sender, batches) = crossbeam_channel::bounded(1);
-        let mut queue = self.output.queue(sender);
-        let queue = move || queue.file(directory, entry, path).and_then(|()| queue.finish());
+        let batches = Batches::new(&*self.output.reading.chunks, 1);
+        let mut queue = self.output.queue(Adding::new(&batches));
         std::thread::scope(|scope| {
             let writing = scope.spawn(|| self.run(&batches));
-            let queued = queue();
+            let queued = queue.file(directory, entry, path).and_then(|()| queue.finish());
             queued.and(writing.join().expect("the threads of a restore do not panic"))
         })
     }

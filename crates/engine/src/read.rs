@@ -9,7 +9,7 @@ use crate::components::FINGERPRINT;
 use crate::{Candidate, Contents, Engine, EngineError, Piece, Recipe, Result, decode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
-use onefold_storage::{Address, ChunkKind, Origin, Slice, StorageError};
+use onefold_storage::{Address, ChunkKind, ContainerStore, Origin, Slice, StorageError};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
@@ -25,6 +25,14 @@ fn batch_chunks(frame_bytes: usize, longest_chunk_bytes: usize) -> usize {
     (BATCH_BYTES / (frame_bytes + longest_chunk_bytes)).clamp(1, BATCH_CHUNKS)
 }
 
+/// Returns where a piece is, and its length; `None`: nowhere.
+fn place(piece: &Piece) -> Option<(Address, u32)> {
+    match piece {
+        Piece::Chunk { address, length, .. } => Some((*address, *length)),
+        Piece::Zeros { .. } => None,
+    }
+}
+
 impl Engine {
     /// Says that all of a backup will be read. Only for a process that does little else.
     pub fn will_read_all(&self) {
@@ -36,14 +44,25 @@ impl Engine {
     /// Says that these pieces will be read soon. Does not wait. A store in a bucket then fetches containers of which
     /// much will be read.
     pub fn will_read(&self, pieces: &[Piece]) {
-        let containers = self.containers.as_ref().filter(|_| self.ground.bucket().is_some());
-        let chunk = |piece: &Piece| match piece {
-            Piece::Chunk { address, length, .. } => Some((*address, *length)),
-            Piece::Zeros { .. } => None,
-        };
-        if let Some(containers) = containers {
-            containers.will_read(pieces.iter().filter_map(chunk));
+        if let Some(containers) = self.containers_in_bucket() {
+            containers.will_read(pieces.iter().filter_map(place));
         }
+    }
+
+    /// Returns how many of these pieces, from the first one on, need not wait for a container that [`will_read`] made
+    /// be fetched.
+    ///
+    /// [`will_read`]: Engine::will_read
+    pub fn here(&self, pieces: &[Piece]) -> usize {
+        let first_coming = self.containers_in_bucket().and_then(|containers| {
+            let places = pieces.iter().enumerate().filter_map(|(number, piece)| Some((number, place(piece)?.0)));
+            containers.first_coming(places)
+        });
+        first_coming.unwrap_or(pieces.len())
+    }
+
+    fn containers_in_bucket(&self) -> Option<&ContainerStore> {
+        self.containers.as_deref().filter(|_| self.ground.bucket().is_some())
     }
 
     /// Reads bytes `start .. start + out.len()` of the run that level-0 `pieces` spell. Either the checksum of a frame

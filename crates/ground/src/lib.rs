@@ -100,6 +100,10 @@ pub trait Ground: Send + Sync + Debug {
     fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>>;
     /// Says that all of a file will be read soon. Does not wait. A hint.
     fn will_read(&self, _path: &str) {}
+    /// Returns whether a file is on its way here because of [`will_read`](Ground::will_read). True ends by itself.
+    fn is_coming(&self, _path: &str) -> bool {
+        false
+    }
     /// Opens an existing file for reads that bypass the page cache: they return what the device holds and cache
     /// nothing. A ground that cannot do that opens the file as usual.
     fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>>;

@@ -162,25 +162,29 @@ fn checksum(unpadded: &[u8]) -> u64 {
     state.digest()
 }
 
-/// Encodes a batch with padding into `out`, which it clears first. Everything before `position` must be durable.
-/// Returns the payload's length. Do not write a batch with more than [`BATCH_MAX_BYTES`].
+/// Appends a batch with padding to `out`. Everything before `position` must be durable. Returns the payload's length.
+/// Do not write a batch with more than [`BATCH_MAX_BYTES`].
 pub(crate) fn encode_batch(out: &mut Vec<u8>, records: &[Record], position: Position, store: &[u8; 16], epoch: u64) -> u64 {
-    out.clear();
-    out.resize(HEADER_BYTES, 0);
+    let start = out.len();
+    let bound_bytes = records.iter().map(Record::length_bound_bytes).sum::<u64>() as usize;
+    out.reserve(HEADER_BYTES + bound_bytes + ALIGNMENT_BYTES as usize);
+    out.resize(start + HEADER_BYTES, 0);
     for record in records {
         record.encode(out);
     }
-    let payload_bytes = (out.len() - HEADER_BYTES) as u64;
-    out[..4].copy_from_slice(&MAGIC.to_le_bytes());
-    out[4..8].copy_from_slice(&(records.len() as u32).to_le_bytes());
-    out[8..16].copy_from_slice(&position.0.to_le_bytes());
-    out[16..24].copy_from_slice(&position.0.to_le_bytes());
-    out[24..32].copy_from_slice(&payload_bytes.to_le_bytes());
-    out[32..48].copy_from_slice(store);
-    out[48..56].copy_from_slice(&epoch.to_le_bytes());
-    let checksum = checksum(out);
-    out[CHECKED_BYTES..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
-    out.resize(out.len().next_multiple_of(ALIGNMENT_BYTES as usize), 0);
+    let batch = &mut out[start..];
+    let payload_bytes = (batch.len() - HEADER_BYTES) as u64;
+    batch[..4].copy_from_slice(&MAGIC.to_le_bytes());
+    batch[4..8].copy_from_slice(&(records.len() as u32).to_le_bytes());
+    batch[8..16].copy_from_slice(&position.0.to_le_bytes());
+    batch[16..24].copy_from_slice(&position.0.to_le_bytes());
+    batch[24..32].copy_from_slice(&payload_bytes.to_le_bytes());
+    batch[32..48].copy_from_slice(store);
+    batch[48..56].copy_from_slice(&epoch.to_le_bytes());
+    let checksum = checksum(batch);
+    batch[CHECKED_BYTES..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
+    let length = batch.len().next_multiple_of(ALIGNMENT_BYTES as usize);
+    out.resize(start + length, 0);
     payload_bytes
 }
 
@@ -200,7 +204,7 @@ mod tests {
         #[test]
         fn a_batch_is_read_as_written(records in proptest::collection::vec(record(), 0..20), position: u32, epoch: u64, store: [u8; 16]) {
             let position = Position(u64::from(position) * ALIGNMENT_BYTES);
-            let mut bytes = vec![7; 9];
+            let mut bytes = Vec::new();
             let payload_bytes = encode_batch(&mut bytes, &records, position, &store, epoch);
             prop_assert!(payload_bytes <= records.iter().map(Record::length_bound_bytes).sum::<u64>());
             let length_bytes = bytes.len() as u64;

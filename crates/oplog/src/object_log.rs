@@ -126,7 +126,6 @@ struct State {
     is_fenced: bool,
     /// Whether pieces that no manifest names were looked for.
     has_swept: bool,
-    buffer: Vec<u8>,
     full_at_bytes: u64,
 }
 
@@ -345,8 +344,7 @@ impl ObjectLog {
         let epoch = epoch.max(state.epoch.max(state.manifest.epoch) + 1);
         let number = next_number(state);
         let link = Link { store: self.place.store, number, follows: state.last, nonce, role: Role::Fence };
-        let mut bytes = Vec::new();
-        let length_bytes = batch::encode(&link, records, state.end, epoch, &mut bytes);
+        let (bytes, length_bytes) = batch::encode(&link, records, state.end, epoch);
         let put = self.place.bucket.put_new(&batch::name(number), &bytes)?;
         let manifest = state.manifest;
         // If the log was trimmed since this opening looked, its number may have been free because a batch was deleted:
@@ -764,9 +762,9 @@ impl ObjectLog {
         let Some(nonce) = state.nonce else { return Err(LogError::ReadOnly) };
         let number = next_number(state);
         let link = Link { store: self.place.store, number, follows: state.last, nonce, role };
-        let mut bytes = std::mem::take(&mut state.buffer);
-        let length_bytes = batch::encode(&link, records, start, state.epoch, &mut bytes);
-        match self.place.bucket.put_new(&batch::name(number), &bytes) {
+        let (bytes, length_bytes) = batch::encode(&link, records, start, state.epoch);
+        // Large ones are not copied for the request.
+        match self.place.bucket.put_new_in_pieces(&batch::name(number), std::slice::from_ref(&bytes)) {
             Ok(Put::Done) => {}
             Ok(Put::Taken) => {
                 state.is_fenced = true;
@@ -781,9 +779,6 @@ impl ObjectLog {
         let epoch = state.epoch;
         enter(state, Entry::new(&link, start, end, &bytes), epoch);
         self.keep_copy(number, &bytes);
-        if bytes.capacity() <= 8 << 20 {
-            state.buffer = bytes;
-        }
         Ok(())
     }
 
@@ -1182,7 +1177,6 @@ fn empty_state() -> State {
         was_ended: false,
         is_fenced: false,
         has_swept: false,
-        buffer: Vec::new(),
         full_at_bytes: 0,
     }
 }

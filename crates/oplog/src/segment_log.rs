@@ -165,6 +165,7 @@ impl SegmentLog {
             return Err(LogError::TooLarge { length_bytes: bound, limit_bytes: BATCH_MAX_BYTES });
         }
         let mut buffer = std::mem::take(&mut state.buffer);
+        buffer.clear();
         encode_batch(&mut buffer, records, start, &self.store, state.epoch);
         let limit_bytes = if beyond_limit { u64::MAX } else { state.full_at_bytes };
         let written = self.write_batch(&mut state, &buffer, limit_bytes);

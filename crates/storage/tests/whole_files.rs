@@ -454,7 +454,13 @@ fn containers_of_which_much_will_be_read_are_named_in_the_order_of_need() {
     };
     // A quarter is 2 KiB.
     assert_eq!(will_read(&of(first)[..2]), [""; 0]);
-    assert_eq!(will_read(&[&of(second)[..4], &of(first)[2..3]].concat()), [name(second), name(first)]);
+    let both = [&of(second)[..4], &of(first)[2..3]].concat();
+    assert_eq!(will_read(&both), [name(second), name(first)]);
+    // What is on its way is known by its container.
+    let first_coming = |chunks: &[(Address, u32)]| owner.store.first_coming(chunks.iter().map(|(address, _)| *address).enumerate());
+    owner.store.will_read(of(first).into_iter());
+    assert_eq!([&both[..], &both[4..], &both[..4]].map(first_coming), [Some(4), Some(0), None]);
+    assert_eq!((owner.ground.take_expected(), first_coming(&both)), (vec![name(first)], None));
     open.iter().for_each(|id| assert_eq!(will_read(&of(*id)), [""; 0]));
     // One that is open is there already, or on its way.
     let mut slices = Vec::new();

@@ -72,6 +72,24 @@ struct Slot {
     object: Mutex<Option<Arc<Object>>>,
     /// Whether somebody will read all of it.
     is_expected: AtomicBool,
+    /// Whether a hint to fetch it waits for a thread, or is worked on.
+    is_coming: AtomicBool,
+}
+
+/// A hint to fetch an object. However it ends, nobody waits for it any longer.
+struct Hint(Arc<Slot>);
+
+impl Hint {
+    fn new(slot: Arc<Slot>) -> Hint {
+        slot.is_coming.store(true, Relaxed);
+        Hint(slot)
+    }
+}
+
+impl Drop for Hint {
+    fn drop(&mut self) {
+        self.0.is_coming.store(false, Relaxed);
+    }
 }
 
 impl Objects {
@@ -168,15 +186,21 @@ impl Objects {
         if slot.is_expected.swap(true, Relaxed) || is_here {
             return;
         }
-        let (objects, path) = (self.clone(), path.to_owned());
+        let (objects, path, hint) = (self.clone(), path.to_owned(), Hint::new(slot));
         // Whoever reads it finds out what went wrong.
         self.background.start(Box::new(move || {
             // Somebody who needs it may have come first.
-            let is_taken = objects.slot(&path).object.try_lock().is_none_or(|object| object.is_some());
+            let is_taken = hint.0.object.try_lock().is_none_or(|object| object.is_some());
             if !is_taken && objects.open(&path).is_err() {
                 objects.background.forget_queued();
             }
         }));
+    }
+
+    /// Returns whether a hint will bring an object that is not here yet.
+    pub(super) fn is_coming(&self, path: &str) -> bool {
+        let slot = self.known.lock().slots.get(path).map(|(_, slot)| slot.clone());
+        slot.is_some_and(|slot| slot.is_coming.load(Relaxed) && slot.object.try_lock().is_none_or(|object| object.is_none()))
     }
 
     /// Opens an object by its end.

@@ -13,10 +13,10 @@ use onefold_ground::raise_open_file_limit;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Batches of a restore from a bucket on their way to its threads: 1 GiB, some eight containers if they compress to a
-/// quarter. These are fetched meanwhile. With fewer open files there are fewer batches: each file has its directory
-/// open.
-const BUCKET_BATCHES_AHEAD: usize = 256;
+/// Batches of a restore from a bucket on their way to its threads: 2 GiB, some 16 containers if they compress to a
+/// quarter. These are fetched meanwhile, and the writers take what has come. With fewer open files there are fewer
+/// batches: each file has its directory open.
+const BUCKET_BATCHES_AHEAD: usize = 512;
 
 impl Repository for Catalog {
     fn compare(&self, wanted: &Comparable<'_>) -> Result<Box<dyn Compared + '_>> {

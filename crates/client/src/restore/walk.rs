@@ -4,6 +4,7 @@
 use super::delete::Deleter;
 use super::link::Link;
 use super::options::RestoreOptions;
+use crate::batches::Adding;
 use crate::monitor::Counter;
 use crate::select::{Reach, Selection, Verdict};
 use crate::target::{Directory, NoEntry, Place, give_name, os, set_attributes, temporary_name};
@@ -48,7 +49,7 @@ enum At {
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn run(&mut self, batches: crossbeam_channel::Sender<Batch>) -> Result<()> {
+    pub(super) fn run(&mut self, batches: Adding<'_, Batch>) -> Result<()> {
         let output = self.output;
         let mut queue = output.queue(batches);
         if let Some(target) = self.target.clone().filter(|_| !self.options.dry_run) {

@@ -2,6 +2,7 @@
 
 use crate::batch::{BatchHeader, encode_batch};
 use crate::{Batch, Position, Record, parse_batch};
+use bytes::Bytes;
 use onefold_ground::checksum;
 use onefold_ground::wire::{Reader, WireError};
 
@@ -54,24 +55,24 @@ pub(super) fn number(name: &str) -> Option<u64> {
     if is_ours { u64::from_str_radix(digits, 16).ok() } else { None }
 }
 
-/// Encodes an object. Returns how many positions its batch takes.
-pub(super) fn encode(link: &Link, records: &[Record], position: Position, epoch: u64, out: &mut Vec<u8>) -> u64 {
-    encode_batch(out, records, position, &link.store, epoch);
-    let length_bytes = out.len() as u64;
+/// Returns an object, and how many positions its batch takes.
+pub(super) fn encode(link: &Link, records: &[Record], position: Position, epoch: u64) -> (Bytes, u64) {
+    let mut out = Vec::with_capacity(HEADER_BYTES);
+    out.extend_from_slice(MAGIC);
+    out.extend_from_slice(&VERSION.to_le_bytes());
+    out.extend_from_slice(&(link.role as u32).to_le_bytes());
+    out.extend_from_slice(&link.store);
+    out.extend_from_slice(&link.number.to_le_bytes());
+    out.extend_from_slice(&link.follows.to_le_bytes());
+    out.extend_from_slice(&link.nonce);
+    let sum = checksum(&out);
+    out.extend_from_slice(&sum.to_le_bytes());
+    encode_batch(&mut out, records, position, &link.store, epoch);
+    let length_bytes = (out.len() - HEADER_BYTES) as u64;
     // A batch in an object needs no padding.
-    let unpadded = BatchHeader::parse(out).map_or(length_bytes, |header| header.unpadded_bytes());
-    out.truncate(unpadded as usize);
-    let mut header = Vec::with_capacity(HEADER_BYTES);
-    header.extend_from_slice(MAGIC);
-    header.extend_from_slice(&VERSION.to_le_bytes());
-    header.extend_from_slice(&(link.role as u32).to_le_bytes());
-    header.extend_from_slice(&link.store);
-    header.extend_from_slice(&link.number.to_le_bytes());
-    header.extend_from_slice(&link.follows.to_le_bytes());
-    header.extend_from_slice(&link.nonce);
-    header.extend_from_slice(&checksum(&header).to_le_bytes());
-    out.splice(0..0, header);
-    length_bytes
+    let unpadded = BatchHeader::parse(&out[HEADER_BYTES..]).map_or(length_bytes, |header| header.unpadded_bytes());
+    out.truncate(HEADER_BYTES + unpadded as usize);
+    (out.into(), length_bytes)
 }
 
 /// Reads an object; the error is for people.
@@ -126,8 +127,8 @@ mod tests {
     fn a_batch_is_read_as_written_and_every_flipped_bit_is_found() {
         let record = Record { kind: 3, partition: Partition { class: PartitionClass::Container, number: 1 }, payload: vec![1; 50] };
         for records in [vec![], vec![record]] {
-            let mut bytes = Vec::new();
-            let length_bytes = encode(&LINK, &records, Position(8192), 4, &mut bytes);
+            let (bytes, length_bytes) = encode(&LINK, &records, Position(8192), 4);
+            let mut bytes = bytes.to_vec();
             let (link, batch) = decode(&bytes, &[7; 16], 5).unwrap();
             assert_eq!((link, batch.position, batch.epoch, batch.length_bytes), (LINK, Position(8192), 4, length_bytes));
             assert_eq!(batch.records, records);

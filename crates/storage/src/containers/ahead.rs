@@ -45,6 +45,22 @@ impl ContainerStore {
             }
         }
     }
+
+    /// Returns the number of the first chunk whose container was said to be read, and is on its way.
+    pub fn first_coming(&self, chunks: impl Iterator<Item = (usize, Address)>) -> Option<usize> {
+        let mut here = None;
+        for (number, address) in chunks {
+            let container = address.container();
+            if here == Some(container) {
+                continue;
+            }
+            if self.shared.is_coming(container) {
+                return Some(number);
+            }
+            here = Some(container);
+        }
+        None
+    }
 }
 
 impl Ahead {
@@ -69,6 +85,13 @@ impl Shared {
         if self.ahead.is_all.load(Relaxed) {
             self.say_is_read(container);
         }
+    }
+
+    fn is_coming(&self, container: ContainerId) -> bool {
+        let known = self.forwards.get(container).flatten().unwrap_or(container);
+        self.caches.file(known).is_none()
+            && !self.unsealed.contains(container)
+            && self.ground.is_coming(&file::path(&self.directory, known))
     }
 
     fn say_is_read(&self, container: ContainerId) {

@@ -277,6 +277,10 @@ impl DelegatingGround for WholeGround {
         self.process.state.lock().expected.push(path.to_owned());
     }
 
+    fn is_coming(&self, path: &str) -> bool {
+        self.process.state.lock().expected.iter().any(|expected| expected == path)
+    }
+
     fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>> {
         DelegatingGround::open(self, path, Access::Read)
     }

@@ -272,6 +272,7 @@ fn a_container_that_will_be_read_takes_one_request_and_is_kept_in_pieces() {
     let expected = content(0, length);
     let ground = bench.ground(ON_DISK, HELD_BYTES);
     let requests = bench.gets_of(|| {
+        assert!(!ground.is_coming(&name(0)));
         (0..3).for_each(|_| ground.will_read(&name(0)));
         std::thread::scope(|scope| {
             for thread in 0..4 {
@@ -280,6 +281,7 @@ fn a_container_that_will_be_read_takes_one_request_and_is_kept_in_pieces() {
             }
         });
         ground.will_read(&name(0));
+        assert!(!ground.is_coming(&name(0)));
     });
     assert_eq!((requests, bench.cached_files().len()), ((1, length), 3));
     assert_eq!(ground.shared.objects.held_bytes(), 0);
@@ -301,6 +303,24 @@ fn a_container_that_will_be_read_takes_one_request_and_is_kept_in_pieces() {
         }
     });
     assert_eq!(requests.0, 4);
+}
+
+#[test]
+fn what_was_said_to_be_read_is_coming_until_it_is_here() {
+    let bench = Bench::new(&[MIB, MIB]);
+    let slow = SlowBucket::new(&bench.bucket, 200);
+    let ground = bench.ground_on(slow, ON_DISK, HELD_BYTES);
+    ground.will_read(&name(0));
+    assert!(ground.is_coming(&name(0)) && !ground.is_coming(&name(1)));
+    open(&ground, &name(0));
+    assert!(!ground.is_coming(&name(0)));
+    // A fetch that fails ends it, too.
+    ground.will_read(&name(2));
+    while ground.is_coming(&name(2)) {}
+    // Without a cache nothing comes.
+    let without = bench.ground(0, HELD_BYTES);
+    without.will_read(&name(1));
+    assert!(!without.is_coming(&name(1)));
 }
 
 #[test]
