@@ -26,7 +26,7 @@ use objects::{HELD_BYTES, Objects, length_of};
 use onefold_ground::{Access, Bucket, DirectoryEntry, File, Ground, GroundError, Identity, Put, Result, Space, replace_file};
 use parking_lot::{Mutex, RwLockWriteGuard};
 use remote::RemoteFile;
-use scratch::{Scratch, ScratchFile, Status};
+use scratch::{Room, Scratch, ScratchFile, Status};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -71,6 +71,7 @@ struct Shared {
     bucket: Arc<dyn Bucket>,
     objects: Arc<Objects>,
     kept_bytes: u64,
+    room: Room,
     /// Number of the next scratch file.
     next: AtomicU64,
     /// Never wait for a scratch file's status, nor drop a scratch file, while you hold this.
@@ -109,7 +110,7 @@ impl BucketGround {
 
     fn make(local: Arc<dyn Ground>, bucket: Arc<dyn Bucket>, kept_bytes: u64, cache: Option<Cache>, held_bytes: usize) -> BucketGround {
         let objects = Arc::new(Objects::new(bucket.clone(), cache, held_bytes));
-        let shared = Shared { local, bucket, objects, kept_bytes, next: AtomicU64::new(1), names: Mutex::default() };
+        let shared = Shared { local, bucket, objects, kept_bytes, room: Room::default(), next: AtomicU64::new(1), names: Mutex::default() };
         BucketGround { shared: Arc::new(shared) }
     }
 
@@ -210,6 +211,9 @@ impl Shared {
 
     /// Seals a scratch file and puts it, unless it has a name that is put by a rename, or none.
     fn sync(&self, scratch: &Arc<Scratch>) -> Result<()> {
+        // Before the lock: readers go on meanwhile.
+        let is_sealed = scratch.status.read().is_sealed;
+        let _place = self.room.take(if is_sealed { 0 } else { scratch.file.len()? });
         let mut status = scratch.status.write();
         if status.is_taken {
             return Err(failed("write", "a file whose name another process has taken", ErrorKind::AlreadyExists));

@@ -43,6 +43,7 @@ use std::process::ExitCode;
 
 /// Runs the whole program: reads the command line, does what it says, and reports the result.
 pub fn main() -> ExitCode {
+    allocator::bound();
     let has_store = std::env::var_os("ONEFOLD_STORE").is_some();
     let arguments = cli::with_store(std::env::args_os().collect(), has_store, std::env::var_os("ONEFOLD_REPOSITORY"));
     let cli = match cli::Cli::try_parse_from(arguments) {

@@ -4,20 +4,23 @@ use crate::error::failed;
 use crate::ground::Shared;
 use bytes::Bytes;
 use onefold_ground::{Access, File, Ground, Result};
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use std::io::ErrorKind;
 use std::sync::Arc;
 
 /// Contents are read in pieces: when large ones are freed, the C library's allocator keeps as much in each of its
 /// arenas from then on. A divisor of [`PIECE_BYTES`](crate::ground::object::PIECE_BYTES).
 const READ_BYTES: u64 = 1 << 20;
+/// Contents are in memory while they are put. Together they have so many bytes, or there is one: two containers, which
+/// have some 20 % more than their nominal 32 MiB.
+const PUT_BYTES: u64 = 80 << 20;
 
 /// A local file that stands for an object. It goes when nobody has it open and the ground does not keep it.
 #[derive(Debug)]
 pub(super) struct Scratch {
     local: Arc<dyn Ground>,
     local_path: String,
-    file: Arc<dyn File>,
+    pub(super) file: Arc<dyn File>,
     /// Shared by writes. Exclusive while the content is put: what is put is what was written.
     pub(super) status: RwLock<Status>,
 }
@@ -50,6 +53,39 @@ impl Scratch {
                 self.file.read_at(start, &mut piece).map(|()| Bytes::from(piece))
             })
             .collect()
+    }
+}
+
+/// Bounds the contents that are in memory for a put.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    taken_bytes: Mutex<u64>,
+    returned: Condvar,
+}
+
+/// Room for a content.
+#[derive(Debug)]
+pub(super) struct Place<'a> {
+    room: &'a Room,
+    bytes: u64,
+}
+
+impl Room {
+    /// Waits for room. Its holder must not wait for another put.
+    pub(super) fn take(&self, bytes: u64) -> Place<'_> {
+        let mut taken = self.taken_bytes.lock();
+        while *taken > 0 && *taken + bytes > PUT_BYTES {
+            self.returned.wait(&mut taken);
+        }
+        *taken += bytes;
+        Place { room: self, bytes }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        *self.room.taken_bytes.lock() -= self.bytes;
+        self.room.returned.notify_all();
     }
 }
 
@@ -131,4 +167,28 @@ impl onefold_ground::DelegatingFile for ScratchFile {
 
     /// The file need not reach the device.
     fn start_writeback(&self, _offset: u64, _length: u64) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_containers_are_in_memory_or_one_large_content() {
+        let room = Room::default();
+        let container = 39 << 20;
+        let first = room.take(container);
+        let second = room.take(container);
+        let has = |wanted: u64| *room.taken_bytes.lock() == wanted;
+        std::thread::scope(|scope| {
+            let third = scope.spawn(|| room.take(1 << 30));
+            drop(first);
+            assert!(has(container) && !third.is_finished());
+            drop(second);
+            let third = third.join().unwrap();
+            assert!(has(1 << 30));
+            drop(third);
+        });
+        assert!(has(0));
+    }
 }

@@ -37,7 +37,6 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Serves until SIGINT or SIGTERM, then stops cleanly: requests in flight end, everything is flushed.
 pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
-    crate::allocator::bound();
     let settings = settings(options)?;
     let network = Network::of(&settings)?;
     let interrupt = Interrupt::default();
@@ -62,7 +61,6 @@ pub(super) fn for_a_mount(
     mounted: &mut Started<'_>,
     ask: &mut dyn FnMut() -> Result<Option<Exit>>,
 ) -> Result<Exit> {
-    crate::allocator::bound();
     let mut settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
     (settings.nbd.listen, settings.nbd.socket) = (None, None);
     settings.iscsi.listen.clear();
