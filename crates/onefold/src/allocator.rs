@@ -3,8 +3,8 @@
 //! A server has many threads that each hold a message of half a megabyte for a moment, and a backup to a bucket holds
 //! containers for a moment. The allocator of glibc learns from the first of them to serve such sizes from a heap for
 //! each thread, and keeps what was freed: several times what is in use (`onefold-bench servers --many 64` and
-//! `object-storage` report the peak). Two bounds keep it small: larger pieces come from the system one by one, and there
-//! are as many heaps as processors.
+//! `onefold-bench object-storage` report the peak). Two bounds keep it small: larger pieces come from the system one by
+//! one, and there are as many heaps as processors.
 
 /// Larger pieces come from the system and go back to it. Frames of a store are smaller: to map each of them would
 /// cost much time.
