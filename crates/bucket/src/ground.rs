@@ -212,8 +212,11 @@ impl Shared {
     /// Seals a scratch file and puts it, unless it has a name that is put by a rename, or none.
     fn sync(&self, scratch: &Arc<Scratch>) -> Result<()> {
         // Before the lock: readers go on meanwhile.
-        let is_sealed = scratch.status.read().is_sealed;
-        let _place = self.room.take(if is_sealed { 0 } else { scratch.file.len()? });
+        let is_put = {
+            let status = scratch.status.read();
+            !status.is_sealed && status.name.as_deref().is_some_and(|path| !is_temporary(path))
+        };
+        let _place = if is_put { Some(self.room.take(scratch.file.len()?)) } else { None };
         let mut status = scratch.status.write();
         if status.is_taken {
             return Err(failed("write", "a file whose name another process has taken", ErrorKind::AlreadyExists));

@@ -21,6 +21,8 @@ pub(crate) trait Pieces {
 /// The batches. The walk ends them by dropping its [`Adding`].
 pub(crate) struct Batches<'a, B> {
     chunks: &'a dyn Chunks,
+    /// Whether nobody will read what is on its way.
+    should_stop: &'a (dyn Fn() -> bool + Sync),
     most: usize,
     state: Mutex<State<B>>,
     changed: Condvar,
@@ -39,16 +41,16 @@ struct Waiting<B> {
 
 impl<'a, B: Pieces> Batches<'a, B> {
     /// `most`: how many may wait.
-    pub(crate) fn new(chunks: &'a dyn Chunks, most: usize) -> Batches<'a, B> {
+    pub(crate) fn new(chunks: &'a dyn Chunks, should_stop: &'a (dyn Fn() -> bool + Sync), most: usize) -> Batches<'a, B> {
         let state = State { waiting: VecDeque::new(), is_closed: false };
-        Batches { chunks, most, state: Mutex::new(state), changed: Condvar::new() }
+        Batches { chunks, should_stop, most, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// Takes the next batch. Waits for one. `None`: there will be no more.
     pub(crate) fn take(&self) -> Option<B> {
         let mut state = self.state.lock();
         loop {
-            if let Some(first) = state.waiting.iter_mut().position(|waiting| waiting.is_here(self.chunks)) {
+            if let Some(first) = state.waiting.iter_mut().position(|waiting| (self.should_stop)() || waiting.is_here(self.chunks)) {
                 let taken = state.waiting.remove(first);
                 drop(state);
                 self.changed.notify_all();
@@ -152,7 +154,7 @@ mod tests {
     #[test]
     fn what_is_here_overtakes_what_is_on_its_way() {
         let chunks = Coming::default();
-        let batches = Batches::new(&chunks, 4);
+        let batches = Batches::new(&chunks, &|| false, 4);
         let adding = Adding::new(&batches);
         let (first, second, third) = (batch(&[&[1, 2], &[], &[9]]), batch(&[&[3], &[4, 5]]), batch(&[&[1], &[8]]));
         [&first, &second, &third].into_iter().for_each(|batch| adding.add(batch.clone()));
@@ -171,7 +173,7 @@ mod tests {
     #[test]
     fn a_walk_waits_while_there_are_many_and_not_for_writers_that_are_gone() {
         let chunks = Coming(AtomicU64::new(1000));
-        let batches = Batches::new(&chunks, 1);
+        let batches = Batches::new(&chunks, &|| false, 1);
         std::thread::scope(|scope| {
             let walk = scope.spawn(|| {
                 let adding = Adding::new(&batches);

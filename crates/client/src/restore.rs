@@ -5,7 +5,8 @@
 //! walk that runs ahead and counts what there is to do (1 thread), where only parts are wanted
 //! ```
 //! The caller walks the backup and makes directories and everything without data. Files go to the writers in batches,
-//! large files in ranges, both in the order in which they were stored. Further names of hard links come last.
+//! large files in ranges, both in the order in which they were stored, unless a bucket brings later ones first. Further
+//! names of hard links come last.
 //!
 //! # Invariants
 //! * Nothing is written outside of the target, and nothing into the store ([`target`](crate::target)).
@@ -96,7 +97,8 @@ pub fn restore(repository: &dyn Repository, backup: &Backup, options: &RestoreOp
     let target = open_target(options)?;
     let (links, file_systems) = (Vec::new(), HashMap::new());
     let mut walk = Walk { options, selection: &selection, output: &output, deleter, links, target, file_systems };
-    let batches = Batches::new(&*reading.chunks, reading.batches_ahead);
+    let should_stop = || watch.should_stop();
+    let batches = Batches::new(&*reading.chunks, &should_stop, reading.batches_ahead);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         if selection.is_everything() {

@@ -395,7 +395,8 @@ impl<'a> Writer<'a> {
 
     /// Writes one file of any size.
     pub(crate) fn one(&mut self, directory: &Arc<Directory>, entry: Entry, path: Vec<u8>) -> Result<()> {
-        let batches = Batches::new(&*self.output.reading.chunks, 1);
+        let should_stop = || self.output.watch.should_stop();
+        let batches = Batches::new(&*self.output.reading.chunks, &should_stop, 1);
         let mut queue = self.output.queue(Adding::new(&batches));
         std::thread::scope(|scope| {
             let writing = scope.spawn(|| self.run(&batches));
@@ -409,7 +410,7 @@ impl<'a> Writer<'a> {
         let total: u64 = files.iter().map(|file| file.length).sum();
         let total = usize::try_from(total).unwrap_or(usize::MAX);
         self.buffer.resize(total.max(self.buffer.len()), 0);
-        let all_read = self.output.reading.chunks.data(&pieces, &mut self.buffer[..total]).is_ok();
+        let all_read = !self.output.watch.should_stop() && self.output.reading.chunks.data(&pieces, &mut self.buffer[..total]).is_ok();
         let mut at = 0;
         let mut ended = Ok(());
         for mut file in files {
@@ -473,7 +474,8 @@ impl<'a> Writer<'a> {
 
     fn range(&mut self, range: Range) -> Result<()> {
         let Range { file, start, pieces } = range;
-        if !file.failed.load(Ordering::Relaxed)
+        if !self.output.watch.should_stop()
+            && !file.failed.load(Ordering::Relaxed)
             && let Err(reason) = self.write_range(&file, start, &pieces)
         {
             file.fail(self.output, reason);

@@ -9,8 +9,10 @@ use std::sync::{Arc, Weak};
 const FETCHES: usize = 4;
 /// Threads for hints. Those who need something at once find a permit.
 const THREADS: usize = FETCHES - 1;
-/// Hints that wait for a thread. More are ignored.
+/// Fetches that wait for a thread. More are ignored.
 const QUEUED: usize = 64;
+/// Hints that do: each is only a name.
+const HINTS: usize = 1024;
 
 /// Bounds how many pieces are on their way.
 #[derive(Debug, Default)]
@@ -66,8 +68,17 @@ impl std::fmt::Debug for Background {
 impl Background {
     /// Does a job soon, or drops it.
     pub(super) fn start(self: &Arc<Background>, job: Job) {
+        self.start_if(QUEUED, job);
+    }
+
+    /// Does the same for a hint.
+    pub(super) fn start_hint(self: &Arc<Background>, job: Job) {
+        self.start_if(HINTS, job);
+    }
+
+    fn start_if(self: &Arc<Background>, most_queued: usize, job: Job) {
         let mut jobs = self.state.lock();
-        if jobs.threads == THREADS && jobs.queue.len() >= QUEUED {
+        if jobs.threads == THREADS && jobs.queue.len() >= most_queued {
             drop(jobs);
             drop(job);
             return;
@@ -100,6 +111,7 @@ impl Background {
     }
 
     fn work(&self) {
+        let _ended = Ended(self);
         loop {
             let mut jobs = self.state.lock();
             let Some(job) = jobs.queue.pop_front() else {
@@ -108,6 +120,18 @@ impl Background {
             };
             drop(jobs);
             job();
+        }
+    }
+}
+
+/// Takes a thread out that panicked, and drops the queue: so nobody waits for it.
+struct Ended<'a>(&'a Background);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.state.lock().threads -= 1;
+            self.0.forget_queued();
         }
     }
 }

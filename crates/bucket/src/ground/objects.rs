@@ -188,19 +188,23 @@ impl Objects {
         }
         let (objects, path, hint) = (self.clone(), path.to_owned(), Hint::new(slot));
         // Whoever reads it finds out what went wrong.
-        self.background.start(Box::new(move || {
+        self.background.start_hint(Box::new(move || {
             // Somebody who needs it may have come first.
             let is_taken = hint.0.object.try_lock().is_none_or(|object| object.is_some());
-            if !is_taken && objects.open(&path).is_err() {
+            // A container that was merged or removed says nothing of the others.
+            if !is_taken && objects.open(&path).is_err_and(|error| !error.is_not_found()) {
                 objects.background.forget_queued();
             }
         }));
     }
 
-    /// Returns whether a hint will bring an object that is not here yet.
+    /// Returns whether an object that was expected is not here yet, and a hint or somebody else will bring it.
     pub(super) fn is_coming(&self, path: &str) -> bool {
-        let slot = self.known.lock().slots.get(path).map(|(_, slot)| slot.clone());
-        slot.is_some_and(|slot| slot.is_coming.load(Relaxed) && slot.object.try_lock().is_none_or(|object| object.is_none()))
+        let Some(slot) = self.known.lock().slots.get(path).map(|(_, slot)| slot.clone()) else { return false };
+        match slot.object.try_lock() {
+            Some(object) => object.is_none() && slot.is_coming.load(Relaxed),
+            None => slot.is_expected.load(Relaxed),
+        }
     }
 
     /// Opens an object by its end.

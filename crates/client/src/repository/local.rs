@@ -13,9 +13,9 @@ use onefold_ground::raise_open_file_limit;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Batches of a restore from a bucket on their way to its threads: 2 GiB, some 16 containers if they compress to a
-/// quarter. These are fetched meanwhile, and the writers take what has come. With fewer open files there are fewer
-/// batches: each file has its directory open.
+/// Batches of a restore from a bucket on their way to its threads: at most 2 GiB, some 16 containers if they compress
+/// to a quarter. These are fetched meanwhile, and the writers take what has come. Each file has its directory open, so
+/// with 65,536 open files there are half as many batches.
 const BUCKET_BATCHES_AHEAD: usize = 512;
 
 impl Repository for Catalog {

@@ -23,7 +23,8 @@ use std::sync::Arc;
 
 /// At most this many containers are put at the same time as they fill,
 const PUTS_AT_ONCE: u32 = 4;
-/// and about so many bytes: each is in memory meanwhile. Two are put at once whatever they have.
+/// and about so many bytes: each is in memory meanwhile. Two are begun at once whatever they have; the ground of a
+/// bucket puts those above 40 MiB one after the other.
 const PUT_BYTES: u32 = 32 << 20;
 
 /// Returns how many containers are put at the same time.
