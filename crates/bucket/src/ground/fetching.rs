@@ -209,3 +209,25 @@ impl Parts {
         self.bytes = self.queue.iter().map(|part| part.bytes).sum();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_that_panic_keep_nobody_waiting() {
+        let background = Arc::new(Background::default());
+        for _ in 0..2 * THREADS {
+            background.start(Box::new(|| std::panic::resume_unwind(Box::new("a job fails"))));
+        }
+        let (sender, done) = std::sync::mpsc::channel();
+        while done.try_recv().is_err() {
+            let sender = sender.clone();
+            background.start_hint(Box::new(move || {
+                let _ = sender.send(());
+            }));
+            std::thread::yield_now();
+        }
+        while !background.is_idle() {}
+    }
+}

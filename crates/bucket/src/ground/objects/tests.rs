@@ -314,9 +314,21 @@ fn what_was_said_to_be_read_is_coming_until_it_is_here() {
     assert!(ground.is_coming(&name(0)) && !ground.is_coming(&name(1)));
     open(&ground, &name(0));
     assert!(!ground.is_coming(&name(0)));
-    // A fetch that fails ends it, too.
-    ground.will_read(&name(2));
-    while ground.is_coming(&name(2)) {}
+    // A container that is not there ends it, too, and takes no other one along.
+    let hinted = [name(2), name(3), name(4), name(1)];
+    hinted.iter().for_each(|name| ground.will_read(name));
+    assert!(hinted.iter().all(|name| ground.is_coming(name)));
+    while hinted.iter().any(|name| ground.is_coming(name)) {}
+    assert_eq!(bench.gets_of(|| drop(open(&ground, &name(1)))), (0, 0));
+    // What somebody opens is on its way for all others.
+    let next = bench.ground_on(SlowBucket::new(&bench.bucket, 200), ON_DISK, HELD_BYTES);
+    bench.bucket.insert(&name(5), &content(5, MIB));
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(open(&next, &name(5))));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        next.will_read(&name(5));
+        assert!(next.is_coming(&name(5)));
+    });
     // Without a cache nothing comes.
     let without = bench.ground(0, HELD_BYTES);
     without.will_read(&name(1));
