@@ -8,8 +8,8 @@ use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-/// Contents are read in pieces: when large ones are freed, the C library's allocator keeps as much in each of its
-/// arenas from then on. A divisor of [`PIECE_BYTES`](crate::ground::object::PIECE_BYTES).
+/// Contents are read in pieces: the allocator of a program may keep as much as the largest that was freed, for each of
+/// its heaps. A divisor of [`PIECE_BYTES`](crate::ground::object::PIECE_BYTES).
 const READ_BYTES: u64 = 1 << 20;
 /// Contents are in memory while they are put. Together they have so many bytes, or there is one: two containers, which
 /// have some 20 % more than their nominal 32 MiB.

@@ -10,7 +10,7 @@ use super::keyed_effects::KeyedEffects;
 use crate::log::damaged;
 use crate::{Position, Record, Result};
 use onefold_ground::checksum;
-use onefold_ground::wire::{Reader, WireError, put_varint};
+use onefold_ground::wire::{Reader, WireError, put_bytes, put_varint};
 use std::cmp::Ordering;
 use std::fmt::Debug;
 
@@ -77,13 +77,14 @@ impl Run {
     }
 }
 
-fn encode(effects: &KeyedEffects, store: &[u8; 16]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(HEADER_BYTES + effects.encoded().len() + 20);
+/// `effects`: so many keys, each with its effect behind it.
+fn encode(count: u64, effects: &[u8], store: &[u8; 16]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEADER_BYTES + effects.len() + 20);
     out.extend_from_slice(MAGIC);
     out.extend_from_slice(&VERSION.to_le_bytes());
     out.extend_from_slice(store);
-    put_varint(&mut out, effects.len() as u64);
-    out.extend_from_slice(effects.encoded());
+    put_varint(&mut out, count);
+    out.extend_from_slice(effects);
     out.extend_from_slice(&checksum(&out).to_le_bytes());
     out
 }
@@ -114,13 +115,15 @@ pub(super) struct Writing<'a> {
     to: Position,
     /// Whether nothing comes before it: then effects are dropped that leave nothing.
     is_oldest: bool,
-    effects: KeyedEffects,
+    /// What the next piece has.
+    effects: Vec<u8>,
+    count: u64,
     pieces: Vec<Piece>,
 }
 
 impl<'a> Writing<'a> {
     pub(super) fn new(log: &'a ObjectLog, from: Position, to: Position, is_oldest: bool) -> Writing<'a> {
-        Writing { log, from, to, is_oldest, effects: KeyedEffects::default(), pieces: Vec::new() }
+        Writing { log, from, to, is_oldest, effects: Vec::new(), count: 0, pieces: Vec::new() }
     }
 
     /// Adds the effect on the next key.
@@ -128,8 +131,10 @@ impl<'a> Writing<'a> {
         if self.is_oldest && self.log.meaning.is_nothing(key, effect) {
             return Ok(());
         }
-        self.effects.push(key, effect);
-        if self.effects.encoded().len() + HEADER_BYTES >= self.log.piece_bytes { self.put() } else { Ok(()) }
+        put_bytes(&mut self.effects, key);
+        put_bytes(&mut self.effects, effect);
+        self.count += 1;
+        if self.effects.len() + HEADER_BYTES >= self.log.piece_bytes { self.put() } else { Ok(()) }
     }
 
     /// Adds effects on keys after those that were added. Composes those of one key.
@@ -151,9 +156,10 @@ impl<'a> Writing<'a> {
     }
 
     fn put(&mut self) -> Result<()> {
-        let bytes = encode(&self.effects, &self.log.place.store);
-        self.pieces.push(self.log.put_object(&bytes, self.effects.len() as u64)?);
+        let bytes = encode(self.count, &self.effects, &self.log.place.store);
+        self.pieces.push(self.log.put_object(&bytes, self.count)?);
         self.effects.clear();
+        self.count = 0;
         Ok(())
     }
 
@@ -220,16 +226,24 @@ impl ObjectLog {
             b.fill()?;
             let order = match (a.first(), b.first()) {
                 (None, None) => return writing.finish(),
-                (Some(older), Some(newer)) => older.0.cmp(newer.0),
-                (Some(_), None) => Ordering::Less,
-                (None, Some(_)) => Ordering::Greater,
+                (Some((key, effect)), None) => {
+                    writing.add(key, effect)?;
+                    Ordering::Less
+                }
+                (None, Some((key, effect))) => {
+                    writing.add(key, effect)?;
+                    Ordering::Greater
+                }
+                (Some((key, older)), Some((other, newer))) => {
+                    let order = key.cmp(other);
+                    match order {
+                        Ordering::Less => writing.add(key, older)?,
+                        Ordering::Equal => writing.add(key, &self.compose(key, older, newer)?)?,
+                        Ordering::Greater => writing.add(other, newer)?,
+                    }
+                    order
+                }
             };
-            match (a.first(), b.first()) {
-                (Some((key, older)), Some((_, newer))) if order.is_eq() => writing.add(key, &self.compose(key, older, newer)?)?,
-                (Some((key, effect)), _) if order.is_lt() => writing.add(key, effect)?,
-                (_, Some((key, effect))) => writing.add(key, effect)?,
-                (_, None) => unreachable!("there is a first key"),
-            }
             a.taken += usize::from(order.is_le());
             b.taken += usize::from(order.is_ge());
         }
@@ -271,12 +285,10 @@ mod tests {
 
     #[test]
     fn a_piece_is_read_as_written_and_every_flipped_bit_is_found() {
-        let mut effects = KeyedEffects::default();
-        effects.push(&[1, 2], &[3]);
-        effects.push(&[1, 3], &[]);
-        let mut bytes = encode(&effects, &[5; 16]);
+        let mut bytes = encode(2, &[2, 1, 2, 1, 3, 2, 1, 3, 0], &[5; 16]);
         let read = decode(bytes.clone(), &[5; 16]).unwrap();
-        assert_eq!(read.iter().collect::<Vec<_>>(), effects.iter().collect::<Vec<_>>());
+        let found: Vec<_> = read.iter().map(|(key, effect)| (key.to_vec(), effect.to_vec())).collect();
+        assert_eq!(found, [(vec![1, 2], vec![3]), (vec![1, 3], vec![])]);
         assert!(decode(bytes.clone(), &[6; 16]).is_err());
         for bit in 0..bytes.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);

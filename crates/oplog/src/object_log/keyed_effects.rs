@@ -52,16 +52,6 @@ impl KeyedEffects {
         self.starts = starts;
     }
 
-    /// Returns them one behind the other, as a piece has them. Call it only if nothing was sorted.
-    pub(super) fn encoded(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.bytes.clear();
-        self.starts.clear();
-    }
-
     /// Takes over the bytes of a piece that has `count` of them from `start` to `end`.
     pub(super) fn decode(bytes: Vec<u8>, start: usize, end: usize, count: usize) -> Result<KeyedEffects, String> {
         let said = |error: WireError| error.to_string();
