@@ -20,7 +20,7 @@ struct SlowBucket {
     delay: Duration,
     in_flight: AtomicUsize,
     most_in_flight: AtomicUsize,
-    /// Ranges wait while it is closed.
+    /// Answers wait while it is closed.
     is_closed: AtomicBool,
 }
 
@@ -36,6 +36,9 @@ impl SlowBucket {
         self.most_in_flight.fetch_max(now, Relaxed);
         std::thread::sleep(self.delay);
         let result = work();
+        while self.is_closed.load(Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         self.in_flight.fetch_sub(1, Relaxed);
         result
     }
@@ -55,14 +58,11 @@ impl Bucket for SlowBucket {
         // Reads of files ask for ranges. A rename looks at what is there.
         self.bucket.get(name, limit_bytes)
     }
+    fn get_as_it_comes(&self, name: &str, take: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<()> {
+        self.slowly(|| self.bucket.get_as_it_comes(name, take))
+    }
     fn get_range(&self, name: &str, offset: u64, length: usize) -> Result<Vec<u8>> {
-        self.slowly(|| {
-            let read = self.bucket.get_range(name, offset, length);
-            while self.is_closed.load(Relaxed) {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            read
-        })
+        self.slowly(|| self.bucket.get_range(name, offset, length))
     }
     fn get_end(&self, name: &str, length: usize) -> Result<(Vec<u8>, u64)> {
         self.slowly(|| self.bucket.get_end(name, length))
@@ -309,26 +309,35 @@ fn a_container_that_will_be_read_takes_one_request_and_is_kept_in_pieces() {
 #[test]
 fn what_was_said_to_be_read_is_coming_until_it_is_here() {
     let bench = Bench::new(&[MIB, MIB]);
-    let slow = SlowBucket::new(&bench.bucket, 200);
-    let ground = bench.ground_on(slow, ON_DISK, HELD_BYTES);
+    let slow = SlowBucket::new(&bench.bucket, 0);
+    let ground = bench.ground_on(slow.clone(), ON_DISK, HELD_BYTES);
+    slow.is_closed.store(true, Relaxed);
     ground.will_read(&name(0));
     assert!(ground.is_coming(&name(0)) && !ground.is_coming(&name(1)));
+    slow.is_closed.store(false, Relaxed);
     open(&ground, &name(0));
     assert!(!ground.is_coming(&name(0)));
     // A container that is not there ends it, too, and takes no other one along.
     let hinted = [name(2), name(3), name(4), name(1)];
+    slow.is_closed.store(true, Relaxed);
     hinted.iter().for_each(|name| ground.will_read(name));
     assert!(hinted.iter().all(|name| ground.is_coming(name)));
+    slow.is_closed.store(false, Relaxed);
     while hinted.iter().any(|name| ground.is_coming(name)) {}
     assert_eq!(bench.gets_of(|| drop(open(&ground, &name(1)))), (0, 0));
     // What somebody opens is on its way for all others.
-    let next = bench.ground_on(SlowBucket::new(&bench.bucket, 200), ON_DISK, HELD_BYTES);
+    let next = bench.ground_on(slow.clone(), ON_DISK, HELD_BYTES);
     bench.bucket.insert(&name(5), &content(5, MIB));
+    slow.is_closed.store(true, Relaxed);
     std::thread::scope(|scope| {
         scope.spawn(|| drop(open(&next, &name(5))));
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        while slow.in_flight.load(Relaxed) == 0 {
+            std::thread::yield_now();
+        }
         next.will_read(&name(5));
-        assert!(next.is_coming(&name(5)));
+        let is_coming = next.is_coming(&name(5));
+        slow.is_closed.store(false, Relaxed);
+        assert!(is_coming);
     });
     // Without a cache nothing comes.
     let without = bench.ground(0, HELD_BYTES);
