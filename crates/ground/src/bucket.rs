@@ -3,6 +3,7 @@
 use crate::Result;
 use bytes::Bytes;
 use std::fmt::Debug;
+use std::sync::Arc;
 
 /// What became of a put that must not replace anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +68,72 @@ pub trait Bucket: Send + Sync + Debug {
     fn describe(&self, name: &str) -> String;
     /// Returns what was requested so far.
     fn requests(&self) -> Requests;
+}
+
+/// A part of a bucket: everything whose names begin with a prefix.
+#[derive(Debug)]
+pub struct BucketPart {
+    bucket: Arc<dyn Bucket>,
+    prefix: String,
+}
+
+impl BucketPart {
+    /// Takes the objects whose names begin with `prefix`, which ends with `/`.
+    pub fn new(bucket: Arc<dyn Bucket>, prefix: impl Into<String>) -> BucketPart {
+        BucketPart { bucket, prefix: prefix.into() }
+    }
+
+    fn name(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+}
+
+impl Bucket for BucketPart {
+    fn put_new(&self, name: &str, content: &[u8]) -> Result<Put> {
+        self.bucket.put_new(&self.name(name), content)
+    }
+    fn put_new_in_pieces(&self, name: &str, pieces: &[Bytes]) -> Result<Put> {
+        self.bucket.put_new_in_pieces(&self.name(name), pieces)
+    }
+    fn put_over(&self, name: &str, content: &[u8]) -> Result<()> {
+        self.bucket.put_over(&self.name(name), content)
+    }
+    fn replace(&self, name: &str, old: &[u8], new: &[u8]) -> Result<Put> {
+        self.bucket.replace(&self.name(name), old, new)
+    }
+    fn get(&self, name: &str, limit_bytes: u64) -> Result<Vec<u8>> {
+        self.bucket.get(&self.name(name), limit_bytes)
+    }
+    fn get_as_it_comes(&self, name: &str, take: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<()> {
+        self.bucket.get_as_it_comes(&self.name(name), take)
+    }
+    fn get_range(&self, name: &str, offset: u64, length: usize) -> Result<Vec<u8>> {
+        self.bucket.get_range(&self.name(name), offset, length)
+    }
+    fn get_end(&self, name: &str, length: usize) -> Result<(Vec<u8>, u64)> {
+        self.bucket.get_end(&self.name(name), length)
+    }
+    fn length(&self, name: &str) -> Result<Option<u64>> {
+        self.bucket.length(&self.name(name))
+    }
+    fn list(&self, prefix: &str, after: &str) -> Result<Listing> {
+        let after = if after.is_empty() { String::new() } else { self.name(after) };
+        let mut listing = self.bucket.list(&self.name(prefix), &after)?;
+        for (name, _) in &mut listing.objects {
+            *name = name.strip_prefix(&self.prefix).unwrap_or(name).to_owned();
+        }
+        Ok(listing)
+    }
+    fn delete(&self, names: &[String]) -> Result<()> {
+        let names: Vec<String> = names.iter().map(|name| self.name(name)).collect();
+        self.bucket.delete(&names)
+    }
+    fn describe(&self, name: &str) -> String {
+        self.bucket.describe(&self.name(name))
+    }
+    fn requests(&self) -> Requests {
+        self.bucket.requests()
+    }
 }
 
 /// Requests by kind, and bytes. Each try counts.

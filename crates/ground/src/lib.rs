@@ -35,7 +35,7 @@ pub mod time;
 pub mod wire;
 pub mod words;
 
-pub use bucket::{Bucket, Listing, Put, Requests, list_after};
+pub use bucket::{Bucket, BucketPart, Listing, Put, Requests, list_after};
 pub use delegating::{DelegatingFile, DelegatingGround};
 pub use direct::ReadBuffer;
 pub use error::{GroundError, Result};

@@ -26,6 +26,12 @@ pub enum LogError {
         /// The log.
         path: String,
     },
+    /// Another node has taken everything over that this log had. Nobody writes to it any more.
+    #[error("{path} was closed when another node took its partitions over; a node that comes back needs a new number")]
+    Closed {
+        /// The log.
+        path: String,
+    },
     /// Somebody trimmed the log while it was read. Open it again.
     #[error("{path} was replaced while it was read; try again")]
     Trimmed {

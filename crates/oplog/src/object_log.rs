@@ -28,13 +28,16 @@
 //! views in the same directory belong to this log: the last copy must equal its object.
 
 mod batch;
+mod closing;
 mod history;
+mod holdings;
 mod keyed_effects;
 mod manifest;
 #[cfg(test)]
 mod tests;
 
 pub use history::Meaning;
+pub use holdings::{Holding, Holdings};
 pub use keyed_effects::KeyedEffects;
 
 use crate::log::{Log, LogOptions, POSITIONS_END, Visit, damaged, is_lost};
@@ -93,6 +96,8 @@ pub struct ObjectLog {
     options: LogOptions,
     meaning: Arc<dyn Meaning>,
     piece_bytes: usize,
+    /// What of it counts.
+    holdings: Mutex<Arc<Holdings>>,
     /// Pieces of the history that this opening has put.
     pieces: AtomicU64,
     /// Held while the manifest changes.
@@ -260,12 +265,19 @@ impl ObjectLog {
         Ok(self)
     }
 
+    /// Says what of this log counts from now on: all of it, unless somebody says otherwise. A trim and a merge of runs
+    /// drop the rest. Before the log gets something of keys that it did not hold, it must be told.
+    pub fn hold(&self, holdings: Holdings) {
+        *self.holdings.lock() = Arc::new(holdings);
+    }
+
     fn unread(place: LogPlace, options: LogOptions, meaning: Arc<dyn Meaning>) -> ObjectLog {
         ObjectLog {
             place,
             options,
             meaning,
             piece_bytes: piece_bytes(),
+            holdings: Mutex::new(Arc::new(Holdings::all())),
             pieces: AtomicU64::new(0),
             changing: Mutex::new(()),
             state: Mutex::new(empty_state()),
@@ -296,7 +308,7 @@ impl ObjectLog {
                 }
             }
             fences += 1;
-            if self.put_fence(epoch, nonce, records)? {
+            if self.put_fence(Role::Fence, epoch, nonce, records)? {
                 return Ok(());
             }
             // Somebody else may have come first.
@@ -310,7 +322,7 @@ impl ObjectLog {
     fn is_free(&mut self) -> bool {
         let state = self.state.get_mut();
         match state.batches.back() {
-            Some(last) => last.role == Role::Last || last.owner == self.place.owner,
+            Some(last) => matches!(last.role, Role::Last | Role::Closed) || last.owner == self.place.owner,
             None => state.manifest.number == 0,
         }
     }
@@ -338,12 +350,15 @@ impl ObjectLog {
     }
 
     /// Puts a fence behind the last batch. False: the log goes on there, or was trimmed. Then this knows more of it.
-    fn put_fence(&mut self, epoch: u64, nonce: [u8; 16], records: &[Record]) -> Result<bool> {
+    fn put_fence(&mut self, role: Role, epoch: u64, nonce: [u8; 16], records: &[Record]) -> Result<bool> {
+        if self.is_closed() {
+            return Err(LogError::Closed { path: self.place.bucket.describe("log") });
+        }
         let state = self.state.get_mut();
         // The batches that had the highest one may be gone.
         let epoch = epoch.max(state.epoch.max(state.manifest.epoch) + 1);
         let number = next_number(state);
-        let link = Link { store: self.place.store, number, follows: state.last, nonce, role: Role::Fence };
+        let link = Link { store: self.place.store, number, follows: state.last, nonce, role };
         let (bytes, length_bytes) = batch::encode(&link, records, state.end, epoch);
         let put = self.place.bucket.put_new(&batch::name(number), &bytes)?;
         let manifest = state.manifest;
@@ -365,6 +380,17 @@ impl ObjectLog {
         self.drop_copies(&self.copies().unwrap_or_default(), manifest.first);
         self.keep_copy(number, &bytes);
         Ok(true)
+    }
+
+    fn replay_history_of(&self, holdings: &Holdings, visit: &mut Visit<'_>) -> Result<()> {
+        let manifest = self.state.lock().manifest;
+        match self.runs().and_then(|runs| self.visit_history(&runs.runs, holdings, visit)) {
+            // What is missing was deleted rightly, if there is a newer history.
+            Err(LogError::Damaged { .. }) if self.is_outdated(&manifest)? => {
+                Err(LogError::Trimmed { path: self.place.bucket.describe("history") })
+            }
+            read => read,
+        }
     }
 
     /// Makes pieces of another size, for tests.
@@ -809,7 +835,7 @@ impl ObjectLog {
     }
 
     /// Puts the effects of some batches as runs.
-    fn summarize(&self, batches: &[Entry], from: Position, is_oldest: bool) -> Result<Vec<Run>> {
+    fn summarize(&self, batches: &[Entry], from: Position, is_oldest: bool, holdings: &Holdings) -> Result<Vec<Run>> {
         let mut runs: Vec<Run> = Vec::new();
         let mut rest = batches;
         let mut start = from;
@@ -819,13 +845,15 @@ impl ObjectLog {
             rest = behind;
             let end = part.last().map_or(start, |entry| entry.end);
             let mut effects = KeyedEffects::default();
-            self.each_ahead(BATCHES_AT_ONCE, part, |log, entry: &Entry| log.read(entry), &mut |_, batch: Batch| {
+            self.each_ahead(BATCHES_AT_ONCE, part, |log, entry: &Entry| log.read(entry), &mut |at, batch: Batch| {
+                let before = effects.len();
                 let added = self.meaning.effects(&batch.records, &mut effects);
+                effects.retain_from(before, holdings, part[at].end);
                 added.map_err(|why| damaged(self.place.bucket.describe("log"), why))?;
                 Ok(true)
             })?;
             let mut writing = Writing::new(self, start, end, is_oldest && runs.is_empty());
-            writing.add_unsorted(effects)?;
+            writing.add_unsorted(effects, holdings)?;
             runs.push(writing.finish()?);
             start = end;
         }
@@ -937,7 +965,7 @@ impl ObjectLog {
 
     /// Returns the names of pieces that no manifest got to name, of this owner or an earlier one.
     fn leftovers(&self, manifest: &Manifest, runs: &Runs) -> Result<Vec<String>> {
-        let pieces = runs.runs.iter().flat_map(|run| &run.pieces).chain(&manifest.runs);
+        let pieces = runs.runs.iter().flat_map(Run::pieces).chain(&manifest.runs);
         let named: HashSet<String> = pieces.map(Piece::name).collect();
         let mut names = Vec::new();
         list_after(&*self.place.bucket, "history/", String::new(), &mut |name, _| {
@@ -967,9 +995,10 @@ impl ObjectLog {
             return Ok(false);
         }
         let mut runs = self.runs()?;
-        let new = self.summarize(&batches, manifest.start, runs.runs.is_empty())?;
+        let holdings = self.holdings.lock().clone();
+        let new = self.summarize(&batches, manifest.start, runs.runs.is_empty(), &holdings)?;
         runs.runs.extend(new);
-        runs.useless.batches.extend(batches.iter().filter(|entry| entry.role != Role::Fence).map(|entry| entry.number));
+        runs.useless.batches.extend(batches.iter().filter(|entry| entry.role.is_dropped()).map(|entry| entry.number));
         let next = Manifest { first: last.number + 1, start: last.end, follows: last.checksum, ..manifest };
         self.change_manifest(next, runs)?;
         Ok(true)
@@ -982,8 +1011,9 @@ impl ObjectLog {
         let sizes: Vec<u64> = runs.runs.iter().map(Run::bytes).collect();
         // From the newest: a small run is merged before it is merged with a large one.
         let Some(at) = (1..sizes.len()).rev().find(|at| sizes[at - 1] < sizes[*at].saturating_mul(RUN_RATIO)) else { return Ok(false) };
-        let merged = self.merge(&runs.runs[at - 1], &runs.runs[at], at == 1)?;
-        let old: Vec<Piece> = runs.runs.splice(at - 1..=at, [merged]).flat_map(|run| run.pieces).collect();
+        let holdings = self.holdings.lock().clone();
+        let merged = self.merge(&runs.runs[at - 1], &runs.runs[at], at == 1, &holdings)?;
+        let old: Vec<Piece> = runs.runs.splice(at - 1..=at, [merged]).flat_map(|run| run.parts).map(|part| part.piece).collect();
         runs.useless.pieces.extend(old);
         self.change_manifest(manifest, runs)?;
         Ok(true)
@@ -1052,14 +1082,8 @@ impl Log for ObjectLog {
     }
 
     fn replay_history(&self, visit: &mut Visit<'_>) -> Result<()> {
-        let manifest = self.state.lock().manifest;
-        match self.runs().and_then(|runs| self.visit_history(&runs.runs, visit)) {
-            // What is missing was deleted rightly, if there is a newer history.
-            Err(LogError::Damaged { .. }) if self.is_outdated(&manifest)? => {
-                Err(LogError::Trimmed { path: self.place.bucket.describe("history") })
-            }
-            read => read,
-        }
+        let holdings = self.holdings.lock().clone();
+        self.replay_history_of(&holdings, visit)
     }
 
     fn commit(&self, records: &[Record]) -> Result<(Position, Position)> {
@@ -1124,7 +1148,7 @@ impl Log for ObjectLog {
         }
         match self.runs() {
             Ok(runs) => {
-                let pieces = runs.runs.iter().flat_map(|run| &run.pieces).chain(&manifest.runs);
+                let pieces = runs.runs.iter().flat_map(Run::pieces).chain(&manifest.runs);
                 wrong.extend(pieces.filter_map(|piece| self.read_object(piece).err()).map(|error| error.to_string()));
             }
             Err(error) => wrong.push(error.to_string()),

@@ -37,10 +37,17 @@ pub(super) enum Role {
     Fence,
     /// The last one: the opening has ended its work.
     Last,
+    /// A fence behind which nobody opens this log any more.
+    Closed,
 }
 
 impl Role {
-    const ALL: [Role; 3] = [Role::Ordinary, Role::Fence, Role::Last];
+    const ALL: [Role; 4] = [Role::Ordinary, Role::Fence, Role::Last, Role::Closed];
+
+    /// Returns whether a batch goes when its effects are kept elsewhere. Those that stop a former owner stay.
+    pub(super) fn is_dropped(self) -> bool {
+        matches!(self, Role::Ordinary | Role::Last)
+    }
 }
 
 /// Returns the name of a batch's object.

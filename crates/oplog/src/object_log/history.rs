@@ -6,13 +6,15 @@
 //! Nobody looks a key up here: a view that has nothing yet reads all of it.
 
 use super::ObjectLog;
+use super::holdings::Holdings;
 use super::keyed_effects::KeyedEffects;
-use crate::log::damaged;
+use crate::log::{Log, damaged};
 use crate::{Position, Record, Result};
 use onefold_ground::checksum;
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_varint};
 use std::cmp::Ordering;
 use std::fmt::Debug;
+use std::ops::ControlFlow;
 
 const MAGIC: &[u8; 8] = b"1FLDHIS1";
 const VERSION: u32 = 1;
@@ -56,7 +58,15 @@ pub(super) struct Run {
     pub(super) from: Position,
     pub(super) to: Position,
     /// By key, ascending.
-    pub(super) pieces: Vec<Piece>,
+    pub(super) parts: Vec<Part>,
+}
+
+/// A piece of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) piece: Piece,
+    /// Its first key.
+    pub(super) first: Vec<u8>,
 }
 
 impl Piece {
@@ -73,7 +83,18 @@ pub(super) fn epoch(name: &str) -> Option<u64> {
 
 impl Run {
     pub(super) fn bytes(&self) -> u64 {
-        self.pieces.iter().map(|piece| piece.length_bytes).sum()
+        self.pieces().map(|piece| piece.length_bytes).sum()
+    }
+
+    pub(super) fn pieces(&self) -> impl Iterator<Item = &Piece> {
+        self.parts.iter().map(|part| &part.piece)
+    }
+
+    /// Returns the pieces in which something counts.
+    fn counting(&self, holdings: &Holdings) -> Vec<Piece> {
+        let behind = self.parts.iter().skip(1).map(|next| Some(&next.first[..])).chain([None]);
+        let counts = |(part, behind): (&Part, Option<&[u8]>)| holdings.count_between(&part.first, behind, self.to).then_some(part.piece);
+        self.parts.iter().zip(behind).filter_map(counts).collect()
     }
 }
 
@@ -117,19 +138,25 @@ pub(super) struct Writing<'a> {
     is_oldest: bool,
     /// What the next piece has.
     effects: Vec<u8>,
+    first: Vec<u8>,
     count: u64,
-    pieces: Vec<Piece>,
+    parts: Vec<Part>,
 }
 
 impl<'a> Writing<'a> {
     pub(super) fn new(log: &'a ObjectLog, from: Position, to: Position, is_oldest: bool) -> Writing<'a> {
-        Writing { log, from, to, is_oldest, effects: Vec::new(), count: 0, pieces: Vec::new() }
+        Writing { log, from, to, is_oldest, effects: Vec::new(), first: Vec::new(), count: 0, parts: Vec::new() }
     }
 
-    /// Adds the effect on the next key.
-    fn add(&mut self, key: &[u8], effect: &[u8]) -> Result<()> {
-        if self.is_oldest && self.log.meaning.is_nothing(key, effect) {
+    /// Adds the effect on the next key. It counts.
+    fn add(&mut self, key: &[u8], effect: &[u8], holdings: &Holdings) -> Result<()> {
+        // Another log may have something before it that the effect takes away.
+        let is_whole = || holdings.counting(key, self.to).is_some_and(|holding| holding.is_whole);
+        if self.is_oldest && self.log.meaning.is_nothing(key, effect) && is_whole() {
             return Ok(());
+        }
+        if self.count == 0 {
+            self.first = key.to_vec();
         }
         put_bytes(&mut self.effects, key);
         put_bytes(&mut self.effects, effect);
@@ -137,8 +164,8 @@ impl<'a> Writing<'a> {
         if self.effects.len() + HEADER_BYTES >= self.log.piece_bytes { self.put() } else { Ok(()) }
     }
 
-    /// Adds effects on keys after those that were added. Composes those of one key.
-    pub(super) fn add_unsorted(&mut self, mut effects: KeyedEffects) -> Result<()> {
+    /// Adds effects that count, on keys after those that were added. Composes those of one key.
+    pub(super) fn add_unsorted(&mut self, mut effects: KeyedEffects, holdings: &Holdings) -> Result<()> {
         effects.sort();
         let mut settled: Option<(&[u8], Vec<u8>)> = None;
         for (key, effect) in effects.iter() {
@@ -146,18 +173,19 @@ impl<'a> Writing<'a> {
                 Some((last, older)) if last == key => (key, self.log.compose(key, &older, effect)?),
                 last => {
                     if let Some((last, older)) = last {
-                        self.add(last, &older)?;
+                        self.add(last, &older, holdings)?;
                     }
                     (key, effect.to_vec())
                 }
             });
         }
-        settled.map_or(Ok(()), |(key, effect)| self.add(key, &effect))
+        settled.map_or(Ok(()), |(key, effect)| self.add(key, &effect, holdings))
     }
 
     fn put(&mut self) -> Result<()> {
         let bytes = encode(self.count, &self.effects, &self.log.place.store);
-        self.pieces.push(self.log.put_object(&bytes, self.count)?);
+        let piece = self.log.put_object(&bytes, self.count)?;
+        self.parts.push(Part { piece, first: std::mem::take(&mut self.first) });
         self.effects.clear();
         self.count = 0;
         Ok(())
@@ -168,7 +196,7 @@ impl<'a> Writing<'a> {
         if !self.effects.is_empty() {
             self.put()?;
         }
-        Ok(Run { from: self.from, to: self.to, pieces: self.pieces })
+        Ok(Run { from: self.from, to: self.to, parts: self.parts })
     }
 }
 
@@ -177,18 +205,21 @@ pub(super) const fn piece_bytes() -> usize {
     PIECE_BYTES
 }
 
-/// The effects of a run in order, one piece in memory at a time.
+/// The effects of a run that count, in order, one piece in memory at a time.
 struct Reading<'a> {
     log: &'a ObjectLog,
-    rest: std::slice::Iter<'a, Piece>,
+    holdings: &'a Holdings,
+    end: Position,
+    rest: std::vec::IntoIter<Piece>,
     effects: KeyedEffects,
     /// How many of these were taken.
     taken: usize,
 }
 
 impl<'a> Reading<'a> {
-    fn new(log: &'a ObjectLog, run: &'a Run) -> Reading<'a> {
-        Reading { log, rest: run.pieces.iter(), effects: KeyedEffects::default(), taken: 0 }
+    fn new(log: &'a ObjectLog, run: &Run, holdings: &'a Holdings) -> Reading<'a> {
+        let rest = run.counting(holdings).into_iter();
+        Reading { log, holdings, end: run.to, rest, effects: KeyedEffects::default(), taken: 0 }
     }
 
     /// Reads the next piece if it is time. Then [`first`](Reading::first) returns `None` only at the end.
@@ -196,7 +227,7 @@ impl<'a> Reading<'a> {
         while self.taken == self.effects.len()
             && let Some(piece) = self.rest.next()
         {
-            (self.effects, self.taken) = (self.log.read_piece(piece)?, 0);
+            (self.effects, self.taken) = (self.log.read_piece(&piece, self.holdings, self.end)?, 0);
         }
         Ok(())
     }
@@ -207,19 +238,21 @@ impl<'a> Reading<'a> {
 }
 
 impl ObjectLog {
-    /// Reads a piece of a run.
-    fn read_piece(&self, piece: &Piece) -> Result<KeyedEffects> {
+    /// Reads what counts in a piece of a run that ends at `end`.
+    fn read_piece(&self, piece: &Piece, holdings: &Holdings, end: Position) -> Result<KeyedEffects> {
         let bytes = self.read_object(piece)?;
-        decode(bytes, &self.place.store).map_err(|why| damaged(self.place.bucket.describe(&piece.name()), why))
+        let mut effects = decode(bytes, &self.place.store).map_err(|why| damaged(self.place.bucket.describe(&piece.name()), why))?;
+        effects.retain(holdings, end);
+        Ok(effects)
     }
 
     fn compose(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Result<Vec<u8>> {
         self.meaning.compose(key, older, newer).map_err(|why| damaged(self.place.bucket.describe("history"), why))
     }
 
-    /// Merges two neighbouring runs.
-    pub(super) fn merge(&self, older: &Run, newer: &Run, is_oldest: bool) -> Result<Run> {
-        let (mut a, mut b) = (Reading::new(self, older), Reading::new(self, newer));
+    /// Merges two neighbouring runs. What does not count is dropped.
+    pub(super) fn merge(&self, older: &Run, newer: &Run, is_oldest: bool, holdings: &Holdings) -> Result<Run> {
+        let (mut a, mut b) = (Reading::new(self, older, holdings), Reading::new(self, newer, holdings));
         let mut writing = Writing::new(self, older.from, newer.to, is_oldest);
         loop {
             a.fill()?;
@@ -227,19 +260,19 @@ impl ObjectLog {
             let order = match (a.first(), b.first()) {
                 (None, None) => return writing.finish(),
                 (Some((key, effect)), None) => {
-                    writing.add(key, effect)?;
+                    writing.add(key, effect, holdings)?;
                     Ordering::Less
                 }
                 (None, Some((key, effect))) => {
-                    writing.add(key, effect)?;
+                    writing.add(key, effect, holdings)?;
                     Ordering::Greater
                 }
                 (Some((key, older)), Some((other, newer))) => {
                     let order = key.cmp(other);
                     match order {
-                        Ordering::Less => writing.add(key, older)?,
-                        Ordering::Equal => writing.add(key, &self.compose(key, older, newer)?)?,
-                        Ordering::Greater => writing.add(other, newer)?,
+                        Ordering::Less => writing.add(key, older, holdings)?,
+                        Ordering::Equal => writing.add(key, &self.compose(key, older, newer)?, holdings)?,
+                        Ordering::Greater => writing.add(other, newer, holdings)?,
                     }
                     order
                 }
@@ -249,18 +282,19 @@ impl ObjectLog {
         }
     }
 
-    /// Passes the history on as batches.
-    pub(super) fn visit_history(&self, runs: &[Run], visit: &mut crate::Visit<'_>) -> Result<()> {
+    /// Passes what counts in the history on as batches.
+    pub(super) fn visit_history(&self, runs: &[Run], holdings: &Holdings, visit: &mut crate::Visit<'_>) -> Result<()> {
         for run in runs {
-            let steps = run.pieces.len() as u64;
+            let pieces = run.counting(holdings);
+            let steps = pieces.len() as u64;
             if (run.to.0 - run.from.0) / crate::ALIGNMENT_BYTES < steps {
                 return Err(damaged(self.place.bucket.describe("history"), "a run has more pieces than its batches had positions"));
             }
             let (mut start, mut goes_on) = (run.from, true);
             self.each_ahead(
                 PIECES_AT_ONCE,
-                &run.pieces,
-                |log, piece: &Piece| log.read_piece(piece),
+                &pieces,
+                |log, piece: &Piece| log.read_piece(piece, holdings, run.to),
                 &mut |number, effects: KeyedEffects| {
                     let is_last = number as u64 + 1 == steps;
                     let end = if is_last { run.to } else { Position(start.0 + crate::ALIGNMENT_BYTES) };
@@ -276,6 +310,38 @@ impl ObjectLog {
             }
         }
         Ok(())
+    }
+
+    /// Passes on what this log says of some keys in batches that start before `upto`: for whoever takes them over.
+    pub fn replay_holdings(&self, holdings: &Holdings, upto: Position, visit: &mut crate::Visit<'_>) -> Result<()> {
+        let mut goes_on = true;
+        self.replay_history_of(holdings, &mut |start, end, records| {
+            let flow = if start < upto { visit(start, end, records) } else { ControlFlow::Break(()) };
+            goes_on = flow.is_continue();
+            flow
+        })?;
+        if !goes_on {
+            return Ok(());
+        }
+        let mut failed = None;
+        self.replay(self.start(), &mut |start, end, records| {
+            if start >= upto {
+                return ControlFlow::Break(());
+            }
+            let mut effects = KeyedEffects::default();
+            let counting = self.meaning.effects(records, &mut effects).and_then(|()| {
+                effects.retain(holdings, end);
+                self.meaning.records(&effects)
+            });
+            match counting {
+                Ok(records) => visit(start, end, &records),
+                Err(why) => {
+                    failed = Some(damaged(self.place.bucket.describe("log"), why));
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        failed.map_or(Ok(()), Err)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Keys and what happened to them, many in one buffer: a trim has hundreds of thousands of some 40 bytes in memory.
 
+use super::holdings::Holdings;
+use crate::Position;
 use onefold_ground::wire::{Reader, WireError, put_bytes};
 
 /// Keys with an effect on each, in the order in which they were added.
@@ -43,6 +45,21 @@ impl KeyedEffects {
         let mut reader = Reader::new(&self.bytes[start..]);
         let mut next = || reader.bytes().expect("what is in the buffer was put there or checked");
         (next(), next())
+    }
+
+    /// Keeps those that count if they are of a part of the log that ends at `end`.
+    pub(super) fn retain(&mut self, holdings: &Holdings, end: Position) {
+        self.retain_from(0, holdings, end);
+    }
+
+    /// Does the same with those from the one with this number on.
+    pub(super) fn retain_from(&mut self, number: usize, holdings: &Holdings, end: Position) {
+        if holdings.are_all() {
+            return;
+        }
+        let mut rest = self.starts.split_off(number);
+        rest.retain(|start| holdings.counting(self.at(*start).0, end).is_some());
+        self.starts.append(&mut rest);
     }
 
     /// Sorts them by key. Those of one key stay in order.

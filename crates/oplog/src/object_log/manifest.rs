@@ -4,18 +4,21 @@
 //! Manifests are numbered without holes, and stay for ever: they are small. So the newest one is found by asking for
 //! numbers, without a list. And a former owner that puts its next one finds the number taken, however late it is.
 
-use super::history::{Piece, Run};
+use super::history::{Part, Piece, Run};
 use crate::Position;
 use onefold_ground::checksum;
-use onefold_ground::wire::{Reader, WireError, put_varint};
+use onefold_ground::wire::{Reader, WireError, put_bytes, put_varint};
 
 const MAGIC: &[u8; 8] = b"1FLDMAN1";
 const RUNS_MAGIC: &[u8; 8] = b"1FLDRUN1";
 const VERSION: u32 = 1;
+/// Version 1 of the runs had no keys.
+const RUNS_VERSION: u32 = 2;
 /// A manifest is never longer.
 pub(super) const LIMIT_BYTES: u64 = 4096;
-/// Least bytes of a piece, and of a run.
+/// Least bytes of a piece, of one with its first key, and of a run.
 const PIECE_BYTES: usize = 19;
+const PART_BYTES: usize = 20;
 const RUN_BYTES: usize = 17;
 
 /// A manifest. Each change of it gets the next number.
@@ -89,7 +92,7 @@ impl Manifest {
 
     /// Does the same, whatever its number is.
     pub(super) fn decode_copy(bytes: &[u8], store: &[u8; 16]) -> Result<Manifest, String> {
-        let mut reader = begin(bytes, MAGIC, store)?;
+        let mut reader = begin(bytes, MAGIC, VERSION, store)?;
         let mut fields = || {
             let (number, epoch, first) = (reader.u64()?, reader.u64()?, reader.u64()?);
             let (start, follows) = (Position(reader.u64()?), reader.u64()?);
@@ -109,13 +112,17 @@ impl Runs {
     pub(super) fn encode(&self, store: &[u8; 16]) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend_from_slice(RUNS_MAGIC);
-        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&RUNS_VERSION.to_le_bytes());
         out.extend_from_slice(store);
         put_varint(&mut out, self.runs.len() as u64);
         for run in &self.runs {
             out.extend_from_slice(&run.from.0.to_le_bytes());
             out.extend_from_slice(&run.to.0.to_le_bytes());
-            put_pieces(&mut out, &run.pieces);
+            put_varint(&mut out, run.parts.len() as u64);
+            for Part { piece, first } in &run.parts {
+                put_piece(&mut out, piece);
+                put_bytes(&mut out, first);
+            }
         }
         put_varint(&mut out, self.useless.batches.len() as u64);
         self.useless.batches.iter().for_each(|number| put_varint(&mut out, *number));
@@ -126,12 +133,14 @@ impl Runs {
 
     /// Reads the runs before the start of the log; the error is for people.
     pub(super) fn decode(bytes: &[u8], store: &[u8; 16], start: Position) -> Result<Runs, String> {
-        let mut reader = begin(bytes, RUNS_MAGIC, store)?;
+        let mut reader = begin(bytes, RUNS_MAGIC, RUNS_VERSION, store)?;
         let mut fields = || {
             let mut runs = Vec::new();
             for _ in 0..reader.count("runs", RUN_BYTES)? {
                 let (from, to) = (Position(reader.u64()?), Position(reader.u64()?));
-                runs.push(Run { from, to, pieces: read_pieces(&mut reader)? });
+                let count = reader.count("pieces", PART_BYTES)?;
+                let parts = (0..count).map(|_| Ok(Part { piece: read_piece(&mut reader)?, first: reader.bytes()?.to_vec() }));
+                runs.push(Run { from, to, parts: parts.collect::<Result<_, WireError>>()? });
             }
             let count = reader.count("batches", 1)?;
             let batches = (0..count).map(|_| reader.varint()).collect::<Result<_, _>>()?;
@@ -145,6 +154,9 @@ impl Runs {
             if run.from != end || run.to <= run.from {
                 return Err(format!("a part of the history goes from {} to {}, and {} was expected", run.from.0, run.to.0, end.0));
             }
+            if run.parts.windows(2).any(|pair| pair[0].first >= pair[1].first) {
+                return Err("the first keys of the pieces of a run do not ascend".to_owned());
+            }
             end = run.to;
         }
         if end != start {
@@ -155,19 +167,19 @@ impl Runs {
 }
 
 /// Checks what both kinds of objects begin and end with.
-fn begin<'a>(bytes: &'a [u8], magic: &[u8; 8], store: &[u8; 16]) -> Result<Reader<'a>, String> {
+fn begin<'a>(bytes: &'a [u8], magic: &[u8; 8], version: u32, store: &[u8; 16]) -> Result<Reader<'a>, String> {
     let Some((content, sum)) = bytes.split_last_chunk::<8>() else { return Err("the object is too short".to_owned()) };
     if checksum(content) != u64::from_le_bytes(*sum) {
         return Err("its checksum is wrong".to_owned());
     }
     let mut reader = Reader::new(content);
     let mut fields = || Ok::<_, WireError>((reader.take(8)?, reader.u32()?, reader.take(16)?));
-    let (found_magic, version, found_store) = fields().map_err(|error| error.to_string())?;
+    let (found_magic, found_version, found_store) = fields().map_err(|error| error.to_string())?;
     if found_magic != magic {
         return Err("this is another kind of object".to_owned());
     }
-    if version != VERSION {
-        return Err(format!("it has format version {version}; this program reads version {VERSION}"));
+    if found_version != version {
+        return Err(format!("it has format version {found_version}; this program reads version {version}"));
     }
     if found_store != store {
         return Err("it belongs to another store".to_owned());
@@ -177,24 +189,26 @@ fn begin<'a>(bytes: &'a [u8], magic: &[u8; 8], store: &[u8; 16]) -> Result<Reade
 
 fn put_pieces(out: &mut Vec<u8>, pieces: &[Piece]) {
     put_varint(out, pieces.len() as u64);
-    for piece in pieces {
-        out.extend_from_slice(&piece.epoch.to_le_bytes());
-        put_varint(out, piece.count);
-        put_varint(out, piece.length_bytes);
-        put_varint(out, piece.effects);
-        out.extend_from_slice(&piece.checksum.to_le_bytes());
-    }
+    pieces.iter().for_each(|piece| put_piece(out, piece));
+}
+
+fn put_piece(out: &mut Vec<u8>, piece: &Piece) {
+    out.extend_from_slice(&piece.epoch.to_le_bytes());
+    put_varint(out, piece.count);
+    put_varint(out, piece.length_bytes);
+    put_varint(out, piece.effects);
+    out.extend_from_slice(&piece.checksum.to_le_bytes());
 }
 
 fn read_pieces(reader: &mut Reader<'_>) -> Result<Vec<Piece>, WireError> {
     let count = reader.count("pieces", PIECE_BYTES)?;
-    let mut pieces = Vec::with_capacity(count);
-    for _ in 0..count {
-        let epoch = reader.u64()?;
-        let (count, length_bytes, effects) = (reader.varint()?, reader.varint()?, reader.varint()?);
-        pieces.push(Piece { epoch, count, length_bytes, effects, checksum: reader.u64()? });
-    }
-    Ok(pieces)
+    (0..count).map(|_| read_piece(reader)).collect()
+}
+
+fn read_piece(reader: &mut Reader<'_>) -> Result<Piece, WireError> {
+    let epoch = reader.u64()?;
+    let (count, length_bytes, effects) = (reader.varint()?, reader.varint()?, reader.varint()?);
+    Ok(Piece { epoch, count, length_bytes, effects, checksum: reader.u64()? })
 }
 
 #[cfg(test)]
@@ -227,13 +241,16 @@ mod tests {
 
     #[test]
     fn runs_are_read_as_written_and_every_flipped_bit_is_found() {
-        let run = |from, to, pieces| Run { from: Position(from), to: Position(to), pieces };
-        let runs = vec![run(0, 8192, vec![piece(1), piece(2)]), run(8192, 12288, vec![])];
+        let part = |number: u64| Part { piece: piece(number), first: vec![number as u8; 3] };
+        let run = |from, to, parts| Run { from: Position(from), to: Position(to), parts };
+        let runs = vec![run(0, 8192, vec![part(1), part(2)]), run(8192, 12288, vec![])];
         let found = Runs { runs, useless: Useless { batches: vec![3, 1 << 40], pieces: vec![piece(7)] } };
         let bytes = found.encode(&[5; 16]);
         assert_eq!(Runs::decode(&bytes, &[5; 16], Position(12288)), Ok(found));
         assert!(Runs::decode(&bytes, &[5; 16], Position(8192)).unwrap_err().contains("the history ends at 12288"));
         refuses_flipped_bits(bytes, |bytes| Runs::decode(bytes, &[5; 16], Position(12288)).is_err());
+        let mixed = Runs { runs: vec![run(0, 8192, vec![part(2), part(1)])], ..Runs::default() };
+        assert!(Runs::decode(&mixed.encode(&[5; 16]), &[5; 16], Position(8192)).unwrap_err().contains("do not ascend"));
         let hole = Runs { runs: vec![run(4096, 8192, vec![])], ..Runs::default() };
         assert!(Runs::decode(&hole.encode(&[5; 16]), &[5; 16], Position(8192)).unwrap_err().contains("0 was expected"));
     }

@@ -1,5 +1,6 @@
 //! Tests the promises of a log in a bucket: with dying processes, lost answers, old lists and several writers.
 
+mod lineage;
 mod model;
 
 use super::*;
@@ -168,7 +169,7 @@ fn a_trim_keeps_the_effects_and_the_next_openings_find_them() {
     let names = bucket.names();
     assert!(names.iter().filter(|name| name.starts_with("log/")).count() < 20, "{names:?}");
     let runs = look(&bucket, &here).unwrap().runs().unwrap().runs;
-    let pieces: usize = runs.iter().map(|run| run.pieces.len()).sum();
+    let pieces: usize = runs.iter().map(|run| run.parts.len()).sum();
     assert_eq!(names.iter().filter(|name| name.starts_with("history/")).count(), pieces + 1);
     assert!(runs.len() < 6 && pieces > 3);
 }
@@ -488,7 +489,7 @@ fn a_piece_in_place_of_another_is_damage_and_a_damaged_last_copy_is_fetched_agai
     assert_eq!(values(&look(&bucket, &here).unwrap()), expected);
     log.trim(log.end()).unwrap();
     let runs = log.runs().unwrap().runs;
-    let [first, second, ..] = &runs[0].pieces[..] else { panic!("{runs:?}") };
+    let [first, second, ..] = &runs[0].pieces().collect::<Vec<_>>()[..] else { panic!("{runs:?}") };
     bucket.insert(&first.name(), &bucket.content(&second.name()).unwrap());
     let read = look(&bucket, &directory()).unwrap().replay_history(&mut |_, _, _| ControlFlow::Continue(()));
     assert!(matches!(read, Err(LogError::Damaged { .. })), "{read:?}");
