@@ -3,8 +3,8 @@
 //! Others take over what the node had. They read its log long after, and build on it. So it must be the same for all of
 //! them: no batch comes to it, and nothing that it names is deleted.
 //! 1. *No batch.* The last one is a fence with the role `Closed`. The node finds its next number taken
-//!    ([`LogError::Fenced`]). Whoever wants to open the log again finds that it is closed ([`LogError::Closed`]): a node
-//!    that comes back gets a new number, and a log of its own.
+//!    ([`LogError::Fenced`]). Later openings are refused ([`LogError::Closed`]): a node that comes back gets a new
+//!    number, and a log of its own.
 //! 2. *No deletion.* A trim and a merge delete what the manifest before them named, and only behind a manifest of their
 //!    own. The next number of manifests is taken by one that says the same as the one before it, with the epoch of the
 //!    last batch. So the node, which may be in the middle of a merge, finds it taken by a later epoch, and stops. What

@@ -312,7 +312,8 @@ impl ObjectLog {
         Ok(())
     }
 
-    /// Passes on what this log says of some keys in batches that start before `upto`: for whoever takes them over.
+    /// Passes on what this log says of some keys in batches that start before `upto`. A node that takes them over
+    /// begins with that.
     pub fn replay_holdings(&self, holdings: &Holdings, upto: Position, visit: &mut crate::Visit<'_>) -> Result<()> {
         let mut goes_on = true;
         self.replay_history_of(holdings, &mut |start, end, records| {

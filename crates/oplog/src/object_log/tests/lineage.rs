@@ -261,7 +261,11 @@ impl World {
         let node = self.owner(partition);
         let since = self.nodes[&node].log.end();
         let mut counts = self.read(partition);
+        let dies_behind = if self.below(4) == 0 { self.below(KEYS.into()) } else { KEYS.into() };
         while let Some((key, value)) = counts.pop_first() {
+            if counts.len() + dies_behind < KEYS.into() {
+                return;
+            }
             self.nodes[&node].log.commit(&[count(key, true, value)]).unwrap();
             if self.below(3) == 0 {
                 self.commit(node);
