@@ -159,7 +159,7 @@ impl CountedIndex for ChunkIndex {
     }
 
     fn partitions(&self) -> Vec<u32> {
-        ChunkIndex::partitions(self).collect()
+        ChunkIndex::partitions(self)
     }
 
     fn for_each(&self, partition: u32, visit: &mut dyn FnMut(&Fingerprint, IndexEntry) -> Result<()>) -> Result<()> {
@@ -215,7 +215,7 @@ impl CountedIndex for ChunkIndex {
     }
 }
 
-impl HeldEntries for Held<'_> {
+impl HeldEntries for Held {
     fn take(&mut self) {
         Held::take(self);
     }

@@ -111,6 +111,16 @@ pub enum IndexError {
         /// The partition.
         partition: u32,
     },
+    /// The partition cannot be added to those that this opening has.
+    #[error("partition {partition} cannot be added to {path}: it is there, or is not one of {partitions} partitions")]
+    NotToBeAdded {
+        /// The index.
+        path: String,
+        /// The partition.
+        partition: u32,
+        /// How many the store has.
+        partitions: u32,
+    },
     /// A record of the log violates its format.
     #[error("log record for the object index: {0}")]
     Record(#[from] WireError),

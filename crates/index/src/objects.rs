@@ -16,6 +16,7 @@
 //! * Memory: applied changes that are not persisted are counted. The writer of the log waits while
 //!   [`ObjectIndex::is_over_limit`].
 
+mod adopting;
 mod backend;
 mod blocks;
 mod changes;
@@ -27,6 +28,7 @@ mod partition_salvage;
 mod tiers;
 mod tree;
 
+pub use adopting::NewObjects;
 pub use changes::{decode_changes, encode_changes};
 pub use moment::Moment;
 pub use partition_salvage::{Need, Salvage, SalvagedPartition, salvage_partition};
@@ -37,7 +39,7 @@ use database::{PartitionFile, Snapshot};
 use lost::LostRanges;
 use onefold_ground::{Access, Ground};
 pub use onefold_oplog::Change;
-use onefold_oplog::{Owned, Ownership, Position};
+use onefold_oplog::{Owned, Ownership, PartitionSet, Position};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -89,11 +91,9 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 pub struct ObjectIndex {
     ground: Arc<dyn Ground>,
     directory: String,
-    /// Which partitions are opened, out of how many.
-    ownership: Ownership,
-    /// The opened partitions, in the order of their numbers.
-    partitions: Vec<Partition>,
+    partitions: PartitionSet<Partition>,
     access: Access,
+    cache_bytes: usize,
     pending_limit_bytes: usize,
     /// Sum over the partitions, kept separately so that reading it takes no lock.
     pending_bytes: AtomicUsize,
@@ -124,6 +124,64 @@ fn file_name(directory: &str, partition: u16) -> String {
     format!("{directory}/{partition:04x}.redb")
 }
 
+impl Partition {
+    fn open(ground: &Arc<dyn Ground>, directory: &str, owned: Owned, access: Access, cache_bytes: usize) -> Result<Partition> {
+        let path = file_name(directory, owned.number as u16);
+        let (file, position) = PartitionFile::open(ground, path, access, owned.epoch, cache_bytes)?;
+        let mut lost = LostRanges::default();
+        file.snapshot()?.range(&[lost::PREFIX], &[lost::PREFIX + 1], &mut |key, value| {
+            lost.note(key, value);
+            true
+        })?;
+        let has_lost = AtomicBool::new(!lost.is_empty());
+        let (tiers, lost) = (RwLock::new(Tiers::at(position)), RwLock::new(Arc::new(lost)));
+        Ok(Partition { file, tiers, lost, has_lost, copied: Mutex::new(None) })
+    }
+
+    /// Applies its share of a batch. Returns the memory of its changes before and after.
+    fn apply(&self, end: Position, sequence: u64, own: &[&Change]) -> (usize, usize) {
+        let mut tiers = self.tiers.write();
+        let before = tiers.pending_bytes();
+        for (_, key, value) in own {
+            tiers.apply(end, sequence, key, value);
+        }
+        if !tiers.had(end) {
+            self.find_again(&mut own.iter().copied(), |key, value| tiers.apply(end, sequence, key, value));
+        }
+        tiers.advance(end);
+        (before, tiers.pending_bytes())
+    }
+
+    /// Writes what is applied into the database. Durable on return.
+    fn persist(&self) -> Result<()> {
+        self.persist_counted().0
+    }
+
+    /// Does the same. Also returns the memory of its changes before and after.
+    fn persist_counted(&self) -> (Result<()>, usize, usize) {
+        let Some(frozen) = self.tiers.write().freeze() else { return (Ok(()), 0, 0) };
+        let mut result = self.file.write(&frozen.objects, frozen.position);
+        // Lost ranges change together, so they must not be split over several transactions.
+        if result.as_ref().is_err_and(IndexError::is_full) && !self.has_lost.load(Ordering::Acquire) {
+            result = self.file.write_in_steps(&frozen.objects, frozen.position);
+        }
+        drop(frozen);
+        let mut tiers = self.tiers.write();
+        let before = tiers.pending_bytes();
+        let written = match result {
+            Ok(()) => tiers.thaw(),
+            Err(_) => {
+                tiers.refreeze();
+                None
+            }
+        };
+        let after = tiers.pending_bytes();
+        drop(tiers);
+        drop(written);
+        (result, before, after)
+    }
+}
+
 impl ObjectIndex {
     /// Creates an empty object index of `partitions` files in a new `directory`, durable on return.
     pub fn create(ground: &Arc<dyn Ground>, directory: &str, partitions: u16) -> Result<()> {
@@ -147,29 +205,14 @@ impl ObjectIndex {
         let partitions = ownership
             .owned()
             .iter()
-            .map(|Owned { number, epoch }| {
-                let (file, position) = PartitionFile::open(&ground, file_name(directory, *number as u16), access, *epoch, cache_bytes)?;
-                let mut lost = LostRanges::default();
-                file.snapshot()?.range(&[lost::PREFIX], &[lost::PREFIX + 1], &mut |key, value| {
-                    lost.note(key, value);
-                    true
-                })?;
-                let has_lost = AtomicBool::new(!lost.is_empty());
-                Ok(Partition {
-                    file,
-                    tiers: RwLock::new(Tiers::at(position)),
-                    lost: RwLock::new(Arc::new(lost)),
-                    has_lost,
-                    copied: Mutex::new(None),
-                })
-            })
+            .map(|owned| Partition::open(&ground, directory, *owned, access, cache_bytes))
             .collect::<Result<Vec<_>>>()?;
         Ok(ObjectIndex {
             ground,
             directory: directory.to_owned(),
-            ownership: ownership.clone(),
-            partitions,
+            partitions: PartitionSet::new(ownership, partitions),
             access,
+            cache_bytes: options.cache_bytes,
             pending_limit_bytes: options.pending_bytes,
             pending_bytes: AtomicUsize::new(0),
             persisting: Mutex::new(()),
@@ -181,26 +224,27 @@ impl ObjectIndex {
         PartitionFile::open(ground, file_name(directory, partition), Access::Read, 0, 1 << 20)?.0.epoch()
     }
 
-    fn partition(&self, partition: u16) -> Result<&Partition> {
-        Ok(&self.partitions[self.place(partition)?])
+    /// Returns the opened partition of this number. Errors: it is not opened.
+    fn partition(&self, partition: u16) -> Result<Arc<Partition>> {
+        self.check_number(partition)?;
+        self.partitions.get(partition.into()).ok_or_else(|| self.not_opened(partition))
     }
 
-    /// Returns the index of this number among the opened partitions. Errors: it is not opened.
-    fn place(&self, partition: u16) -> Result<usize> {
-        self.check_number(partition)?;
-        let not_opened = || IndexError::NotOpened { path: self.ground.describe(&self.directory), partition: u32::from(partition) };
-        self.ownership.place(u32::from(partition)).ok_or_else(not_opened)
+    fn not_opened(&self, partition: u16) -> IndexError {
+        IndexError::NotOpened { path: self.ground.describe(&self.directory), partition: u32::from(partition) }
     }
 
     /// Checks that the store has a partition of this number.
     fn check_number(&self, partition: u16) -> Result<()> {
-        let partitions = self.ownership.total();
+        let partitions = self.partitions.total();
         if u32::from(partition) < partitions { Ok(()) } else { Err(IndexError::NoPartition { partition, partitions }) }
     }
 
     /// Returns the opened partitions with their numbers.
-    fn numbered(&self) -> impl Iterator<Item = (u16, &Partition)> {
-        self.ownership.numbers().map(|number| number as u16).zip(&self.partitions)
+    fn numbered(&self) -> impl Iterator<Item = (u16, Arc<Partition>)> {
+        let partitions = self.partitions.now();
+        let numbered: Vec<_> = partitions.numbered().map(|(number, partition)| (number as u16, partition.clone())).collect();
+        numbered.into_iter()
     }
 
     /// Makes changes visible before they are durable. `sequence` grows from call to call and is at least 1. The changes
@@ -224,26 +268,19 @@ impl ObjectIndex {
         changes.iter().try_for_each(|(partition, ..)| self.check_number(*partition))?;
         let by_partition = by_partition(changes);
         for (number, partition) in self.numbered() {
-            let mut tiers = partition.tiers.write();
-            let before = tiers.pending_bytes();
-            let own = || by_partition.get(&number).into_iter().flatten().copied();
-            for (_, key, value) in own() {
-                tiers.apply(end, sequence, key, value);
-            }
-            if !tiers.had(end) {
-                partition.find_again(&mut own(), |key, value| tiers.apply(end, sequence, key, value));
-            }
-            tiers.advance(end);
-            self.count(before, tiers.pending_bytes());
+            let own = by_partition.get(&number).map_or(&[][..], |own| own);
+            let (before, after) = partition.apply(end, sequence, own);
+            self.count(before, after);
         }
         Ok(())
     }
 
     /// Runs `work` once for each partition that has changes, under its lock.
     fn each<'c>(&self, changes: &'c [Change], work: impl Fn(&mut Tiers, &mut dyn Iterator<Item = &'c Change>)) -> Result<()> {
-        changes.iter().try_for_each(|(partition, ..)| self.place(*partition).map(drop))?;
-        for (number, own) in by_partition(changes) {
-            work(&mut self.partitions[self.place(number)?].tiers.write(), &mut own.into_iter());
+        let by_partition = by_partition(changes).into_iter();
+        let found = by_partition.map(|(number, own)| Ok((self.partition(number)?, own))).collect::<Result<Vec<_>>>()?;
+        for (partition, own) in found {
+            work(&mut partition.tiers.write(), &mut own.into_iter());
         }
         Ok(())
     }
@@ -262,7 +299,7 @@ impl ObjectIndex {
     pub fn persist(&self) -> Result<()> {
         let _one_at_a_time = self.persisting.lock();
         let mut result = Ok(());
-        for partition in &self.partitions {
+        for partition in self.partitions.now().iter() {
             if let Err(error) = self.persist_partition(partition) {
                 tracing::warn!(partition = %partition.file.describe(), %error, "the object index could not write its changes to its file");
                 result = result.and(Err(error));
@@ -275,25 +312,8 @@ impl ObjectIndex {
         if self.access == Access::Read {
             return Err(IndexError::ReadOnly { path: partition.file.describe() });
         }
-        let Some(frozen) = partition.tiers.write().freeze() else { return Ok(()) };
-        let mut result = partition.file.write(&frozen.objects, frozen.position);
-        // Lost ranges change together, so they must not be split over several transactions.
-        if result.as_ref().is_err_and(IndexError::is_full) && !partition.has_lost.load(Ordering::Acquire) {
-            result = partition.file.write_in_steps(&frozen.objects, frozen.position);
-        }
-        drop(frozen);
-        let mut tiers = partition.tiers.write();
-        let before = tiers.pending_bytes();
-        let written = match result {
-            Ok(()) => tiers.thaw(),
-            Err(_) => {
-                tiers.refreeze();
-                None
-            }
-        };
-        self.count(before, tiers.pending_bytes());
-        drop(tiers);
-        drop(written);
+        let (result, before, after) = partition.persist_counted();
+        self.count(before, after);
         result
     }
 
@@ -376,6 +396,7 @@ impl ObjectIndex {
     pub fn verify_partition(&self, partition: u16, go_on: &dyn Fn() -> bool) -> Verified {
         let _no_persist = self.persisting.lock();
         let Ok(partition) = self.partition(partition) else { return Verified::Whole };
+        let partition = &*partition;
         // A transaction whose commit failed may be there all the same. Then the file is ahead of the known persisted
         // position.
         let known = {
@@ -410,7 +431,7 @@ impl ObjectIndex {
 
     /// Returns whether this opening met damage of a file.
     pub fn has_met_damage(&self) -> bool {
-        self.partitions.iter().any(|partition| partition.file.has_met_damage())
+        self.partitions.now().iter().any(|partition| partition.file.has_met_damage())
     }
 
     /// Returns the length of a partition's file in bytes; 0 if it is unknown.
@@ -420,12 +441,12 @@ impl ObjectIndex {
 
     /// Returns the position up to which all partitions are persisted. The log must keep everything from here on.
     pub fn position(&self) -> Position {
-        self.partitions.iter().map(|partition| partition.tiers.read().persisted()).min().unwrap_or_default()
+        self.partitions.now().iter().map(|partition| partition.tiers.read().persisted()).min().unwrap_or_default()
     }
 
     /// Returns the furthest position of a partition. A log that ends before it has lost its tail.
     pub fn furthest_position(&self) -> Position {
-        self.partitions.iter().map(|partition| partition.tiers.read().persisted()).max().unwrap_or_default()
+        self.partitions.now().iter().map(|partition| partition.tiers.read().persisted()).max().unwrap_or_default()
     }
 
     /// Returns the memory of changes applied but not persisted, bytes.
@@ -436,7 +457,7 @@ impl ObjectIndex {
     /// Returns the memory of changes staged but not applied, bytes. The caller of [`ObjectIndex::stage`] bounds it by
     /// flushing the log.
     pub fn volatile_bytes(&self) -> usize {
-        self.partitions.iter().map(|partition| partition.tiers.read().volatile_bytes()).sum()
+        self.partitions.now().iter().map(|partition| partition.tiers.read().volatile_bytes()).sum()
     }
 
     /// Returns whether it is time for [`ObjectIndex::persist`]: half of the bound is used. Never true with
@@ -490,7 +511,7 @@ impl ObjectIndex {
 
     /// Returns whether there are lost ranges.
     pub fn has_lost(&self) -> bool {
-        self.partitions.iter().any(|partition| partition.has_lost.load(Ordering::Acquire))
+        self.partitions.now().iter().any(|partition| partition.has_lost.load(Ordering::Acquire))
     }
 
     /// Returns the lost ranges of a partition, cut to `from <= key < to`.

@@ -1,5 +1,8 @@
 //! Which partitions of a class an opening has, and the epoch of each ownership.
 
+use parking_lot::RwLock;
+use std::sync::Arc;
+
 /// An owned partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owned {
@@ -50,6 +53,99 @@ impl Ownership {
     }
 }
 
+/// The opened partitions of a view. Some come and others go while the view is used.
+#[derive(Debug)]
+pub struct PartitionSet<P> {
+    total: u32,
+    now: RwLock<Arc<Partitions<P>>>,
+}
+
+/// The opened partitions of a view, as of a moment. One that goes is used until the last of those who have it let it
+/// go.
+#[derive(Debug)]
+pub struct Partitions<P> {
+    ownership: Ownership,
+    /// In the order of their numbers.
+    opened: Vec<Arc<P>>,
+}
+
+impl<P> PartitionSet<P> {
+    /// Takes the partitions that an opening has, in the order of their numbers.
+    pub fn new(ownership: &Ownership, opened: Vec<P>) -> PartitionSet<P> {
+        let opened = opened.into_iter().map(Arc::new).collect();
+        let now = RwLock::new(Arc::new(Partitions { ownership: ownership.clone(), opened }));
+        PartitionSet { total: ownership.total(), now }
+    }
+
+    /// Returns how many partitions the store has, opened or not.
+    pub fn total(&self) -> u32 {
+        self.total
+    }
+
+    /// Returns the partitions that are opened now.
+    pub fn now(&self) -> Arc<Partitions<P>> {
+        self.now.read().clone()
+    }
+
+    /// Returns the opened partition of a number.
+    pub fn get(&self, number: u32) -> Option<Arc<P>> {
+        self.now.read().get(number).cloned()
+    }
+
+    /// Adds a partition. False: the store has none of this number, or it is opened already.
+    pub fn add(&self, owned: Owned, partition: P) -> bool {
+        let mut now = self.now.write();
+        let Err(place) = now.ownership.owned.binary_search_by_key(&owned.number, |owned| owned.number) else { return false };
+        if owned.number >= self.total {
+            return false;
+        }
+        let mut changed = Partitions { ownership: now.ownership.clone(), opened: now.opened.clone() };
+        changed.ownership.owned.insert(place, owned);
+        changed.opened.insert(place, Arc::new(partition));
+        *now = Arc::new(changed);
+        true
+    }
+
+    /// Removes a partition. `None`: it is not opened.
+    pub fn remove(&self, number: u32) -> Option<Arc<P>> {
+        let mut now = self.now.write();
+        let place = now.ownership.place(number)?;
+        let mut changed = Partitions { ownership: now.ownership.clone(), opened: now.opened.clone() };
+        changed.ownership.owned.remove(place);
+        let removed = changed.opened.remove(place);
+        *now = Arc::new(changed);
+        Some(removed)
+    }
+}
+
+impl<P> Partitions<P> {
+    /// Returns which they are.
+    pub fn ownership(&self) -> &Ownership {
+        &self.ownership
+    }
+
+    /// Returns the partition of a number. `None`: it is not opened.
+    pub fn get(&self, number: u32) -> Option<&Arc<P>> {
+        self.ownership.place(number).map(|place| &self.opened[place])
+    }
+
+    /// Returns the first partition from a number on.
+    pub fn from(&self, number: u32) -> Option<(u32, &Arc<P>)> {
+        let place = self.ownership.owned.partition_point(|owned| owned.number < number);
+        Some((self.ownership.owned.get(place)?.number, self.opened.get(place)?))
+    }
+
+    /// Returns the partitions in the order of their numbers.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Arc<P>> {
+        self.opened.iter()
+    }
+
+    /// Returns the partitions with their numbers.
+    pub fn numbered(&self) -> impl Iterator<Item = (u32, &Arc<P>)> {
+        self.ownership.numbers().zip(&self.opened)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,5 +161,19 @@ mod tests {
         for wrong in [&[2, 1][..], &[1, 1], &[8], &[0, 9]] {
             assert_eq!(own(wrong), None);
         }
+    }
+    #[test]
+    fn partitions_come_and_go_and_stay_for_those_who_have_them() {
+        let owned = |number| Owned { number, epoch: 1 };
+        let set = PartitionSet::new(&Ownership::of(8, vec![owned(2), owned(5)]).unwrap(), vec!["two", "five"]);
+        let before = set.now();
+        assert!(set.add(owned(3), "three") && !set.add(owned(3), "again") && !set.add(owned(8), "eight"));
+        assert_eq!(set.remove(5).as_deref(), Some(&"five"));
+        assert!(set.remove(5).is_none() && set.get(5).is_none());
+        let now = set.now();
+        assert_eq!(now.numbered().map(|(number, name)| (number, **name)).collect::<Vec<_>>(), [(2, "two"), (3, "three")]);
+        assert_eq!([0, 3, 4].map(|number| now.from(number).map(|(number, _)| number)), [Some(2), Some(3), None]);
+        assert_eq!((before.get(5).map(|name| **name), before.get(3)), (Some("five"), None));
+        assert_eq!(before.iter().len(), 2);
     }
 }

@@ -157,7 +157,7 @@ fn begin_crowded(ground: &Arc<dyn Ground>, log: &[LogBatch]) -> ChunkIndex {
     let index = open(ground, PARTITIONS, Access::ReadWrite, 1).unwrap();
     apply(&index, &log[0]);
     index.sweep_all().unwrap();
-    let shape = index.partitions[0].state.read().pages.shape;
+    let shape = index.partitions.get(0).unwrap().state.read().pages.shape;
     assert_eq!((shape.page_bits, shape.is_growing()), (CROWDED_BITS, false), "{shape:?}");
     apply(&index, &log[1]);
     index
@@ -174,7 +174,8 @@ fn m2_3_after_a_crash_at_any_operation_of_growth_in_the_middle_of_a_sweep_change
     let before = disk.operations();
     let mut moved = [0; 2];
     while index.step().unwrap() {
-        let state = index.partitions[0].state.read();
+        let partition = index.partitions.get(0).unwrap();
+        let state = partition.state.read();
         let shape = state.pages.shape;
         if let Some(frozen) = &state.frozen
             && frozen.progress > 0

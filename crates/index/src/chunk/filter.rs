@@ -156,6 +156,13 @@ impl Filter {
         Filter { groups: RwLock::new(groups) }
     }
 
+    /// Bounds its memory anew.
+    pub fn bound(&self, limit_bytes: usize) {
+        let mut groups = self.groups.write();
+        groups.limit_bytes = limit_bytes;
+        groups.shrink();
+    }
+
     /// Returns its memory and the expected quality of its answers for a partition of `pages` pages. During growth some
     /// page numbers are unused.
     pub fn figures(&self, pages: u64) -> FilterFigures {

@@ -100,7 +100,7 @@ fn m2_3_between_any_two_steps_of_growth_every_chunk_is_found_and_no_other() {
             assert!(index.step().unwrap());
             check(&index, &model);
             assert_eq!(index.verify().unwrap(), []);
-            let shape = index.partitions[0].state.read().pages.shape;
+            let shape = index.partitions.get(0).unwrap().state.read().pages.shape;
             growing += u32::from(shape.is_growing());
             if shape.is_growing() && growing % 3 == 0 {
                 epoch += 1;
@@ -201,7 +201,7 @@ fn who_reads_pages_by_runs_goes_on_at_the_right_place_when_the_partition_grows()
         }
         index.sweep_all().unwrap();
         // During growth some page numbers are unused. Reads skip them.
-        let shape = index.partitions[0].state.read().pages.shape;
+        let shape = index.partitions.get(0).unwrap().state.read().pages.shape;
         shape.end() * page::PAGE_BYTES as u64
     };
     let before = add(0..60_000);

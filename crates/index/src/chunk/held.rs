@@ -13,7 +13,7 @@ use super::partition::{Files, Frozen, Partition};
 use super::{ChunkIndex, IndexEntry, partition_of};
 use crate::{IndexError, Result};
 use onefold_fingerprint::Fingerprint;
-use parking_lot::MutexGuard;
+use parking_lot::{ArcMutexGuard, RawMutex};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -22,18 +22,16 @@ const STEP_PAGES: u64 = 256;
 
 /// Unswept partitions and their changes as of one moment. If the auxiliary index fills up meanwhile, writers wait: do
 /// not hold it for long.
-#[derive(Debug)]
-pub struct Held<'a> {
-    partitions: Vec<HeldPartition<'a>>,
+pub struct Held {
+    partitions: Vec<HeldPartition>,
 }
 
-#[derive(Debug)]
-struct HeldPartition<'a> {
-    partition: &'a Partition,
+struct HeldPartition {
+    partition: Arc<Partition>,
     /// The prefixes wanted from this partition; `None`: all.
     prefixes: Option<RangeInclusive<u64>>,
     /// Blocks sweeps while it is held: pages stay unchanged.
-    _files: MutexGuard<'a, Files>,
+    _files: ArcMutexGuard<RawMutex, Files>,
     entries: Option<Entries>,
 }
 
@@ -48,15 +46,16 @@ struct Entries {
 
 impl ChunkIndex {
     /// Blocks sweeps of the opened partitions that hold fingerprints with these prefixes ([`Fingerprint::prefix`]).
-    pub fn hold(&self, prefixes: RangeInclusive<u64>) -> Held<'_> {
+    pub fn hold(&self, prefixes: RangeInclusive<u64>) -> Held {
         let bits = self.partition_bits();
         let numbers = partition_of(*prefixes.start(), bits)..=partition_of(*prefixes.end(), bits);
         // Ascending order, like every other holder of several partitions.
-        let opened = self.ownership.numbers().zip(&self.partitions).filter(|(number, _)| numbers.contains(number));
+        let partitions = self.partitions.now();
+        let opened = partitions.numbered().filter(|(number, _)| numbers.contains(number));
         let held = opened.map(|(number, partition)| {
             let own = self.prefixes_of(number);
             let wanted = *prefixes.start().max(own.start())..=*prefixes.end().min(own.end());
-            HeldPartition::of(partition, Some(wanted))
+            HeldPartition::of(partition.clone(), Some(wanted))
         });
         Held { partitions: held.collect() }
     }
@@ -82,7 +81,7 @@ impl ChunkIndex {
     }
 }
 
-impl Held<'_> {
+impl Held {
     /// Fixes the moment: [`Held::for_each`] will visit the entries as of now.
     pub fn take(&mut self) {
         self.partitions.iter_mut().for_each(HeldPartition::take);
@@ -103,9 +102,9 @@ impl Held<'_> {
     }
 }
 
-impl<'a> HeldPartition<'a> {
-    fn of(partition: &'a Partition, prefixes: Option<RangeInclusive<u64>>) -> HeldPartition<'a> {
-        HeldPartition { partition, prefixes, _files: partition.files.lock(), entries: None }
+impl HeldPartition {
+    fn of(partition: Arc<Partition>, prefixes: Option<RangeInclusive<u64>>) -> HeldPartition {
+        HeldPartition { prefixes, _files: partition.files.lock_arc(), partition, entries: None }
     }
 
     fn take(&mut self) {
@@ -164,12 +163,16 @@ impl<'a> HeldPartition<'a> {
 
 impl Partition {
     /// Visits all entries, ascending.
-    pub fn for_each(&self, visit: &mut dyn FnMut(&Fingerprint, IndexEntry) -> Result<()>) -> Result<()> {
-        HeldPartition::of(self, None).for_each(&mut |fingerprint, entry| visit(fingerprint, entry).map(|()| true))
+    pub fn for_each(self: &Arc<Self>, visit: &mut dyn FnMut(&Fingerprint, IndexEntry) -> Result<()>) -> Result<()> {
+        HeldPartition::of(self.clone(), None).for_each(&mut |fingerprint, entry| visit(fingerprint, entry).map(|()| true))
     }
 
     /// Visits the entries with these prefixes, ascending, until `visit` returns false.
-    pub fn for_each_of(&self, prefixes: RangeInclusive<u64>, visit: &mut dyn FnMut(&Fingerprint, IndexEntry) -> bool) -> Result<()> {
-        HeldPartition::of(self, Some(prefixes)).for_each(&mut |fingerprint, entry| Ok(visit(fingerprint, entry)))
+    pub fn for_each_of(
+        self: &Arc<Self>,
+        prefixes: RangeInclusive<u64>,
+        visit: &mut dyn FnMut(&Fingerprint, IndexEntry) -> bool,
+    ) -> Result<()> {
+        HeldPartition::of(self.clone(), Some(prefixes)).for_each(&mut |fingerprint, entry| Ok(visit(fingerprint, entry)))
     }
 }

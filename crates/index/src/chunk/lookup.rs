@@ -153,7 +153,8 @@ impl ChunkIndex {
             let number = partition_of(order[0].0, bits);
             own.clear();
             // Held until the filter has answered: the filter knows the pages where they are now.
-            let state = self.opened(number)?.state.read();
+            let partition = self.opened(number)?;
+            let state = partition.state.read();
             let snapshot = take_changes(&state, number, fingerprints, order, &mut own, &mut changes);
             let number = snapshots.len() as u32;
             let mut answered = 0;

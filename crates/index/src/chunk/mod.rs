@@ -22,6 +22,7 @@
 //! * `sweep.rs`, `grow.rs` and `merge.rs`: bringing changes into pages.
 //! * `held.rs` and `visit.rs`: checks.
 
+mod adopting;
 mod auxiliary;
 mod expected;
 mod filter;
@@ -58,7 +59,7 @@ use filter::FilterFigures;
 use merge::Merged;
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, Ground, Readers};
-use onefold_oplog::{Owned, Ownership, Position};
+use onefold_oplog::{Owned, Ownership, PartitionSet, Partitions, Position};
 use pages::{Memory, Shape};
 use parking_lot::Mutex;
 use partition::{Opening, Partition};
@@ -66,6 +67,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use sweep::Stepped;
 
+pub use adopting::NewPartition;
 pub use held::Held;
 pub use visit::{DamagedPage, VerifiedRun};
 
@@ -202,22 +204,36 @@ impl Counters {
     }
 }
 
+impl ChunkIndexOptions {
+    /// Returns the memory of each of some partitions. Fingerprints are uniform: all need the same amount.
+    fn of_each(&self, partitions: usize) -> Memory {
+        let of_each = |bytes: usize| bytes / partitions.max(1);
+        Memory {
+            cache_bytes: of_each(self.page_cache_bytes),
+            filter_bytes: of_each(self.filter_bytes),
+            expected_pages: of_each(EXPECTED_FOR_EACH_READER * self.reads_in_flight).max(self.reads_in_flight),
+        }
+    }
+}
+
 /// The open chunk index of a store.
 #[derive(Debug)]
 pub struct ChunkIndex {
     /// Its path, for messages.
     path: String,
-    /// Which partitions are opened, out of how many.
-    ownership: Ownership,
-    /// The opened partitions, in the order of their numbers.
-    partitions: Vec<Partition>,
+    ground: Arc<dyn Ground>,
+    directory: String,
+    /// Of a new partition.
+    shape: Shape,
+    access: Access,
+    partitions: PartitionSet<Partition>,
     options: ChunkIndexOptions,
     counters: Arc<Counters>,
     /// Reads the pages of lookups.
     readers: Readers,
     /// Allows one step at a time, so that its buffers exist only once (about 6 MiB). Holds the number of the partition
     /// whose sweep is unfinished.
-    sweeping: Mutex<Option<usize>>,
+    sweeping: Mutex<Option<u32>>,
 }
 
 impl ChunkIndex {
@@ -246,21 +262,16 @@ impl ChunkIndex {
     ) -> Result<ChunkIndex> {
         let shape = shape(ground, directory, ownership.total(), digest_bytes)?;
         let counters = Arc::new(Counters::default());
-        // Fingerprints are uniform: all partitions need the same amount.
-        let of_each = |bytes: usize| bytes / ownership.owned().len().max(1);
-        let memory = Memory {
-            cache_bytes: of_each(options.page_cache_bytes),
-            filter_bytes: of_each(options.filter_bytes),
-            expected_pages: of_each(EXPECTED_FOR_EACH_READER * options.reads_in_flight).max(options.reads_in_flight),
-        };
+        let memory = options.of_each(ownership.owned().len());
         let open = |Owned { number, epoch }: &Owned| {
             let opening = Opening { access, epoch: *epoch, memory };
             Partition::open(ground, partition_directory(directory, *number), shape, *number, opening, &counters)
         };
         let partitions = ownership.owned().iter().map(open).collect::<Result<Vec<_>>>()?;
         let readers = Readers::new(options.reads_in_flight);
-        let (path, ownership, counters) = (ground.describe(directory), ownership.clone(), counters.clone());
-        Ok(ChunkIndex { path, ownership, partitions, options, counters, readers, sweeping: Mutex::new(None) })
+        let (path, partitions) = (ground.describe(directory), PartitionSet::new(ownership, partitions));
+        let (ground, directory, sweeping) = (ground.clone(), directory.to_owned(), Mutex::new(None));
+        Ok(ChunkIndex { path, ground, directory, shape, access, partitions, options, counters, readers, sweeping })
     }
 
     /// Applies one batch of the log that ends at `end`, as far as it concerns opened partitions: new addresses (never
@@ -277,11 +288,12 @@ impl ChunkIndex {
     /// Applies a batch like [`ChunkIndex::apply`], with all kinds of changes.
     pub fn apply_batch(&self, end: Position, batch: ChunkBatch<'_>) -> Result<()> {
         let ChunkBatch { removals, places, inserts, deltas, .. } = batch;
-        let mut removals_by_partition = self.by_partition(removals.iter()).into_iter();
-        let mut places_by_partition = self.by_partition(places.iter().map(|(fingerprint, _)| fingerprint)).into_iter();
-        let inserts_by_partition = self.by_partition(inserts.iter().map(|(fingerprint, _)| fingerprint));
-        let deltas_by_partition = self.by_partition(deltas.iter().map(|(fingerprint, _)| fingerprint));
-        for (partition, (inserted, changed)) in self.partitions.iter().zip(inserts_by_partition.into_iter().zip(deltas_by_partition)) {
+        let partitions = self.partitions.now();
+        let mut removals_by_partition = by_partition(&partitions, removals.iter()).into_iter();
+        let mut places_by_partition = by_partition(&partitions, places.iter().map(|(fingerprint, _)| fingerprint)).into_iter();
+        let inserts_by_partition = by_partition(&partitions, inserts.iter().map(|(fingerprint, _)| fingerprint));
+        let deltas_by_partition = by_partition(&partitions, deltas.iter().map(|(fingerprint, _)| fingerprint));
+        for (partition, (inserted, changed)) in partitions.iter().zip(inserts_by_partition.into_iter().zip(deltas_by_partition)) {
             let inserted = inserted.iter().map(|at| inserts[*at as usize]);
             let changed = changed.iter().map(|at| deltas[*at as usize]);
             let removed = removals_by_partition.next().unwrap_or_default();
@@ -296,19 +308,19 @@ impl ChunkIndex {
     /// Returns the position before which everything is durable in all partitions. The log may be trimmed up to here,
     /// and a replay starts here.
     pub fn position(&self) -> Position {
-        Position(self.partitions.iter().map(|partition| partition.state.read().applied).min().unwrap_or(0))
+        Position(self.partitions.now().iter().map(|partition| partition.state.read().applied).min().unwrap_or(0))
     }
 
     /// Returns the position that the log must reach: some pages are applied up to it. A log that ends before it has
     /// lost its tail.
     pub fn required_end(&self) -> Position {
-        Position(self.partitions.iter().map(|partition| partition.state.read().floor()).max().unwrap_or(0))
+        Position(self.partitions.now().iter().map(|partition| partition.state.read().floor()).max().unwrap_or(0))
     }
 
     /// Returns whether to call [`ChunkIndex::step`].
     pub fn wants_sweep(&self) -> bool {
         let bytes = self.counters.auxiliary_bytes.load(Ordering::Relaxed);
-        bytes > self.options.auxiliary_bytes / 4 * 3 && self.partitions.iter().any(|partition| partition.yield_of_sweep().is_some())
+        bytes > self.options.auxiliary_bytes / 4 * 3 && self.partitions.now().iter().any(|partition| partition.yield_of_sweep().is_some())
     }
 
     /// Returns whether the auxiliary index is over its bound, so that writers should wait for a sweep. Takes no lock.
@@ -337,16 +349,20 @@ impl ChunkIndex {
 
     fn step_of_sweep(&self) -> Result<Stepped> {
         let mut under_way = self.sweeping.lock();
-        let yields =
-            || self.partitions.iter().enumerate().filter_map(|(number, partition)| Some((number, partition, partition.yield_of_sweep()?)));
+        let partitions = self.partitions.now();
+        let yields = || partitions.numbered().filter_map(|(number, partition)| Some((number, partition, partition.yield_of_sweep()?)));
         let best = || {
-            let first = |(_, partition, gain): &(usize, &Partition, f64)| (!partition.failed.load(Ordering::Relaxed), *gain);
+            let first = |(_, partition, gain): &(u32, &Arc<Partition>, f64)| (!partition.failed.load(Ordering::Relaxed), *gain);
             yields()
                 .max_by(|one, other| first(one).partial_cmp(&first(other)).unwrap_or(std::cmp::Ordering::Equal))
                 .map(|(number, ..)| number)
         };
-        let Some(number) = under_way.take().or_else(best) else { return Ok(Stepped::Nothing) };
-        let stepped = self.partitions[number].step()?;
+        // The one that it stopped in may have gone.
+        let next = under_way.take().filter(|number| partitions.get(*number).is_some()).or_else(best);
+        let Some((number, partition)) = next.and_then(|number| Some((number, partitions.get(number)?))) else {
+            return Ok(Stepped::Nothing);
+        };
+        let stepped = partition.step()?;
         *under_way = (stepped == Stepped::UnderWay).then_some(number);
         Ok(stepped)
     }
@@ -359,13 +375,13 @@ impl ChunkIndex {
 
     /// Does the same as long as `go_on`, which is asked before each bounded piece.
     pub(crate) fn sweep_all_while(&self, go_on: &dyn Fn() -> bool) -> Result<()> {
-        let goals: Vec<u64> = self.partitions.iter().map(|partition| partition.state.read().last).collect();
-        let swept = goals.into_iter().enumerate().map(|(number, goal)| self.sweep_to(number, goal, go_on));
+        let partitions = self.partitions.now();
+        let goals: Vec<u64> = partitions.iter().map(|partition| partition.state.read().last).collect();
+        let swept = partitions.numbered().zip(goals).map(|((number, partition), goal)| self.sweep_to(number, partition, goal, go_on));
         swept.fold(Ok(()), Result::and)
     }
 
-    fn sweep_to(&self, number: usize, goal: u64, go_on: &dyn Fn() -> bool) -> Result<()> {
-        let partition = &self.partitions[number];
+    fn sweep_to(&self, number: u32, partition: &Partition, goal: u64, go_on: &dyn Fn() -> bool) -> Result<()> {
         let is_behind = || partition.state.read().applied < goal;
         // If an interrupted sweep must end first, another one follows.
         while is_behind() && go_on() {
@@ -385,8 +401,11 @@ impl ChunkIndex {
     /// the index. Without it the next opening only takes longer.
     pub fn close(&self) -> Result<()> {
         let _one = self.sweeping.lock();
-        for partition in self.partitions.iter().filter(|partition| partition.access == Access::ReadWrite) {
+        for partition in self.partitions.now().iter().filter(|partition| partition.access == Access::ReadWrite) {
             let mut files = partition.files.lock();
+            if files.is_removed {
+                continue;
+            }
             partition.save_filter(&mut files)?;
             files.release_journal();
         }
@@ -394,19 +413,18 @@ impl ChunkIndex {
     }
 
     /// Returns the numbers of the opened partitions, ascending.
-    pub fn partitions(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
-        self.ownership.numbers()
+    pub fn partitions(&self) -> Vec<u32> {
+        self.partitions.now().ownership().numbers().collect()
     }
 
     /// Returns the opened partition of this number. Errors: it is not opened.
-    fn opened(&self, number: u32) -> Result<&Partition> {
-        let place = self.ownership.place(number);
-        place.map(|place| &self.partitions[place]).ok_or_else(|| IndexError::NotOpened { path: self.path.clone(), partition: number })
+    fn opened(&self, number: u32) -> Result<Arc<Partition>> {
+        self.partitions.get(number).ok_or_else(|| IndexError::NotOpened { path: self.path.clone(), partition: number })
     }
 
     /// Returns how many bits of a fingerprint choose its partition.
     fn partition_bits(&self) -> u32 {
-        self.ownership.total().trailing_zeros()
+        self.partitions.total().trailing_zeros()
     }
 
     /// Visits all entries of a partition, ascending by fingerprint: pages and auxiliary index together, as of the call.
@@ -426,13 +444,14 @@ impl ChunkIndex {
         out: &mut Vec<(Fingerprint, u64)>,
         damaged: &mut Vec<DamagedPage>,
     ) -> Result<Option<UnusedCursor>> {
-        let UnusedCursor { partition, page } = cursor;
-        let Some(current) = self.partitions.get(partition as usize) else { return Ok(None) };
-        let next = match current.unused(page, limit, out, damaged)? {
-            Some(page) => UnusedCursor { partition, page },
-            None => UnusedCursor { partition: partition + 1, page: 0 },
-        };
-        Ok(((next.partition as usize) < self.partitions.len()).then_some(next))
+        let partitions = self.partitions.now();
+        let Some((partition, current)) = partitions.from(cursor.partition) else { return Ok(None) };
+        // The one that it stopped in may have gone.
+        let page = if partition == cursor.partition { cursor.page } else { 0 };
+        match current.unused(page, limit, out, damaged)? {
+            Some(page) => Ok(Some(UnusedCursor { partition, page })),
+            None => Ok(partitions.from(partition + 1).map(|(partition, _)| UnusedCursor { partition, page: 0 })),
+        }
     }
 
     /// Counts the unused chunks (count 0). Makes at most `runs` reads of some pages that may have one. Returns the
@@ -440,7 +459,7 @@ impl ChunkIndex {
     pub fn count_unused(&self, runs: usize) -> Result<(u64, bool)> {
         let (mut count, mut left) = (0, runs);
         let (mut found, mut damaged) = (Vec::new(), Vec::new());
-        for partition in &self.partitions {
+        for partition in self.partitions.now().iter() {
             let mut next = Some(0);
             while let Some(first) = next {
                 if left == 0 {
@@ -464,7 +483,7 @@ impl ChunkIndex {
     /// Does the same as long as `go_on` returns true; it asks about every MiB. The list covers the pages read until
     /// then.
     pub fn verify_while(&self, go_on: &mut dyn FnMut() -> bool) -> Vec<DamagedPage> {
-        self.partitions.iter().flat_map(|partition| partition.verify(go_on)).collect()
+        self.partitions.now().iter().flat_map(|partition| partition.verify(go_on)).collect()
     }
 
     /// Reads some pages of one partition from the device. `place` is 0 or where an earlier run stopped. Returns the
@@ -513,7 +532,7 @@ impl ChunkIndex {
             ..ChunkIndexStatistics::default()
         };
         let mut filter = FilterFigures::default();
-        for partition in &self.partitions {
+        for partition in self.partitions.now().iter() {
             let state = partition.state.read();
             statistics.entries += state.entries;
             statistics.auxiliary_entries += (state.active.len() + state.frozen.as_ref().map_or(0, |frozen| frozen.changes.len())) as u64;
@@ -526,24 +545,24 @@ impl ChunkIndex {
         statistics.filter_false_maybes_ppm = (filter.false_pages / filter.pages as f64 * 1e6).round() as u32;
         statistics
     }
+}
 
-    /// Groups the indexes of a batch's fingerprints by opened partition, each group ascending by fingerprint. Equal
-    /// fingerprints keep the order of the batch.
-    fn by_partition<'a>(&self, fingerprints: impl Iterator<Item = &'a Fingerprint>) -> Vec<Vec<u32>> {
-        let order = order_of(fingerprints);
-        let bits = self.partition_bits();
-        let mut rest: &[(u64, u32)] = &order;
-        let mut split = |is_before: &dyn Fn(u32) -> bool| {
-            let (before, others) = rest.split_at(rest.partition_point(|(prefix, _)| is_before(partition_of(*prefix, bits))));
-            rest = others;
-            before
-        };
-        let take = |number: u32| {
-            split(&|of| of < number);
-            split(&|of| of <= number).iter().map(|(_, number)| *number).collect()
-        };
-        self.ownership.numbers().map(take).collect()
-    }
+/// Groups the indexes of a batch's fingerprints by opened partition, each group ascending by fingerprint. Equal
+/// fingerprints keep the order of the batch.
+fn by_partition<'a>(partitions: &Partitions<Partition>, fingerprints: impl Iterator<Item = &'a Fingerprint>) -> Vec<Vec<u32>> {
+    let order = order_of(fingerprints);
+    let bits = partitions.ownership().total().trailing_zeros();
+    let mut rest: &[(u64, u32)] = &order;
+    let mut split = |is_before: &dyn Fn(u32) -> bool| {
+        let (before, others) = rest.split_at(rest.partition_point(|(prefix, _)| is_before(partition_of(*prefix, bits))));
+        rest = others;
+        before
+    };
+    let take = |number: u32| {
+        split(&|of| of < number);
+        split(&|of| of <= number).iter().map(|(_, number)| *number).collect()
+    };
+    partitions.ownership().numbers().map(take).collect()
 }
 
 /// Returns the prefixes and indexes of a batch's fingerprints, ascending.

@@ -13,7 +13,7 @@
 
 use super::page::{PAGE_BYTES, Page};
 use parking_lot::{RwLock, RwLockReadGuard};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Pages per block: 1 MiB.
 const BLOCK_PAGES: usize = 256;
@@ -33,7 +33,7 @@ pub(super) struct PageCache {
     kept: RwLock<Kept>,
     /// Counts starts and ends of writes. Even: no write is in progress.
     writes: AtomicU64,
-    limit_bytes: usize,
+    limit_bytes: AtomicUsize,
     digest_bytes: usize,
 }
 
@@ -54,17 +54,25 @@ pub(super) struct KeptPages<'a> {
 impl PageCache {
     /// Creates a cache for `pages` pages in at most `limit_bytes`.
     pub fn new(limit_bytes: usize, pages: u64, digest_bytes: usize) -> PageCache {
-        PageCache { kept: RwLock::new(Kept::new(limit_bytes, pages)), writes: AtomicU64::new(0), limit_bytes, digest_bytes }
+        let kept = RwLock::new(Kept::new(limit_bytes, pages));
+        PageCache { kept, writes: AtomicU64::new(0), limit_bytes: AtomicUsize::new(limit_bytes), digest_bytes }
     }
 
     /// Makes places for this many pages, as far as the bound allows. If the places change, drops all cached pages.
     pub fn extend(&self, pages: u64) {
         let mut kept = self.kept.write();
-        if places(self.limit_bytes, pages) != kept.numbers.len() {
+        let limit_bytes = self.limit_bytes.load(Ordering::Relaxed);
+        if places(limit_bytes, pages) != kept.numbers.len() {
             // Free the old pages first.
             *kept = Kept::new(0, 0);
-            *kept = Kept::new(self.limit_bytes, pages);
+            *kept = Kept::new(limit_bytes, pages);
         }
+    }
+
+    /// Bounds its memory anew.
+    pub fn bound(&self, limit_bytes: usize, pages: u64) {
+        self.limit_bytes.store(limit_bytes, Ordering::Relaxed);
+        self.extend(pages);
     }
 
     /// Returns its memory in bytes.

@@ -190,6 +190,12 @@ impl PageFile {
         PageFile { shape, kept: self.kept.clone() }
     }
 
+    /// Bounds its memory anew.
+    pub fn bound(&self, memory: Memory) {
+        self.filter.bound(memory.filter_bytes);
+        self.cache.bound(memory.cache_bytes, self.shape.end());
+    }
+
     /// Makes memory for this many pages.
     pub fn expect_pages(&self, pages: u64) {
         self.filter.extend(pages);

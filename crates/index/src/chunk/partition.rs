@@ -35,9 +35,9 @@ pub(super) struct Partition {
     pub access: Access,
     pub state: RwLock<State>,
     /// Memory of the changes, as counted in [`Counters::auxiliary_bytes`].
-    memory_bytes: AtomicUsize,
+    pub memory_bytes: AtomicUsize,
     /// Held by the sweep.
-    pub files: Mutex<Files>,
+    pub files: Arc<Mutex<Files>>,
     /// The last sweep failed: other partitions come first.
     pub failed: AtomicBool,
     pub counters: Arc<Counters>,
@@ -95,6 +95,8 @@ pub(super) struct Files {
     pub journal: JournalFile,
     /// The stamp of the saved filter, if it matches the pages.
     pub saved_filter: Option<Stamp>,
+    /// The partition has gone, and its files with it.
+    pub is_removed: bool,
     /// A step failed. The next one first finds out what is on the device.
     pub has_failed: bool,
     /// The sweep under way.
@@ -203,13 +205,14 @@ impl Partition {
                 last: header.applied,
                 entries: header.entries,
             }),
-            files: Mutex::new(Files {
+            files: Arc::new(Mutex::new(Files {
                 header: header_file,
                 journal: journal_file,
                 saved_filter: loaded.then_some(stamp),
+                is_removed: false,
                 has_failed: false,
                 work: None,
-            }),
+            })),
             memory_bytes: AtomicUsize::new(0),
             failed: AtomicBool::new(false),
             counters: counters.clone(),

@@ -73,6 +73,9 @@ impl Partition {
             return Err(IndexError::ReadOnly { path: self.ground.describe(&self.directory) });
         }
         let mut files = self.files.lock();
+        if files.is_removed {
+            return Ok(Stepped::Nothing);
+        }
         let result = self.step_files(&mut files);
         files.has_failed = result.is_err();
         self.failed.store(result.is_err(), Ordering::Relaxed);

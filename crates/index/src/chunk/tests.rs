@@ -602,7 +602,7 @@ fn partitions_are_opened_by_a_list_and_others_are_neither_changed_nor_asked() {
         ChunkIndex::open(&ground, "index", &ownership, DIGEST_BYTES, OPTIONS, Access::ReadWrite)
     };
     let index = some(5).unwrap();
-    assert_eq!(index.partitions().collect::<Vec<_>>(), [1, 3]);
+    assert_eq!(index.partitions(), [1, 3]);
     let deltas: Vec<_> = names.iter().map(|name| (*name, 2)).collect();
     index.apply(Position(8192), &[], &deltas).unwrap();
     index.sweep_all().unwrap();

@@ -9,6 +9,7 @@ use super::lost::LostRanges;
 use super::tiers::Tiers;
 use super::{ObjectIndex, Partition, check_range, laid_over};
 use crate::error::{IndexError, Result};
+use onefold_oplog::Partitions;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The objects as of one moment.
 pub struct Moment<'a> {
     index: &'a ObjectIndex,
-    partitions: Vec<Mutex<State>>,
+    /// The partitions that were opened then, and the state of each.
+    opened: Arc<Partitions<Partition>>,
+    states: Vec<Mutex<State>>,
     has_moved: AtomicBool,
 }
 
@@ -37,19 +40,23 @@ impl State {
 impl ObjectIndex {
     /// Returns the objects as of now. All partitions are of the same moment if nothing is applied during the call.
     pub fn moment(&self) -> Result<Moment<'_>> {
-        let partitions = self.partitions.iter().map(|partition| Ok(Mutex::new(State::of(partition)?))).collect::<Result<Vec<_>>>()?;
-        Ok(Moment { index: self, partitions, has_moved: AtomicBool::new(false) })
+        let opened = self.partitions.now();
+        let states = opened.iter().map(|partition| Ok(Mutex::new(State::of(partition)?))).collect::<Result<Vec<_>>>()?;
+        Ok(Moment { index: self, opened, states, has_moved: AtomicBool::new(false) })
     }
 }
 
 impl Moment<'_> {
     /// Returns up to `limit` objects with `from <= key < to`, sorted by key.
     pub fn range(&self, partition: u16, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let current = self.index.partition(partition)?;
+        self.index.check_number(partition)?;
+        let number = u32::from(partition);
+        let found = self.opened.get(number).zip(self.opened.ownership().place(number));
+        let Some((current, place)) = found else { return Err(self.index.not_opened(partition)) };
         if from >= to || limit == 0 {
             return Ok(Vec::new());
         }
-        let mut state = self.partitions[self.index.place(partition)?].lock();
+        let mut state = self.states[place].lock();
         let read = |state: &State| {
             let found = laid_over(state.tiers.range(from, to, limit), &state.snapshot, from, to, limit)?;
             check_range(state.lost.as_deref(), || current.file.describe(), &found, from, to, limit)?;

@@ -218,7 +218,7 @@ fn nobody_who_applies_a_batch_waits_for_the_database_that_is_written() {
     let mut store = Store::create(ground);
     store.stage(vec![put(1, 1)]);
     store.flush(1);
-    let (index, partition) = (&store.index, &store.index.partitions[0]);
+    let (index, partition) = (&store.index, store.index.partitions.get(0).unwrap());
     std::thread::scope(|scope| {
         let database = partition.file.hold();
         let persisting = scope.spawn(|| index.persist().unwrap());
@@ -343,8 +343,8 @@ fn a_verification_that_is_stopped_says_nothing_of_the_file_and_harms_nothing() {
     let known = Position(0)..=Position(u64::MAX);
     let stop = super::Fault::default();
     stop.set();
-    assert!(store.index.partitions[0].file.verify(known.clone(), stop).is_some(), "nothing can be read any more");
-    assert_eq!(store.index.partitions[0].file.verify(known, super::Fault::default()), None);
+    assert!(store.index.partitions.get(0).unwrap().file.verify(known.clone(), stop).is_some(), "nothing can be read any more");
+    assert_eq!(store.index.partitions.get(0).unwrap().file.verify(known, super::Fault::default()), None);
     assert_eq!(store.index.verify_partition(0, &|| true), super::Verified::Whole);
     assert_eq!(store.index.get(0, b"key").unwrap().as_deref(), Some(&b"value"[..]));
 }

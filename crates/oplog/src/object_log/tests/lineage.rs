@@ -305,8 +305,8 @@ impl World {
         match self.below(16) {
             0..6 => {
                 let node = self.some_node();
-                self.commit(node);
-                "a commit"
+                (0..=self.below(6)).for_each(|_| self.commit(node));
+                "some commits"
             }
             6..9 => {
                 let node = self.some_node();
@@ -324,7 +324,7 @@ impl World {
                 }
                 "a merge of runs"
             }
-            10 => {
+            10 | 15 => {
                 self.move_one();
                 "a move"
             }
@@ -332,11 +332,11 @@ impl World {
                 self.lose();
                 "a loss"
             }
-            12 => {
+            12 | 13 if self.below(2) == 0 => {
                 self.restate();
                 "a restating"
             }
-            13 if self.nodes.len() < 4 => {
+            13 if self.nodes.len() < 3 => {
                 self.join();
                 "a new node"
             }

@@ -1,0 +1,129 @@
+//! Partitions that come and go while the index is used (M4.2): a node of a cluster takes some over and gives others
+//! away.
+//!
+//! A partition that comes is made beside the index, from what the logs of its former owners say. The caches divide their
+//! memory anew whenever one comes or goes.
+
+use super::partition::{Opening, Partition};
+use super::{ChunkBatch, ChunkIndex, Stepped, partition_directory, partition_of};
+use crate::{IndexError, Result};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::{Access, Ground};
+use onefold_oplog::{Owned, Position};
+use std::sync::atomic::Ordering;
+
+/// A partition that the index does not have yet.
+#[derive(Debug)]
+pub struct NewPartition {
+    owned: Owned,
+    /// How many bits of a fingerprint choose a partition.
+    bits: u32,
+    partition: Partition,
+    /// Memory of changes from which it sweeps.
+    limit_bytes: usize,
+}
+
+/// Share of the bound of the auxiliary index that the changes of a new partition take.
+const LIMIT_SHARE: usize = 8;
+
+impl ChunkIndex {
+    /// Makes an empty partition beside the index, in place of what its directory has. Errors: the index has it, or
+    /// there is none of this number.
+    pub fn make_partition(&self, owned: Owned) -> Result<NewPartition> {
+        let number = owned.number;
+        if self.access != Access::ReadWrite {
+            return Err(IndexError::ReadOnly { path: self.path.clone() });
+        }
+        if number >= self.partitions.total() || self.partitions.get(number).is_some() {
+            return Err(self.not_to_be_added(number));
+        }
+        let directory = partition_directory(&self.directory, number);
+        if self.ground.exists(&directory)? {
+            remove_files(&*self.ground, &directory)?;
+        } else {
+            self.ground.create_directory(&directory)?;
+        }
+        Partition::create(&*self.ground, &directory, self.shape, number)?;
+        let memory = self.options.of_each(self.partitions.now().iter().len() + 1);
+        let opening = Opening { access: Access::ReadWrite, epoch: owned.epoch, memory };
+        let partition = Partition::open(&self.ground, directory, self.shape, number, opening, &self.counters)?;
+        Ok(NewPartition { owned, bits: self.partition_bits(), partition, limit_bytes: self.options.auxiliary_bytes / LIMIT_SHARE })
+    }
+
+    /// Adds a partition that has everything before `at`, where the log ends. It takes batches from there on. Call it
+    /// while no batch is applied. Errors: it could not be made durable, and is not added.
+    pub fn add_partition(&self, new: NewPartition, at: Position) -> Result<()> {
+        let NewPartition { owned, partition, .. } = new;
+        partition.apply(at.0, [].into_iter(), [].into_iter(), [].into_iter(), [].into_iter());
+        while partition.state.read().applied < at.0 {
+            partition.step()?;
+        }
+        if !self.partitions.add(owned, partition) {
+            return Err(self.not_to_be_added(owned.number));
+        }
+        self.divide_memory();
+        Ok(())
+    }
+
+    /// Removes a partition, with its files. Look-ups that have begun still find it. Call it while no batch is applied.
+    /// Errors: it is not opened, or files are left. They are of no use.
+    pub fn remove_partition(&self, number: u32) -> Result<()> {
+        let Some(partition) = self.partitions.remove(number) else {
+            return Err(IndexError::NotOpened { path: self.path.clone(), partition: number });
+        };
+        self.divide_memory();
+        // A sweep ends its piece first, and begins no other one.
+        partition.files.lock().is_removed = true;
+        remove_files(&*self.ground, &partition.directory)
+    }
+
+    fn divide_memory(&self) {
+        let partitions = self.partitions.now();
+        let memory = self.options.of_each(partitions.iter().len());
+        for partition in partitions.iter() {
+            let pages = partition.state.read().pages.clone();
+            pages.bound(memory);
+        }
+    }
+
+    fn not_to_be_added(&self, number: u32) -> IndexError {
+        IndexError::NotToBeAdded { path: self.path.clone(), partition: number, partitions: self.partitions.total() }
+    }
+}
+
+impl NewPartition {
+    /// Applies what a batch says of the partition's chunks. Batches come in the order of the partition's lineage.
+    pub fn apply(&self, end: Position, batch: ChunkBatch<'_>) -> Result<()> {
+        let is_ours = |fingerprint: &Fingerprint| partition_of(fingerprint.prefix(), self.bits) == self.owned.number;
+        let ChunkBatch { removals, places, inserts, deltas, .. } = batch;
+        self.partition.apply(
+            end.0,
+            removals.iter().filter(|fingerprint| is_ours(fingerprint)).copied(),
+            places.iter().filter(|(fingerprint, _)| is_ours(fingerprint)).copied(),
+            inserts.iter().filter(|(fingerprint, _)| is_ours(fingerprint)).copied(),
+            deltas.iter().filter(|(fingerprint, _)| is_ours(fingerprint)).copied(),
+        );
+        let is_large = || self.partition.state.read().memory_bytes() > self.limit_bytes;
+        while is_large() && self.partition.step()? != Stepped::Nothing {}
+        Ok(())
+    }
+
+    /// Returns the end of the last batch.
+    pub fn applied(&self) -> Position {
+        Position(self.partition.state.read().last)
+    }
+}
+
+impl Drop for Partition {
+    fn drop(&mut self) {
+        let bytes = self.memory_bytes.load(Ordering::Relaxed);
+        self.counters.auxiliary_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+fn remove_files(ground: &dyn Ground, directory: &str) -> Result<()> {
+    for entry in ground.list(directory)? {
+        ground.remove(&format!("{directory}/{}", entry.name))?;
+    }
+    Ok(ground.sync_directory(directory)?)
+}

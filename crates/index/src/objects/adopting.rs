@@ -1,0 +1,90 @@
+//! Partitions that come and go while the index is used (M4.2), as those of the chunk index do.
+
+use super::{Change, ObjectIndex, Partition, copy, file_name};
+use crate::{IndexError, Result};
+use onefold_ground::Access;
+use onefold_oplog::{Owned, Position};
+
+/// A partition that the index does not have yet.
+#[derive(Debug)]
+pub struct NewObjects<'a> {
+    index: &'a ObjectIndex,
+    owned: Owned,
+    partition: Partition,
+}
+
+/// Share of the bound of changes in memory that those of a new partition take.
+const LIMIT_SHARE: usize = 8;
+
+impl ObjectIndex {
+    /// Makes an empty partition beside the index, in place of what is there. Errors: the index has it, or there is none
+    /// of this number.
+    pub fn make_partition(&self, owned: Owned) -> Result<NewObjects<'_>> {
+        let path = self.ground.describe(&self.directory);
+        if self.access != Access::ReadWrite {
+            return Err(IndexError::ReadOnly { path });
+        }
+        let (number, partitions) = (owned.number, self.partitions.total());
+        if number >= partitions || self.partitions.get(number).is_some() {
+            return Err(IndexError::NotToBeAdded { path, partition: number, partitions });
+        }
+        self.remove_files(number as u16)?;
+        super::PartitionFile::create(&self.ground, &file_name(&self.directory, number as u16))?;
+        self.ground.sync_directory(&self.directory)?;
+        let cache_bytes = self.cache_bytes / (self.partitions.now().iter().len() + 1);
+        let partition = Partition::open(&self.ground, &self.directory, owned, self.access, cache_bytes)?;
+        Ok(NewObjects { index: self, owned, partition })
+    }
+
+    /// Removes a partition, with its file. Reads that have begun still find it. Call it while no batch is applied.
+    /// Errors: it is not opened, or files are left. They are of no use.
+    pub fn remove_partition(&self, number: u16) -> Result<()> {
+        let _no_persist = self.persisting.lock();
+        let removed = self.partitions.remove(number.into()).ok_or_else(|| self.not_opened(number))?;
+        self.count(removed.tiers.read().pending_bytes(), 0);
+        drop(removed);
+        self.remove_files(number)
+    }
+
+    fn remove_files(&self, number: u16) -> Result<()> {
+        for file in [file_name(&self.directory, number), copy::file_name(&self.directory, number)] {
+            match self.ground.remove(&file) {
+                Err(error) if !error.is_not_found() => return Err(error.into()),
+                _ => {}
+            }
+        }
+        Ok(self.ground.sync_directory(&self.directory)?)
+    }
+}
+
+impl NewObjects<'_> {
+    /// Applies what a batch says of the partition's objects. Batches come in the order of the partition's lineage.
+    pub fn apply(&self, end: Position, changes: &[Change]) -> Result<()> {
+        let own: Vec<&Change> = changes.iter().filter(|change| u32::from(change.0) == self.owned.number).collect();
+        let (_, pending_bytes) = self.partition.apply(end, 0, &own);
+        if pending_bytes > self.index.pending_limit_bytes / LIMIT_SHARE {
+            self.partition.persist()?;
+        }
+        Ok(())
+    }
+
+    /// Returns the end of the last batch.
+    pub fn applied(&self) -> Position {
+        self.partition.tiers.read().applied()
+    }
+
+    /// Adds the partition to the index. It has everything before `at`, where the log ends, and takes batches from there
+    /// on. Call it while no batch is applied. Errors: it could not be made durable, and is not added.
+    pub fn add(self, at: Position) -> Result<()> {
+        if at > self.applied() {
+            self.partition.apply(at, 0, &[]);
+        }
+        self.partition.persist()?;
+        let NewObjects { index, owned, partition } = self;
+        if index.partitions.add(owned, partition) {
+            return Ok(());
+        }
+        let (path, partitions) = (index.ground.describe(&index.directory), index.partitions.total());
+        Err(IndexError::NotToBeAdded { path, partition: owned.number, partitions })
+    }
+}
