@@ -40,6 +40,8 @@ mod sweep;
 mod visit;
 
 #[cfg(test)]
+mod adopting_tests;
+#[cfg(test)]
 mod cost_tests;
 #[cfg(test)]
 mod crash_tests;

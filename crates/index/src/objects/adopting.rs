@@ -7,10 +7,11 @@ use onefold_oplog::{Owned, Position};
 
 /// A partition that the index does not have yet.
 #[derive(Debug)]
-pub struct NewObjects<'a> {
-    index: &'a ObjectIndex,
+pub struct NewObjects {
     owned: Owned,
     partition: Partition,
+    /// Memory of changes from which it persists.
+    limit_bytes: usize,
 }
 
 /// Share of the bound of changes in memory that those of a new partition take.
@@ -19,21 +20,36 @@ const LIMIT_SHARE: usize = 8;
 impl ObjectIndex {
     /// Makes an empty partition beside the index, in place of what is there. Errors: the index has it, or there is none
     /// of this number.
-    pub fn make_partition(&self, owned: Owned) -> Result<NewObjects<'_>> {
-        let path = self.ground.describe(&self.directory);
+    pub fn make_partition(&self, owned: Owned) -> Result<NewObjects> {
         if self.access != Access::ReadWrite {
-            return Err(IndexError::ReadOnly { path });
+            return Err(IndexError::ReadOnly { path: self.ground.describe(&self.directory) });
         }
-        let (number, partitions) = (owned.number, self.partitions.total());
-        if number >= partitions || self.partitions.get(number).is_some() {
-            return Err(IndexError::NotToBeAdded { path, partition: number, partitions });
+        let number = owned.number;
+        if number >= self.partitions.total() || self.partitions.get(number).is_some() {
+            return Err(self.not_to_be_added(number));
         }
         self.remove_files(number as u16)?;
         super::PartitionFile::create(&self.ground, &file_name(&self.directory, number as u16))?;
         self.ground.sync_directory(&self.directory)?;
         let cache_bytes = self.cache_bytes / (self.partitions.now().iter().len() + 1);
         let partition = Partition::open(&self.ground, &self.directory, owned, self.access, cache_bytes)?;
-        Ok(NewObjects { index: self, owned, partition })
+        Ok(NewObjects { owned, partition, limit_bytes: self.pending_limit_bytes / LIMIT_SHARE })
+    }
+
+    /// Adds a partition that has everything before `at`, where the log ends. It takes batches from there on. Call it
+    /// while no batch is applied. Errors: it could not be made durable, and is not added.
+    pub fn add_partition(&self, new: NewObjects, at: Position) -> Result<()> {
+        if at > new.applied() {
+            new.partition.apply(at, 0, &[]);
+        }
+        new.partition.persist()?;
+        let number = new.owned.number;
+        if self.partitions.add(new.owned, new.partition) { Ok(()) } else { Err(self.not_to_be_added(number)) }
+    }
+
+    fn not_to_be_added(&self, number: u32) -> IndexError {
+        let (path, partitions) = (self.ground.describe(&self.directory), self.partitions.total());
+        IndexError::NotToBeAdded { path, partition: number, partitions }
     }
 
     /// Removes a partition, with its file. Reads that have begun still find it. Call it while no batch is applied.
@@ -57,12 +73,12 @@ impl ObjectIndex {
     }
 }
 
-impl NewObjects<'_> {
+impl NewObjects {
     /// Applies what a batch says of the partition's objects. Batches come in the order of the partition's lineage.
     pub fn apply(&self, end: Position, changes: &[Change]) -> Result<()> {
         let own: Vec<&Change> = changes.iter().filter(|change| u32::from(change.0) == self.owned.number).collect();
         let (_, pending_bytes) = self.partition.apply(end, 0, &own);
-        if pending_bytes > self.index.pending_limit_bytes / LIMIT_SHARE {
+        if pending_bytes > self.limit_bytes {
             self.partition.persist()?;
         }
         Ok(())
@@ -71,20 +87,5 @@ impl NewObjects<'_> {
     /// Returns the end of the last batch.
     pub fn applied(&self) -> Position {
         self.partition.tiers.read().applied()
-    }
-
-    /// Adds the partition to the index. It has everything before `at`, where the log ends, and takes batches from there
-    /// on. Call it while no batch is applied. Errors: it could not be made durable, and is not added.
-    pub fn add(self, at: Position) -> Result<()> {
-        if at > self.applied() {
-            self.partition.apply(at, 0, &[]);
-        }
-        self.partition.persist()?;
-        let NewObjects { index, owned, partition } = self;
-        if index.partitions.add(owned, partition) {
-            return Ok(());
-        }
-        let (path, partitions) = (index.ground.describe(&index.directory), index.partitions.total());
-        Err(IndexError::NotToBeAdded { path, partition: owned.number, partitions })
     }
 }

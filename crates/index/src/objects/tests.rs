@@ -374,3 +374,52 @@ fn partitions_are_opened_by_a_list_and_changes_of_others_are_passed_over() {
     assert_eq!([0, 1, 2].map(|partition| all.get(partition, &[7]).unwrap()), [None, None, Some(vec![2])]);
     assert_eq!(all.position(), Position(0), "the others have not seen the batch");
 }
+
+#[test]
+fn m4_2_partitions_come_and_go_while_others_are_used() {
+    let (_directory, ground) = local();
+    ObjectIndex::create(&ground, "objects", 3).unwrap();
+    let owned = |number| Owned { number, epoch: 5 };
+    let some = Ownership::of(3, vec![owned(1)]).unwrap();
+    let index = ObjectIndex::open(ground.clone(), "objects", &some, OPTIONS, Access::ReadWrite).unwrap();
+    let put = |partition: u16, key: u8, value: u8| (partition, vec![key], Some(vec![value; 3000]));
+    index.apply(Position(4096), 0, &[put(1, 1, 1)]).unwrap();
+    let new = index.make_partition(owned(2)).unwrap();
+    for turn in 1..200u64 {
+        new.apply(Position(turn * 4096), &[put(2, turn as u8, 7), put(1, 9, 9), (2, vec![turn as u8 - 1], None)]).unwrap();
+    }
+    index.apply(Position(8192), 0, &[put(1, 1, 2)]).unwrap();
+    assert!(matches!(index.get(2, &[199]), Err(IndexError::NotOpened { partition: 2, .. })));
+    assert_eq!(new.applied(), Position(199 * 4096));
+    let at = Position(300 * 4096);
+    index.add_partition(new, at).unwrap();
+    // The log before may be trimmed, and says nothing of this partition anyway.
+    assert_eq!(index.partitions.get(2).unwrap().tiers.read().persisted(), at);
+    let keys = |index: &ObjectIndex| index.range(2, &[0], &[255], 1000).unwrap().into_iter().map(|(key, _)| key[0]).collect::<Vec<_>>();
+    assert_eq!((keys(&index), index.get(1, &[9]).unwrap()), (vec![199], None));
+    // From here on it takes batches, and what has begun to read it goes on.
+    let end = Position(at.0 + 4096);
+    index.apply(end, 0, &[put(2, 200, 1), put(1, 1, 3)]).unwrap();
+    assert_eq!(keys(&index), [199, 200]);
+    for wrong in [1, 2, 3] {
+        assert!(matches!(index.make_partition(owned(wrong)), Err(IndexError::NotToBeAdded { .. })));
+    }
+    index.persist().unwrap();
+    let end = Position(end.0 + 4096);
+    index.apply(end, 0, &[put(1, 2, 4)]).unwrap();
+    let moment = index.moment().unwrap();
+    let pending_bytes = index.pending_bytes();
+    index.remove_partition(1).unwrap();
+    assert!(index.pending_bytes() < pending_bytes && matches!(index.remove_partition(1), Err(IndexError::NotOpened { .. })));
+    assert_eq!(moment.get(1, &[1]).unwrap(), Some(vec![3; 3000]));
+    drop(moment);
+    index.persist().unwrap();
+    assert_eq!((index.position(), index.pending_bytes()), (end, 0));
+    drop(index);
+    let later = Ownership::of(3, vec![owned(2)]).unwrap();
+    let index = ObjectIndex::open(ground.clone(), "objects", &later, OPTIONS, Access::ReadWrite).unwrap();
+    assert_eq!((keys(&index), index.position()), (vec![199, 200], end));
+    // It comes back, and has nothing of what it was.
+    index.add_partition(index.make_partition(owned(1)).unwrap(), end).unwrap();
+    assert_eq!(index.get(1, &[1]).unwrap(), None);
+}
