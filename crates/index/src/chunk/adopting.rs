@@ -1,8 +1,8 @@
 //! Partitions that come and go while the index is used (M4.2): a node of a cluster takes some over and gives others
 //! away.
 //!
-//! A partition that comes is made beside the index, from what the logs of its former owners say. The caches divide their
-//! memory anew whenever one comes or goes.
+//! A partition that comes is made beside the index, from what the logs of its former owners say. Whenever one comes or
+//! goes, the caches divide their memory among those that are there.
 
 use super::partition::{Opening, Partition};
 use super::{ChunkBatch, ChunkIndex, Stepped, partition_directory, partition_of};

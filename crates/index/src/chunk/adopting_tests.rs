@@ -126,7 +126,7 @@ fn m4_2_a_failed_operation_while_partitions_move_then_another_process_then_a_pow
 }
 
 #[test]
-fn m4_2_a_partition_comes_while_others_are_used_and_memory_is_divided_anew() {
+fn m4_2_a_partition_comes_while_others_are_used_and_memory_is_divided_among_all() {
     let batches = log(40, 300);
     let (ground, _) = created(1);
     let index = open_without(&ground, Some(0), 1).unwrap();

@@ -156,7 +156,7 @@ impl Filter {
         Filter { groups: RwLock::new(groups) }
     }
 
-    /// Bounds its memory anew.
+    /// Changes the bound of its memory.
     pub fn bound(&self, limit_bytes: usize) {
         let mut groups = self.groups.write();
         groups.limit_bytes = limit_bytes;

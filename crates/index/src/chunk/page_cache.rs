@@ -69,7 +69,7 @@ impl PageCache {
         }
     }
 
-    /// Bounds its memory anew.
+    /// Changes the bound of its memory.
     pub fn bound(&self, limit_bytes: usize, pages: u64) {
         self.limit_bytes.store(limit_bytes, Ordering::Relaxed);
         self.extend(pages);

@@ -190,7 +190,7 @@ impl PageFile {
         PageFile { shape, kept: self.kept.clone() }
     }
 
-    /// Bounds its memory anew.
+    /// Changes the bound of its memory.
     pub fn bound(&self, memory: Memory) {
         self.filter.bound(memory.filter_bytes);
         self.cache.bound(memory.cache_bytes, self.shape.end());
