@@ -98,6 +98,8 @@ pub struct ObjectLog {
     piece_bytes: usize,
     /// What of it counts.
     holdings: Mutex<Arc<Holdings>>,
+    /// Positions at which restating began. No run goes across one.
+    cuts: Mutex<BTreeSet<Position>>,
     /// Pieces of the history that this opening has put.
     pieces: AtomicU64,
     /// Held while the manifest changes.
@@ -271,6 +273,13 @@ impl ObjectLog {
         *self.holdings.lock() = Arc::new(holdings);
     }
 
+    /// Returns the end of the log. In this opening no run goes across it, so that later a holding can begin here.
+    pub fn cut(&self) -> Position {
+        let state = self.state.lock();
+        self.cuts.lock().insert(state.end);
+        state.end
+    }
+
     fn unread(place: LogPlace, options: LogOptions, meaning: Arc<dyn Meaning>) -> ObjectLog {
         ObjectLog {
             place,
@@ -278,6 +287,7 @@ impl ObjectLog {
             meaning,
             piece_bytes: piece_bytes(),
             holdings: Mutex::new(Arc::new(Holdings::all())),
+            cuts: Mutex::default(),
             pieces: AtomicU64::new(0),
             changing: Mutex::new(()),
             state: Mutex::new(empty_state()),
@@ -352,6 +362,12 @@ impl ObjectLog {
     /// Puts a fence behind the last batch. False: the log goes on there, or was trimmed. Then this knows more of it.
     fn put_fence(&mut self, role: Role, epoch: u64, nonce: [u8; 16], records: &[Record]) -> Result<bool> {
         if self.is_closed() {
+            let manifest = self.state.get_mut().manifest;
+            if self.is_outdated(&manifest)? {
+                // It may stand where a batch was deleted.
+                *self.state.get_mut() = self.find_from_manifest(true)?;
+                return Ok(false);
+            }
             return Err(LogError::Closed { path: self.place.bucket.describe("log") });
         }
         let state = self.state.get_mut();
@@ -837,10 +853,13 @@ impl ObjectLog {
     /// Puts the effects of some batches as runs.
     fn summarize(&self, batches: &[Entry], from: Position, is_oldest: bool, holdings: &Holdings) -> Result<Vec<Run>> {
         let mut runs: Vec<Run> = Vec::new();
+        let cuts = self.cuts.lock().clone();
         let mut rest = batches;
         let mut start = from;
         while let Some(first) = rest.first() {
-            let fits = |entry: &&Entry| entry.end.0 - first.start.0 <= SUMMARY_BYTES;
+            let cut = cuts.range(Position(first.start.0 + 1)..).next();
+            let is_before = |entry: &Entry| cut.is_none_or(|cut| entry.start < *cut);
+            let fits = |entry: &&Entry| entry.end.0 - first.start.0 <= SUMMARY_BYTES && is_before(entry);
             let (part, behind) = rest.split_at(rest.iter().take_while(fits).count().max(1));
             rest = behind;
             let end = part.last().map_or(start, |entry| entry.end);
@@ -1009,8 +1028,13 @@ impl ObjectLog {
         let manifest = self.writable()?.manifest;
         let mut runs = self.runs()?;
         let sizes: Vec<u64> = runs.runs.iter().map(Run::bytes).collect();
+        let cuts = self.cuts.lock().clone();
+        let is_due = |at: &usize| {
+            let is_small = sizes[at - 1] < sizes[*at].saturating_mul(RUN_RATIO) || sizes[at - 1] == 0;
+            is_small && !cuts.contains(&runs.runs[*at].from)
+        };
         // From the newest: a small run is merged before it is merged with a large one.
-        let Some(at) = (1..sizes.len()).rev().find(|at| sizes[at - 1] < sizes[*at].saturating_mul(RUN_RATIO)) else { return Ok(false) };
+        let Some(at) = (1..sizes.len()).rev().find(is_due) else { return Ok(false) };
         let holdings = self.holdings.lock().clone();
         let merged = self.merge(&runs.runs[at - 1], &runs.runs[at], at == 1, &holdings)?;
         let old: Vec<Piece> = runs.runs.splice(at - 1..=at, [merged]).flat_map(|run| run.parts).map(|part| part.piece).collect();

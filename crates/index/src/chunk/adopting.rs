@@ -54,6 +54,9 @@ impl ChunkIndex {
     /// while no batch is applied. Errors: it could not be made durable, and is not added.
     pub fn add_partition(&self, new: NewPartition, at: Position) -> Result<()> {
         let NewPartition { owned, partition, .. } = new;
+        if at.0 < partition.state.read().last {
+            return Err(self.not_to_be_added(owned.number));
+        }
         partition.apply(at.0, [].into_iter(), [].into_iter(), [].into_iter(), [].into_iter());
         while partition.state.read().applied < at.0 {
             partition.step()?;
@@ -65,8 +68,10 @@ impl ChunkIndex {
         Ok(())
     }
 
-    /// Removes a partition, with its files. Look-ups that have begun still find it. Call it while no batch is applied.
-    /// Errors: it is not opened, or files are left. They are of no use.
+    /// Removes a partition, with its files. Look-ups that have begun find it, or that it is not opened. It waits for
+    /// those who [hold](ChunkIndex::hold) it. Call it while no batch is applied, when it is durable elsewhere that this
+    /// node no longer has it, and while nobody makes it again. Errors: it is not opened, or files are left. They are of
+    /// no use.
     pub fn remove_partition(&self, number: u32) -> Result<()> {
         let Some(partition) = self.partitions.remove(number) else {
             return Err(IndexError::NotOpened { path: self.path.clone(), partition: number });
@@ -92,12 +97,15 @@ impl ChunkIndex {
 }
 
 impl NewPartition {
-    /// Applies what a batch says of the partition's chunks. Batches come in the order of the partition's lineage.
-    pub fn apply(&self, end: Position, batch: ChunkBatch<'_>) -> Result<()> {
+    /// Applies what a batch says of the partition's chunks. Batches come in the order of the partition's lineage, each
+    /// once: from logs with positions of their own.
+    pub fn apply(&self, batch: ChunkBatch<'_>) -> Result<()> {
+        // Fewer than the positions that any of these logs has gone through.
+        let end = self.partition.state.read().last + 1;
         let is_ours = |fingerprint: &Fingerprint| partition_of(fingerprint.prefix(), self.bits) == self.owned.number;
         let ChunkBatch { removals, places, inserts, deltas, .. } = batch;
         self.partition.apply(
-            end.0,
+            end,
             removals.iter().filter(|fingerprint| is_ours(fingerprint)).copied(),
             places.iter().filter(|(fingerprint, _)| is_ours(fingerprint)).copied(),
             inserts.iter().filter(|(fingerprint, _)| is_ours(fingerprint)).copied(),
@@ -106,11 +114,6 @@ impl NewPartition {
         let is_large = || self.partition.state.read().memory_bytes() > self.limit_bytes;
         while is_large() && self.partition.step()? != Stepped::Nothing {}
         Ok(())
-    }
-
-    /// Returns the end of the last batch.
-    pub fn applied(&self) -> Position {
-        Position(self.partition.state.read().last)
     }
 }
 

@@ -370,9 +370,9 @@ impl Lookup<'_> {
         failed.map_or(Ok(waited), |(_, error)| Err(error))
     }
 
-    /// Returns whether pages have moved since the changes were taken.
+    /// Returns whether pages have moved since the changes were taken, or their partition has gone.
     fn has_moved(&self, snapshot: &Snapshot) -> bool {
-        self.index.opened(snapshot.partition).is_ok_and(|partition| partition.state.read().pages.shape != snapshot.pages.shape)
+        self.index.opened(snapshot.partition).map_or(true, |partition| partition.state.read().pages.shape != snapshot.pages.shape)
     }
 
     /// Makes the processor load the parts of cached pages that the search needs.

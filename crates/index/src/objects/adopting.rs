@@ -39,6 +39,9 @@ impl ObjectIndex {
     /// Adds a partition that has everything before `at`, where the log ends. It takes batches from there on. Call it
     /// while no batch is applied. Errors: it could not be made durable, and is not added.
     pub fn add_partition(&self, new: NewObjects, at: Position) -> Result<()> {
+        if at < new.applied() {
+            return Err(self.not_to_be_added(new.owned.number));
+        }
         if at > new.applied() {
             new.partition.apply(at, 0, &[]);
         }
@@ -52,8 +55,9 @@ impl ObjectIndex {
         IndexError::NotToBeAdded { path, partition: number, partitions }
     }
 
-    /// Removes a partition, with its file. Reads that have begun still find it. Call it while no batch is applied.
-    /// Errors: it is not opened, or files are left. They are of no use.
+    /// Removes a partition, with its file. Reads that have begun still find it. Call it while no batch is applied, when
+    /// it is durable elsewhere that this node no longer has it, and while nobody makes it again. Errors: it is not
+    /// opened, or files are left. They are of no use.
     pub fn remove_partition(&self, number: u16) -> Result<()> {
         let _no_persist = self.persisting.lock();
         let removed = self.partitions.remove(number.into()).ok_or_else(|| self.not_opened(number))?;
@@ -74,8 +78,11 @@ impl ObjectIndex {
 }
 
 impl NewObjects {
-    /// Applies what a batch says of the partition's objects. Batches come in the order of the partition's lineage.
-    pub fn apply(&self, end: Position, changes: &[Change]) -> Result<()> {
+    /// Applies what a batch says of the partition's objects. Batches come in the order of the partition's lineage, each
+    /// once: from logs with positions of their own.
+    pub fn apply(&self, changes: &[Change]) -> Result<()> {
+        // Fewer than the positions that any of these logs has gone through.
+        let end = Position(self.applied().0 + 1);
         let own: Vec<&Change> = changes.iter().filter(|change| u32::from(change.0) == self.owned.number).collect();
         let (_, pending_bytes) = self.partition.apply(end, 0, &own);
         if pending_bytes > self.limit_bytes {
@@ -84,8 +91,7 @@ impl NewObjects {
         Ok(())
     }
 
-    /// Returns the end of the last batch.
-    pub fn applied(&self) -> Position {
+    fn applied(&self) -> Position {
         self.partition.tiers.read().applied()
     }
 }

@@ -386,11 +386,10 @@ fn m4_2_partitions_come_and_go_while_others_are_used() {
     index.apply(Position(4096), 0, &[put(1, 1, 1)]).unwrap();
     let new = index.make_partition(owned(2)).unwrap();
     for turn in 1..200u64 {
-        new.apply(Position(turn * 4096), &[put(2, turn as u8, 7), put(1, 9, 9), (2, vec![turn as u8 - 1], None)]).unwrap();
+        new.apply(&[put(2, turn as u8, 7), put(1, 9, 9), (2, vec![turn as u8 - 1], None)]).unwrap();
     }
     index.apply(Position(8192), 0, &[put(1, 1, 2)]).unwrap();
     assert!(matches!(index.get(2, &[199]), Err(IndexError::NotOpened { partition: 2, .. })));
-    assert_eq!(new.applied(), Position(199 * 4096));
     let at = Position(300 * 4096);
     index.add_partition(new, at).unwrap();
     // The log before may be trimmed, and says nothing of this partition anyway.

@@ -16,7 +16,7 @@
 //! as those of every log do: if the numbers that stop the node were free again, it could acknowledge batches that
 //! nobody reads.
 
-use super::history::{Piece, Run};
+use super::history::Run;
 use super::manifest::{self, Manifest, Runs, Useless};
 use super::{FENCES, LogPlace, Meaning, ObjectLog, Role};
 use crate::{LogError, LogOptions, Position, Result};
@@ -27,14 +27,25 @@ impl ObjectLog {
     /// Closes the log of an owner that is gone, or finds it closed. Returns it for reading: it never changes again. The
     /// owner may be alive after all. It has acknowledged nothing behind the end, and never will.
     pub fn close(place: LogPlace, options: LogOptions, meaning: Arc<dyn Meaning>) -> Result<ObjectLog> {
-        let mut log = ObjectLog::look_for_taking(LogPlace { keeps_copies: false, ..place }, options, meaning)?;
+        ObjectLog::look_for_taking(LogPlace { keeps_copies: false, ..place }, options, meaning)?.closed()
+    }
+
+    /// Does the second half of it.
+    pub(super) fn closed(mut self) -> Result<ObjectLog> {
+        let log = &mut self;
         let nonce = log.new_nonce()?;
         for _ in 0..FENCES {
             log.go_on_reading()?;
+            let manifest = log.state.get_mut().manifest;
+            if log.is_outdated(&manifest)? {
+                // What was read last may stand where a batch was deleted.
+                *log.state.get_mut() = log.find_from_manifest(true)?;
+                continue;
+            }
             if log.is_closed() || log.put_fence(Role::Closed, 0, nonce, &[])? {
                 log.state.get_mut().nonce = None;
                 log.close_history()?;
-                return Ok(log);
+                return Ok(self);
             }
         }
         Err(LogError::Fenced { path: log.place.bucket.describe("log") })
@@ -53,24 +64,22 @@ impl ObjectLog {
         };
         let before = state.batches.len().checked_sub(2).and_then(|at| state.batches.get(at)).map(|entry| entry.checksum);
         let follows = before.unwrap_or(state.manifest.follows);
-        let batches = state.batches.iter().filter(|entry| entry.role.is_dropped()).map(|entry| entry.number).collect();
+        let mut batches: Vec<u64> = state.batches.iter().filter(|entry| entry.role.is_dropped()).map(|entry| entry.number).collect();
         let manifest = state.manifest;
-        if manifest.first < closed.number && closed.start > Position(0) {
-            let mut pieces: Vec<Piece> = self.runs()?.runs.iter().flat_map(Run::pieces).copied().collect();
+        let Runs { runs, useless } = self.runs()?;
+        let has_some = manifest.first < closed.number || runs.iter().any(|run| !run.parts.is_empty());
+        if has_some && closed.start > Position(0) {
+            batches.extend(useless.batches);
+            let mut pieces = useless.pieces;
+            pieces.extend(runs.iter().flat_map(Run::pieces));
             pieces.extend(manifest.runs);
             let runs = vec![Run { from: Position(0), to: closed.start, parts: Vec::new() }];
             let runs = Runs { runs, useless: Useless { batches, pieces } };
             let object = self.put_object(&runs.encode(&self.place.store), 1)?;
-            let emptied = Manifest {
-                number: manifest.number + 1,
-                first: closed.number,
-                start: closed.start,
-                follows,
-                runs: Some(object),
-                ..manifest
-            };
+            let number = manifest.number + 1;
+            let emptied = Manifest { number, first: closed.number, start: closed.start, follows, runs: Some(object), ..manifest };
             // If it is taken, somebody else has emptied the log.
-            self.place.bucket.put_new(&manifest::name(emptied.number), &emptied.encode(&self.place.store))?;
+            self.place.bucket.put_new(&manifest::name(number), &emptied.encode(&self.place.store))?;
             self.adopt(self.newest_after(manifest)?, None);
         }
         let (manifest, runs) = (self.state.get_mut().manifest, self.runs()?);

@@ -151,8 +151,8 @@ impl<'a> Writing<'a> {
     /// Adds the effect on the next key. It counts.
     fn add(&mut self, key: &[u8], effect: &[u8], holdings: &Holdings) -> Result<()> {
         // Another log may have something before it that the effect takes away.
-        let is_whole = || holdings.counting(key, self.to).is_some_and(|holding| holding.is_whole);
-        if self.is_oldest && self.log.meaning.is_nothing(key, effect) && is_whole() {
+        let is_first = || holdings.counting(key, self.to).is_some_and(|holding| holding.is_first);
+        if self.is_oldest && self.log.meaning.is_nothing(key, effect) && is_first() {
             return Ok(());
         }
         if self.count == 0 {
@@ -312,12 +312,24 @@ impl ObjectLog {
         Ok(())
     }
 
-    /// Passes on what this log says of some keys in batches that start before `upto`. A node that takes them over
-    /// begins with that.
-    pub fn replay_holdings(&self, holdings: &Holdings, upto: Position, visit: &mut crate::Visit<'_>) -> Result<()> {
+    /// Passes on what this log says of some keys in batches that start before `upto`, in order. A node that takes them
+    /// over begins with that. Errors: the log was trimmed meanwhile. Then open it again, and begin again.
+    pub fn replay_holdings(&self, holdings: &Holdings, upto: Position, visit: &mut dyn FnMut(&[Record]) -> ControlFlow<()>) -> Result<()> {
+        let manifest = self.state.lock().manifest;
+        match self.visit_holdings(holdings, upto, visit) {
+            Err(crate::LogError::Damaged { .. }) if self.is_outdated(&manifest)? => {
+                Err(crate::LogError::Trimmed { path: self.place.bucket.describe("log") })
+            }
+            visited => visited,
+        }
+    }
+
+    fn visit_holdings(&self, holdings: &Holdings, upto: Position, visit: &mut dyn FnMut(&[Record]) -> ControlFlow<()>) -> Result<()> {
+        // A run of which some is behind `upto` has nothing of these keys there.
+        let runs: Vec<Run> = self.runs()?.runs.into_iter().filter(|run| run.from < upto).collect();
         let mut goes_on = true;
-        self.replay_history_of(holdings, &mut |start, end, records| {
-            let flow = if start < upto { visit(start, end, records) } else { ControlFlow::Break(()) };
+        self.visit_history(&runs, holdings, &mut |_, _, records| {
+            let flow = visit(records);
             goes_on = flow.is_continue();
             flow
         })?;
@@ -335,7 +347,7 @@ impl ObjectLog {
                 self.meaning.records(&effects)
             });
             match counting {
-                Ok(records) => visit(start, end, &records),
+                Ok(records) => visit(&records),
                 Err(why) => {
                     failed = Some(damaged(self.place.bucket.describe("log"), why));
                     ControlFlow::Break(())

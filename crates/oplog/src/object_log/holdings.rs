@@ -16,8 +16,8 @@ pub struct Holding {
     pub to: Option<Vec<u8>>,
     /// What the log says of them before does not count.
     pub since: Position,
-    /// Whether nothing else counts, in no other log.
-    pub is_whole: bool,
+    /// Whether no other log comes before this one.
+    pub is_first: bool,
 }
 
 impl Holding {
@@ -33,7 +33,7 @@ pub struct Holdings(Vec<Holding>);
 impl Holdings {
     /// Holds all keys, as a log does that is the only one of its store.
     pub fn all() -> Holdings {
-        Holdings(vec![Holding { from: Vec::new(), to: None, since: Position(0), is_whole: true }])
+        Holdings(vec![Holding { from: Vec::new(), to: None, since: Position(0), is_first: true }])
     }
 
     /// Holds these. `None`: their keys do not ascend, or overlap.
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     fn holding(from: u8, to: Option<u8>, since: u64) -> Holding {
-        Holding { from: vec![from], to: to.map(|to| vec![to]), since: Position(since), is_whole: true }
+        Holding { from: vec![from], to: to.map(|to| vec![to]), since: Position(since), is_first: true }
     }
 
     #[test]

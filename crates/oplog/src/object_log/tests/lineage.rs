@@ -89,7 +89,7 @@ fn node_place(bucket: &MemoryBucket, node: u64, directory: &SimulatedGround) -> 
 
 fn keys_of(partition: usize) -> Holding {
     let from = partition as u8 * KEYS;
-    Holding { from: vec![from], to: Some(vec![from + KEYS]), since: Position(0), is_whole: true }
+    Holding { from: vec![from], to: Some(vec![from + KEYS]), since: Position(0), is_first: true }
 }
 
 impl World {
@@ -136,7 +136,7 @@ impl World {
     fn hold(&self, node: u64) {
         let holding = |(partition, lineage): (usize, &Vec<Link>)| {
             let at = lineage.iter().position(|link| link.node == node)?;
-            Some(Holding { since: lineage[at].since, is_whole: at == 0, ..keys_of(partition) })
+            Some(Holding { since: lineage[at].since, is_first: at == 0, ..keys_of(partition) })
         };
         let holdings = self.lineages.iter().enumerate().filter_map(holding).collect();
         self.nodes[&node].log.hold(Holdings::of(holdings).unwrap());
@@ -160,23 +160,25 @@ impl World {
         self.lineages.iter().all(|lineage| lineage.iter().filter(|link| link.node == node).count() < 2)
     }
 
-    /// Commits changes of keys of all partitions of a node.
-    fn commit(&mut self, node: u64) {
+    /// Commits changes of keys of all partitions of a node. Returns the keys.
+    fn commit(&mut self, node: u64) -> Vec<u8> {
         let owned: Vec<u8> = (0..PARTITIONS).filter(|partition| self.owner((*partition).into()) == node).collect();
         let mut records = Vec::new();
         for partition in owned {
             for _ in 0..self.below(3) {
                 let key = partition * KEYS + self.below(KEYS.into()) as u8;
-                let is_removed = self.below(4) == 0;
-                let fits = is_removed || self.known.get(&key).copied().unwrap_or_default() < 100;
-                if fits {
-                    let record = count(key, is_removed, self.below(3) as i8);
+                let is_removed = self.below(6) == 0;
+                let now = if is_removed { 0 } else { self.known.get(&key).copied().unwrap_or_default() };
+                let delta = self.below(4) as i8 - i8::from(now > 0) * 2;
+                if (0..100).contains(&(now + delta)) {
+                    let record = count(key, is_removed, delta);
                     apply_counts(&mut self.known, std::slice::from_ref(&record));
                     records.push(record);
                 }
             }
         }
         self.nodes[&node].log.commit(&records).unwrap();
+        records.iter().map(|record| record.payload[0]).collect()
     }
 
     /// Reads a partition as somebody does who never had it.
@@ -187,7 +189,7 @@ impl World {
             let log = ObjectLog::open(LogPlace { keeps_copies: false, ..place }, SMALL, Arc::new(Counting)).unwrap();
             let holdings = Holdings::of(vec![Holding { since: link.since, ..keys_of(partition) }]).unwrap();
             let upto = link.upto.unwrap_or(Position(u64::MAX));
-            let mut visit = |_: Position, _: Position, records: &[Record]| {
+            let mut visit = |records: &[Record]| {
                 apply_counts(&mut counts, records);
                 ControlFlow::Continue(())
             };
@@ -259,8 +261,10 @@ impl World {
     fn restate(&mut self) {
         let partition = self.below(PARTITIONS.into());
         let node = self.owner(partition);
-        let since = self.nodes[&node].log.end();
+        let since = self.nodes[&node].log.cut();
         let mut counts = self.read(partition);
+        // Of those that have no count any more, the log has what led to that: it must not count either.
+        let mut touched = BTreeSet::new();
         let dies_behind = if self.below(4) == 0 { self.below(KEYS.into()) } else { KEYS.into() };
         while let Some((key, value)) = counts.pop_first() {
             if counts.len() + dies_behind < KEYS.into() {
@@ -268,8 +272,15 @@ impl World {
             }
             self.nodes[&node].log.commit(&[count(key, true, value)]).unwrap();
             if self.below(3) == 0 {
-                self.commit(node);
-                counts = self.read(partition).split_off(&(key + 1));
+                touched.extend(self.commit(node));
+                if self.below(2) == 0 && self.may_tidy(node) {
+                    let log = &self.nodes[&node].log;
+                    log.trim(log.end()).unwrap();
+                    while log.tidy().unwrap() {}
+                }
+                let end = (partition as u8 + 1) * KEYS;
+                counts = touched.range(key + 1..end).map(|key| (*key, 0)).collect();
+                counts.extend(self.read(partition).split_off(&(key + 1)));
             }
         }
         self.lineages[partition] = vec![Link { node, since, upto: None }];
@@ -305,7 +316,7 @@ impl World {
         match self.below(16) {
             0..6 => {
                 let node = self.some_node();
-                (0..=self.below(6)).for_each(|_| self.commit(node));
+                (0..=self.below(6)).for_each(|_| drop(self.commit(node)));
                 "some commits"
             }
             6..9 => {
@@ -424,4 +435,43 @@ fn a_closed_log_never_changes_and_keeps_what_stops_its_owner_when_it_is_emptied(
     assert!(matches!(take(&bucket, &directory()), Err(LogError::Closed { .. })));
     log.commit(&[set(1, 2)]).unwrap_err();
     assert_eq!(elsewhere(&bucket), Values::new());
+}
+
+#[test]
+fn a_fence_where_a_batch_was_deleted_closes_no_log() {
+    for second_closes in [true, false] {
+        let (bucket, here) = (made(), directory());
+        let log = take(&bucket, &here).unwrap();
+        log.commit(&[set(50, 1)]).unwrap();
+        let slow = Meanwhile::new(&bucket);
+        // The first master has looked. The batch behind is put, trimmed and deleted, then its fence is put there.
+        let (expected, log) = (Arc::new(Mutex::new(Values::new())), Arc::new(log));
+        let (of_bucket, of_log) = (expected.clone(), log.clone());
+        slow.before("put", "log/", move || {
+            *of_bucket.lock() = fill(&of_log, 1);
+            of_log.trim(of_log.end()).unwrap();
+        });
+        let first = LogPlace { keeps_copies: false, ..place(slow, &directory()) };
+        let mut looked = ObjectLog::look_for_taking(first, SMALL, Arc::new(Settings)).unwrap();
+        // Another one has looked as well.
+        let mut second = look_for_taking(&bucket, &directory()).unwrap();
+        looked.go_on_reading().unwrap();
+        second.go_on_reading().unwrap();
+        let nonce = looked.new_nonce().unwrap();
+        assert!(!looked.put_fence(Role::Closed, 0, nonce, &[]).unwrap());
+        // It dies.
+        drop(looked);
+        log.commit(&[set(51, 7)]).unwrap();
+        let mut expected = expected.lock().clone();
+        expected.extend([(50, 1), (51, 7)]);
+        if second_closes {
+            let closed = second.closed().unwrap();
+            assert_eq!((values(&closed), closed.end()), (expected.clone(), look(&bucket, &directory()).unwrap().end()));
+            assert!(matches!(log.commit(&[set(52, 7)]), Err(LogError::Fenced { .. })));
+        } else {
+            second.fence(1, &[], &mut never_wait).unwrap();
+            assert_eq!(values(&second), expected);
+        }
+        assert_eq!(elsewhere(&bucket), expected);
+    }
 }
