@@ -267,8 +267,8 @@ impl ObjectIndex {
     pub fn apply(&self, end: Position, sequence: u64, changes: &[Change]) -> Result<()> {
         changes.iter().try_for_each(|(partition, ..)| self.check_number(*partition))?;
         let by_partition = by_partition(changes);
-        for (number, partition) in self.numbered() {
-            let own = by_partition.get(&number).map_or(&[][..], |own| own);
+        for (number, partition) in self.partitions.now().numbered() {
+            let own = by_partition.get(&(number as u16)).map_or(&[][..], |own| own);
             let (before, after) = partition.apply(end, sequence, own);
             self.count(before, after);
         }

@@ -98,8 +98,8 @@ pub struct ObjectLog {
     piece_bytes: usize,
     /// What of it counts.
     holdings: Mutex<Arc<Holdings>>,
-    /// Positions at which restating began. No run goes across one.
-    cuts: Mutex<BTreeSet<Position>>,
+    /// Positions at which restating began, once for each. No run goes across one.
+    cuts: Mutex<Vec<Position>>,
     /// Pieces of the history that this opening has put.
     pieces: AtomicU64,
     /// Held while the manifest changes.
@@ -273,11 +273,20 @@ impl ObjectLog {
         *self.holdings.lock() = Arc::new(holdings);
     }
 
-    /// Returns the end of the log. In this opening no run goes across it, so that later a holding can begin here.
+    /// Returns the end of the log. Until [`uncut`](ObjectLog::uncut) no run goes across it, so that a holding can begin
+    /// here later.
     pub fn cut(&self) -> Position {
         let state = self.state.lock();
-        self.cuts.lock().insert(state.end);
+        self.cuts.lock().push(state.end);
         state.end
+    }
+
+    /// Ends a cut: the holding begins there by now, or never will.
+    pub fn uncut(&self, position: Position) {
+        let mut cuts = self.cuts.lock();
+        if let Some(at) = cuts.iter().position(|cut| *cut == position) {
+            cuts.swap_remove(at);
+        }
     }
 
     fn unread(place: LogPlace, options: LogOptions, meaning: Arc<dyn Meaning>) -> ObjectLog {
@@ -398,12 +407,11 @@ impl ObjectLog {
         Ok(true)
     }
 
-    fn replay_history_of(&self, holdings: &Holdings, visit: &mut Visit<'_>) -> Result<()> {
-        let manifest = self.state.lock().manifest;
-        match self.runs().and_then(|runs| self.visit_history(&runs.runs, holdings, visit)) {
-            // What is missing was deleted rightly, if there is a newer history.
-            Err(LogError::Damaged { .. }) if self.is_outdated(&manifest)? => {
-                Err(LogError::Trimmed { path: self.place.bucket.describe("history") })
+    /// Returns what was read of the log with this manifest. If there is a newer one, what is missing was deleted rightly.
+    fn unless_replaced<T>(&self, manifest: &Manifest, read: Result<T>, what: &str) -> Result<T> {
+        match read {
+            Err(LogError::Damaged { .. }) if self.is_outdated(manifest)? => {
+                Err(LogError::Trimmed { path: self.place.bucket.describe(what) })
             }
             read => read,
         }
@@ -857,7 +865,7 @@ impl ObjectLog {
         let mut rest = batches;
         let mut start = from;
         while let Some(first) = rest.first() {
-            let cut = cuts.range(Position(first.start.0 + 1)..).next();
+            let cut = cuts.iter().filter(|cut| **cut > first.start).min();
             let is_before = |entry: &Entry| cut.is_none_or(|cut| entry.start < *cut);
             let fits = |entry: &&Entry| entry.end.0 - first.start.0 <= SUMMARY_BYTES && is_before(entry);
             let (part, behind) = rest.split_at(rest.iter().take_while(fits).count().max(1));
@@ -1106,8 +1114,9 @@ impl Log for ObjectLog {
     }
 
     fn replay_history(&self, visit: &mut Visit<'_>) -> Result<()> {
-        let holdings = self.holdings.lock().clone();
-        self.replay_history_of(&holdings, visit)
+        let (manifest, holdings) = (self.state.lock().manifest, self.holdings.lock().clone());
+        let read = self.runs().and_then(|runs| self.visit_history(&runs.runs, &holdings, visit));
+        self.unless_replaced(&manifest, read, "history")
     }
 
     fn commit(&self, records: &[Record]) -> Result<(Position, Position)> {

@@ -73,9 +73,7 @@ impl ChunkIndex {
     /// node no longer has it, and while nobody makes it again. Errors: it is not opened, or files are left. They are of
     /// no use.
     pub fn remove_partition(&self, number: u32) -> Result<()> {
-        let Some(partition) = self.partitions.remove(number) else {
-            return Err(IndexError::NotOpened { path: self.path.clone(), partition: number });
-        };
+        let partition = self.partitions.remove(number).ok_or_else(|| self.not_opened(number))?;
         self.divide_memory();
         // A sweep ends its piece first, and begins no other one.
         partition.files.lock().is_removed = true;

@@ -149,11 +149,12 @@ impl ChunkIndex {
         let bits = self.partition_bits();
         let (mut wanted, mut changes, mut needed) = (Vec::with_capacity(order.len()), Vec::new(), Vec::with_capacity(order.len()));
         let (mut snapshots, mut own) = (Vec::new(), Vec::new());
+        let partitions = self.partitions.now();
         for order in order.chunk_by(|one, next| partition_of(one.0, bits) == partition_of(next.0, bits)) {
             let number = partition_of(order[0].0, bits);
             own.clear();
             // Held until the filter has answered: the filter knows the pages where they are now.
-            let partition = self.opened(number)?;
+            let partition = partitions.get(number).ok_or_else(|| self.not_opened(number))?;
             let state = partition.state.read();
             let snapshot = take_changes(&state, number, fingerprints, order, &mut own, &mut changes);
             let number = snapshots.len() as u32;
@@ -220,8 +221,9 @@ impl ChunkIndex {
     /// Advice: it changes no answer. It does nothing for partitions that are not open, or that have no room.
     pub fn expect(&self, fingerprints: &[Fingerprint]) -> usize {
         let (bits, mut pages, mut reads) = (self.partition_bits(), Vec::new(), 0);
+        let partitions = self.partitions.now();
         for order in order_of(fingerprints.iter()).chunk_by(|one, next| partition_of(one.0, bits) == partition_of(next.0, bits)) {
-            let Ok(partition) = self.opened(partition_of(order[0].0, bits)) else { continue };
+            let Some(partition) = partitions.get(partition_of(order[0].0, bits)) else { continue };
             let state = partition.state.read();
             let file = state.pages.clone();
             let writes = file.cache.writes();

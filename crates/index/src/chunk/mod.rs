@@ -421,7 +421,11 @@ impl ChunkIndex {
 
     /// Returns the opened partition of this number. Errors: it is not opened.
     fn opened(&self, number: u32) -> Result<Arc<Partition>> {
-        self.partitions.get(number).ok_or_else(|| IndexError::NotOpened { path: self.path.clone(), partition: number })
+        self.partitions.get(number).ok_or_else(|| self.not_opened(number))
+    }
+
+    fn not_opened(&self, number: u32) -> IndexError {
+        IndexError::NotOpened { path: self.path.clone(), partition: number }
     }
 
     /// Returns how many bits of a fingerprint choose its partition.

@@ -316,12 +316,8 @@ impl ObjectLog {
     /// over begins with that. Errors: the log was trimmed meanwhile. Then open it again, and begin again.
     pub fn replay_holdings(&self, holdings: &Holdings, upto: Position, visit: &mut dyn FnMut(&[Record]) -> ControlFlow<()>) -> Result<()> {
         let manifest = self.state.lock().manifest;
-        match self.visit_holdings(holdings, upto, visit) {
-            Err(crate::LogError::Damaged { .. }) if self.is_outdated(&manifest)? => {
-                Err(crate::LogError::Trimmed { path: self.place.bucket.describe("log") })
-            }
-            visited => visited,
-        }
+        let read = self.visit_holdings(holdings, upto, visit);
+        self.unless_replaced(&manifest, read, "log")
     }
 
     fn visit_holdings(&self, holdings: &Holdings, upto: Position, visit: &mut dyn FnMut(&[Record]) -> ControlFlow<()>) -> Result<()> {

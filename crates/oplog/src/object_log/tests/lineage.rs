@@ -268,6 +268,7 @@ impl World {
         let dies_behind = if self.below(4) == 0 { self.below(KEYS.into()) } else { KEYS.into() };
         while let Some((key, value)) = counts.pop_first() {
             if counts.len() + dies_behind < KEYS.into() {
+                self.nodes[&node].log.uncut(since);
                 return;
             }
             self.nodes[&node].log.commit(&[count(key, true, value)]).unwrap();
@@ -286,6 +287,7 @@ impl World {
         self.lineages[partition] = vec![Link { node, since, upto: None }];
         self.restated += 1;
         self.hold_all();
+        self.nodes[&node].log.uncut(since);
         self.empty_logs();
     }
 
