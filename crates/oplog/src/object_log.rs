@@ -407,7 +407,7 @@ impl ObjectLog {
         Ok(true)
     }
 
-    /// Returns what was read of the log with this manifest. What is missing was deleted rightly if there is a newer one.
+    /// Returns what was read of the log with this manifest. If there is a newer one, what is missing was not lost.
     fn unless_replaced<T>(&self, manifest: &Manifest, read: Result<T>, what: &str) -> Result<T> {
         match read {
             Err(LogError::Damaged { .. }) if self.is_outdated(manifest)? => {
