@@ -228,6 +228,9 @@ pub enum StorageError {
         /// The partition.
         partition: u16,
     },
+    /// This opening has no partition for new containers: all of them went to other owners.
+    #[error("this process has no container partition any more: all of them went to other owners")]
+    NoPartition,
     /// The log has to name more numbers of containers before new ones are given out. Nothing is lost; commit and retry.
     #[error("container partition {partition} has used all numbers up to the next commit")]
     CommitFirst {

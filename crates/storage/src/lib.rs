@@ -29,9 +29,10 @@ pub use containers::{
     Answering, CONTAINER_CHECKPOINT, CONTAINER_SEALED, CONTAINERS_MERGED, CachePolicy, Catalog, ChunkRead, ChunkVisitor, Closed, Codec,
     CommittedSlots, CompressedFrame, Compression, Compressor, ContainerRecord, ContainerReport, ContainerSet, ContainerStore, FOOTER_BYTES,
     FORWARD_BYTES, FRAME_COMMITTED, FRAME_DATA, FRAME_STORED, FileFigures, Footer, Forward, Frame, FrameError, FrameVisitor, GroupId,
-    HEADER_BYTES, Header, Homes, KnownChunks, MAX_FRAME_BYTES, MAX_FRAMES, MAX_GROUP_MEMBERS, MAX_SLOTS, Merge, MergeStatistics,
-    NUMBERS_RESERVED, NUMBERS_USED, OpenChunks, ParityStatistics, Repair, RepairedAndLost, ScrubThreads, Scrubbed, ScrubbedParity, Slot,
-    Statistics, StorageOptions, UnknownCompression, Unreadable, VoidNumbers, Writer, decompress_frame, numbers_reserved,
+    HEADER_BYTES, Header, Homes, KnownChunks, LeftPartition, MAX_FRAME_BYTES, MAX_FRAMES, MAX_GROUP_MEMBERS, MAX_SLOTS, Merge,
+    MergeStatistics, NUMBERS_RESERVED, NUMBERS_USED, OpenChunks, ParityStatistics, Repair, RepairedAndLost, ScrubThreads, Scrubbed,
+    ScrubbedParity, Slot, Statistics, StorageOptions, UnknownCompression, Unreadable, VoidNumbers, Writer, decompress_frame,
+    numbers_reserved,
 };
 pub use error::{Result, StorageError};
 pub use levels::{

@@ -1,6 +1,6 @@
 //! What a chunk store makes durable in one batch of the log.
 
-use crate::{Address, ChunkKind, ContainerId, FileFigures, containers, levels};
+use crate::{Address, ChunkKind, FileFigures, containers, levels};
 use onefold_fingerprint::Fingerprint;
 use onefold_oplog::Record;
 
@@ -36,7 +36,7 @@ pub struct Prepared {
     /// further. Nobody knows what they refer to, so nobody may ever use them. They are dead from the beginning.
     pub surplus: Vec<(Fingerprint, Address, ChunkKind)>,
     /// In a store with whole files: up to which numbers the batch calls containers used.
-    pub(crate) numbers: Vec<ContainerId>,
+    pub(crate) numbers: Vec<containers::Used>,
     /// What the log will have of containers.
     pub(crate) changes: Vec<containers::Change>,
     /// What the log will have of an arena: blocks, and the serial numbers of their chunks.

@@ -16,7 +16,8 @@
 //! *before* the old file goes. For the same reason data read from disk is not cached if something has moved since: it
 //! would stay there forever.
 //!
-//! Beside a writer in another process ([`ContainerStore::follow_writers`]) nobody counts the generation. A reader that
+//! Beside a writer in another process ([`ContainerStore::follow_writers`], and in partitions that are not opened here)
+//! nobody counts the generation. A reader that
 //! misses a file forgets what it knows of forwards and asks the disk. The disk always has one of the two, as a forward
 //! is durable before its file goes. What the log says of merges is not needed then.
 
@@ -172,7 +173,8 @@ impl Shared {
 
     /// Returns whether another process may have merged a container away.
     fn is_gone(&self, container: ContainerId) -> Result<bool> {
-        Ok(self.mode.follows_writers() && !self.ground.exists(&file::path(&self.directory, container))?)
+        let has_other_writer = self.mode.follows_writers() || !self.owners.has(container.partition());
+        Ok(has_other_writer && !self.ground.exists(&file::path(&self.directory, container))?)
     }
 
     /// Handles a file that was there and is gone: only the disk knows where its chunks are now. The file of an open
@@ -183,7 +185,7 @@ impl Shared {
         if self.ground.exists(&file::forward_path(&self.directory, container))? {
             self.unsealed.remove(container);
         }
-        self.forwards.forget_all();
+        self.forwards.forget_partition(container.partition());
         self.retire([container].iter());
         Ok(())
     }

@@ -124,10 +124,11 @@ impl Forwards {
         self.count_move();
     }
 
-    /// Forgets all ids: the disk is asked about them again, whatever the log says.
-    pub(crate) fn forget_all(&self) {
+    /// Forgets all ids of a partition: the disk is asked about them again, whatever the log says.
+    pub(crate) fn forget_partition(&self, partition: u16) {
         let mut known = self.known.lock();
-        *known = Known::new();
+        known.logged.retain(|id, _| id.partition() != partition);
+        known.read = Lru::new(KNOWN_FORWARDS);
         self.count_move();
     }
 }

@@ -176,6 +176,12 @@ impl Merging {
         }
     }
 
+    /// Returns whether a merge has containers of a partition: one that is under way, in doubt, or whose files are not
+    /// replaced yet.
+    pub(crate) fn has_some_of(&self, partition: u16) -> bool {
+        self.held.lock().claimed.iter().any(|container| container.partition() == partition)
+    }
+
     /// Adds a merge whose files wait to be replaced.
     pub(crate) fn add_pending(&self, replacement: Replacement) {
         self.held.lock().pending.push(replacement);

@@ -40,6 +40,7 @@
 //!
 //! This crate must never know who refers to a chunk, or how often.
 
+mod adopting;
 mod ahead;
 mod answering;
 mod cache;
@@ -101,6 +102,7 @@ mod whole;
 mod workers;
 mod writer;
 
+pub use adopting::LeftPartition;
 pub use answering::Answering;
 pub use catalog::{Catalog, Frame, MAX_FRAME_BYTES, MAX_FRAMES, MAX_SLOTS, Slot};
 pub use compressed_frame::{CompressedFrame, FrameError, decompress_frame};
@@ -115,6 +117,7 @@ pub use groups::ParityStatistics;
 pub use homes::Homes;
 pub use known::KnownChunks;
 pub use merge::{Merge, MergeStatistics};
+pub(crate) use numbers::Used;
 pub use numbers::{NUMBERS_RESERVED, NUMBERS_USED, numbers_reserved};
 pub use parity::MAX_MEMBERS as MAX_GROUP_MEMBERS;
 pub use placement::CommittedSlots;

@@ -92,6 +92,8 @@ pub(crate) struct Numbers {
     named: BTreeMap<u16, u32>,
     /// Numbers whose containers are neither in the log nor gone.
     unsettled: BTreeSet<ContainerId>,
+    /// By partition: up to which number the log says that all containers are settled, as far as this opening said it.
+    settled_in_log: BTreeMap<u16, u32>,
     /// The log from here on says which numbers are used.
     since: Position,
     /// Whether the next batch must say it.
@@ -102,7 +104,8 @@ impl Numbers {
     /// Begins in an opening that found `unsealed` containers in a log that starts at `log_start`, and that all numbers
     /// up to these are `used`.
     pub(crate) fn new(log_start: Position, unsealed: impl Iterator<Item = ContainerId>, used: BTreeMap<u16, u32>) -> Numbers {
-        Numbers { named: used.clone(), used, unsettled: unsealed.collect(), since: log_start, is_due: false }
+        let settled_in_log = BTreeMap::new();
+        Numbers { named: used.clone(), used, unsettled: unsealed.collect(), settled_in_log, since: log_start, is_due: false }
     }
 
     /// Returns whether this opening gave out a number, or may give it out.
@@ -123,8 +126,9 @@ impl Numbers {
 
     /// Notes that a durable batch names a container.
     pub(crate) fn named(&mut self, container: ContainerId) {
-        let named = self.named.entry(container.partition()).or_default();
-        *named = (*named).max(container.number());
+        if let Some(named) = self.named.get_mut(&container.partition()) {
+            *named = (*named).max(container.number());
+        }
     }
 
     /// Notes that a container is in the log, sealed, or that its file is gone.
@@ -151,15 +155,50 @@ impl Numbers {
         self.is_due || last.any(is_ahead)
     }
 
-    /// Notes that the batch at `start` says of all opened partitions which numbers are used.
-    pub(crate) fn logged(&mut self, used: &[ContainerId], start: Position) {
-        let named = |partition| self.named.get(&partition).copied().unwrap_or(0);
-        // If batches overtook each other, an earlier one may name more.
-        if !used.is_empty() && used.iter().all(|last| last.number() >= named(last.partition())) {
+    /// Notes that the batch at `start` says which numbers are used.
+    pub(crate) fn logged(&mut self, used: &[Used], start: Position) {
+        let last: BTreeMap<u16, u32> = used.iter().map(|used| (used.last.partition(), used.last.number())).collect();
+        // If batches overtook each other, an earlier one may name more. And a partition may have come meanwhile.
+        if !used.is_empty() && self.named.iter().all(|(partition, named)| last.get(partition).is_some_and(|last| last >= named)) {
             self.since = self.since.max(start);
             self.is_due = false;
         }
-        used.iter().for_each(|last| self.named(*last));
+        for used in used {
+            let (partition, last) = (used.last.partition(), used.last.number());
+            // Of a partition that has gone meanwhile nothing is noted.
+            if let Some(named) = self.named.get_mut(&partition) {
+                *named = (*named).max(last);
+                let settled = self.settled_in_log.entry(partition).or_default();
+                *settled = (*settled).max(used.settled);
+            }
+        }
+    }
+
+    /// Returns whether the log says that everything up to the last number of a partition is settled. If not, the next
+    /// batch says up to where it is.
+    pub(crate) fn has_settled(&mut self, last: ContainerId) -> bool {
+        let is_settled = self.used(last).settled == last.number();
+        let is_said = self.settled_in_log.get(&last.partition()).copied().unwrap_or(0) == last.number();
+        self.is_due |= !is_said;
+        is_settled && is_said
+    }
+
+    /// Forgets a partition.
+    pub(crate) fn remove(&mut self, partition: u16) {
+        self.used.remove(&partition);
+        self.named.remove(&partition);
+        self.settled_in_log.remove(&partition);
+        self.unsettled.retain(|container| container.partition() != partition);
+    }
+
+    /// Adds a partition of which the log says, from `since` on, that everything up to this number is settled.
+    pub(crate) fn add(&mut self, last: ContainerId, since: Position) {
+        let (partition, last) = (last.partition(), last.number());
+        for numbers in [&mut self.used, &mut self.named, &mut self.settled_in_log] {
+            numbers.insert(partition, last);
+        }
+        // A batch that was prepared before may be the one that says it of all others.
+        self.since = self.since.min(since);
     }
 
     /// Returns from where on the log says which numbers are used.
@@ -179,6 +218,10 @@ mod tests {
 
     fn id(number: u32) -> ContainerId {
         ContainerId::new(3, number)
+    }
+
+    fn used(last: u32, settled: u32) -> Used {
+        Used { last: id(last), settled }
     }
 
     #[test]
@@ -223,7 +266,7 @@ mod tests {
         assert_eq!(numbers.used(id(9)).settled, 6);
         numbers.settled(id(7));
         assert_eq!(numbers.used(id(9)).settled, 9);
-        numbers.logged(&[id(9)], Position(10));
+        numbers.logged(&[used(9, 9)], Position(10));
         numbers.give_out(id(10)).unwrap();
         assert_eq!(numbers.used(id(12)), Used { last: id(12), settled: 9 });
     }
@@ -231,16 +274,44 @@ mod tests {
     #[test]
     fn the_log_is_kept_from_the_batch_that_covers_all_that_was_named() {
         let mut numbers = Numbers::new(Position(5), std::iter::empty(), BTreeMap::from([(3, 8)]));
-        numbers.logged(&[id(20)], Position(10));
+        numbers.logged(&[used(20, 0)], Position(10));
         numbers.named(id(25));
         // This batch was prepared before.
-        numbers.logged(&[id(24)], Position(20));
+        numbers.logged(&[used(24, 0)], Position(20));
         assert_eq!(numbers.since(), Position(10));
         numbers.renew_before(Position(10));
         assert!(!numbers.is_due(std::iter::empty()));
         numbers.renew_before(Position(11));
         assert!(numbers.is_due(std::iter::empty()));
-        numbers.logged(&[id(25)], Position(30));
+        numbers.logged(&[used(25, 0)], Position(30));
         assert_eq!((numbers.since(), numbers.is_due(std::iter::empty())), (Position(30), false));
+    }
+
+    #[test]
+    fn a_partition_has_settled_when_a_batch_has_said_so_of_its_last_number() {
+        let mut numbers = Numbers::new(Position(5), [id(7)].into_iter(), BTreeMap::from([(3, 8)]));
+        assert!(!numbers.has_settled(id(8)) && numbers.is_due(std::iter::empty()));
+        numbers.logged(&[used(8, 6)], Position(10));
+        numbers.settled(id(7));
+        assert!(!numbers.has_settled(id(8)), "the log does not say it yet");
+        numbers.logged(&[used(8, 8)], Position(20));
+        assert!(numbers.has_settled(id(8)));
+        numbers.remove(3);
+        numbers.logged(&[used(9, 9)], Position(30));
+        assert!(numbers.named.is_empty() && numbers.settled_in_log.is_empty());
+    }
+
+    #[test]
+    fn the_log_is_kept_for_a_partition_that_comes_until_a_batch_speaks_of_all() {
+        let mut numbers = Numbers::new(Position(5), std::iter::empty(), BTreeMap::from([(3, 8)]));
+        numbers.logged(&[used(8, 8)], Position(40));
+        numbers.add(ContainerId::new(4, 100), Position(30));
+        assert_eq!(numbers.since(), Position(30));
+        // It was prepared before the partition came.
+        numbers.logged(&[used(9, 9)], Position(50));
+        assert_eq!(numbers.since(), Position(30));
+        assert!(numbers.has_settled(ContainerId::new(4, 100)) && !numbers.is_own(ContainerId::new(4, 100)));
+        numbers.logged(&[used(9, 9), Used { last: ContainerId::new(4, 100), settled: 100 }], Position(60));
+        assert_eq!(numbers.since(), Position(60));
     }
 }

@@ -52,7 +52,8 @@ impl ContainerStore {
         profile: Arc<Profile>,
     ) -> Result<Arc<ContainerStore>> {
         options.check()?;
-        if ownership.owned().is_empty() {
+        // In a bucket, partitions may come later.
+        if ownership.owned().is_empty() && !options.whole_files {
             return Err(StorageError::Option { option: "partitions", value: "0".to_owned(), allowed: "at least 1" });
         }
         // In a bucket the log says all that these lists say.

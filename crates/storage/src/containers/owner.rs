@@ -19,6 +19,8 @@ use crate::containers::file;
 use crate::{ContainerId, Result, StorageError};
 use onefold_ground::{Ground, GroundError, checksum, parent, read_file, replace_file};
 use onefold_oplog::{Owned, Ownership};
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
 
 /// Bytes of the file.
 const OWNER_BYTES: usize = 24;
@@ -97,13 +99,21 @@ pub(crate) fn adopt(ground: &dyn Ground, directory: &str, owned: Owned, first: i
     Owner { epoch: owned.epoch, first }.write(ground, directory, partition)
 }
 
-/// The opened partitions, and what in them is their owner's.
+/// An opened partition.
+#[derive(Clone, Copy, Debug)]
+struct Opened {
+    /// The epoch of its owner.
+    epoch: u64,
+    /// Containers from this number on were made by its owner. `None`: the file does not say.
+    first: Option<u32>,
+}
+
+/// The opened partitions, and what in them is their owner's. The lock is taken last and alone.
 #[derive(Debug)]
 pub(crate) struct Owners {
-    /// Which partitions are opened, and how many there are.
-    ownership: Ownership,
-    /// By opened partition: containers from this number on were made by its owner. `None`: the file does not say.
-    firsts: Vec<Option<u32>>,
+    /// How many partitions the store has, opened or not.
+    total: u32,
+    opened: RwLock<BTreeMap<u16, Opened>>,
     has_files: bool,
 }
 
@@ -112,67 +122,82 @@ impl Owners {
     /// greater epoch is refused; the others have this epoch from here on, durably. Files that say nothing are left for
     /// [`rebuild`].
     pub(crate) fn open(ground: &dyn Ground, directory: &str, ownership: &Ownership, takes: bool) -> Result<Owners> {
-        let mut firsts = Vec::with_capacity(ownership.owned().len());
+        let mut opened = BTreeMap::new();
         for owned in ownership.owned() {
             let partition = owned.number as u16;
             let read = if takes { Owner::read } else { look }(ground, directory, partition)?;
-            match read {
+            let first = match read {
                 Ok(stored) if takes && stored.epoch > owned.epoch => return Err(fenced(ground, directory, *owned, stored.epoch)),
                 Ok(stored) => {
                     if takes && stored.epoch != owned.epoch {
                         Owner { epoch: owned.epoch, ..stored }.write(ground, directory, partition)?;
                     }
-                    firsts.push(Some(stored.first));
+                    Some(stored.first)
                 }
                 Err(why) => {
                     if takes {
                         tracing::warn!(why, "leftover containers of a partition are kept: its owner file cannot be read");
                     }
-                    firsts.push(None);
+                    None
                 }
-            }
+            };
+            opened.insert(partition, Opened { epoch: owned.epoch, first });
         }
-        Ok(Owners { ownership: ownership.clone(), firsts, has_files: true })
+        Ok(Owners { total: ownership.total(), opened: RwLock::new(opened), has_files: true })
     }
 
-    /// Opens partitions whose containers, all of them, are in one log. It alone says who owns them, so there are no
-    /// files.
+    /// Opens partitions whose containers are in the logs of their owners, which alone say who owns them. So there are
+    /// no files.
     pub(crate) fn of_log(ownership: &Ownership) -> Owners {
-        Owners { ownership: ownership.clone(), firsts: vec![Some(0); ownership.owned().len()], has_files: false }
+        let opened = ownership.owned().iter().map(|owned| (owned.number as u16, Opened { epoch: owned.epoch, first: Some(0) }));
+        Owners { total: ownership.total(), opened: RwLock::new(opened.collect()), has_files: false }
     }
 
     /// Returns the numbers of the opened partitions, ascending.
-    pub(crate) fn partitions(&self) -> impl Iterator<Item = u16> {
-        self.ownership.numbers().map(|number| number as u16)
+    pub(crate) fn partitions(&self) -> Vec<u16> {
+        self.opened.read().keys().copied().collect()
     }
 
     /// Returns how many partitions the store has, opened or not.
     pub(crate) fn total(&self) -> u32 {
-        self.ownership.total()
+        self.total
+    }
+
+    /// Returns whether a partition is opened.
+    pub(crate) fn has(&self, partition: u16) -> bool {
+        self.opened.read().contains_key(&partition)
+    }
+
+    /// Adds a partition of a store without files of owners.
+    pub(crate) fn add(&self, owned: Owned) {
+        debug_assert!(!self.has_files);
+        self.opened.write().insert(owned.number as u16, Opened { epoch: owned.epoch, first: Some(0) });
+    }
+
+    /// Removes a partition.
+    pub(crate) fn remove(&self, partition: u16) {
+        self.opened.write().remove(&partition);
     }
 
     /// Returns the epoch of the owner of a container's partition. Returns 0 if the partition is not opened: nothing is
     /// written there.
     pub(crate) fn epoch_of(&self, container: ContainerId) -> u64 {
-        self.ownership.place(u32::from(container.partition())).map_or(0, |place| self.ownership.owned()[place].epoch)
+        self.opened.read().get(&container.partition()).map_or(0, |opened| opened.epoch)
     }
 
     /// Returns whether the owner of an opened partition made this container, or will: no earlier owner did. `None`:
     /// unknown.
     pub(crate) fn is_own(&self, container: ContainerId) -> Option<bool> {
-        let Some(place) = self.ownership.place(u32::from(container.partition())) else { return Some(false) };
-        self.firsts[place].map(|first| container.number() >= first)
-    }
-
-    /// Returns the opened partitions whose files do not say what is their owner's.
-    fn unknown(&self) -> impl Iterator<Item = &Owned> {
-        self.ownership.owned().iter().zip(&self.firsts).filter(|(_, first)| first.is_none()).map(|(owned, _)| owned)
+        match self.opened.read().get(&container.partition()) {
+            None => Some(false),
+            Some(opened) => opened.first.map(|first| container.number() >= first),
+        }
     }
 
     /// Returns what is wrong with the files of the opened partitions.
     pub(crate) fn damaged(&self, ground: &dyn Ground, directory: &str) -> Result<Vec<String>> {
         let mut damaged = Vec::new();
-        for partition in self.partitions().filter(|_| self.has_files) {
+        for partition in self.partitions().into_iter().filter(|_| self.has_files) {
             damaged.extend(look(ground, directory, partition)?.err());
         }
         Ok(damaged)
@@ -181,7 +206,7 @@ impl Owners {
     /// Returns the greatest epoch that has opened a partition for writing, as far as readable.
     pub(crate) fn greatest_epoch(&self, ground: &dyn Ground, directory: &str) -> Result<u64> {
         let mut greatest = 0;
-        for partition in self.partitions().filter(|_| self.has_files) {
+        for partition in self.partitions().into_iter().filter(|_| self.has_files) {
             greatest = look(ground, directory, partition)?.map_or(greatest, |owner| greatest.max(owner.epoch));
         }
         Ok(greatest)
@@ -191,10 +216,10 @@ impl Owners {
     /// numbers by partition. Call only when recovery has found nothing that contradicts the log. Otherwise the
     /// containers that it checks then would count as another owner's at the next opening.
     pub(crate) fn rebuild(&self, ground: &dyn Ground, directory: &str, next_number: impl Fn(u16) -> u32) -> Result<()> {
-        for owned in self.unknown() {
-            let partition = owned.number as u16;
+        let opened = self.opened.read().clone();
+        for (partition, Opened { epoch, .. }) in opened.into_iter().filter(|(_, opened)| opened.first.is_none()) {
             ground.create_directory(&owners(directory))?;
-            Owner { epoch: owned.epoch, first: next_number(partition) }.write(ground, directory, partition)?;
+            Owner { epoch, first: next_number(partition) }.write(ground, directory, partition)?;
         }
         Ok(())
     }

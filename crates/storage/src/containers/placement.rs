@@ -14,24 +14,30 @@ use std::sync::{Arc, Weak};
 /// Numbers of containers, and the open containers that wait for a writer.
 #[derive(Debug)]
 pub(crate) struct Placement {
-    /// The opened partitions, ascending.
-    partitions: Vec<u16>,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// By partition: the number of the next new container.
-    next_numbers: BTreeMap<u16, u32>,
+    opened: BTreeMap<u16, Opened>,
     /// Numbers that were given out and whose containers are not open yet. There may be a file, but nobody has written
     /// to it.
     creating: BTreeSet<ContainerId>,
-    /// By opened partition: open containers without a writer.
-    idle: Vec<VecDeque<ContainerId>>,
-    /// The opened partition whose turn it is.
-    turn: usize,
+    /// It is the turn of the first opened partition from here on.
+    turn: u16,
     /// In a store with whole files that is open for writing: what the log must know of numbers.
     numbers: Option<Numbers>,
+}
+
+/// An opened partition.
+#[derive(Debug)]
+struct Opened {
+    /// The number of the next new container.
+    next_number: u32,
+    /// Open containers without a writer.
+    idle: VecDeque<ContainerId>,
+    /// It goes to another owner: it gets no new container.
+    is_leaving: bool,
 }
 
 /// What a writer fills next.
@@ -92,24 +98,17 @@ impl Moments {
 impl Placement {
     /// Begins with no number given out and no container waiting.
     pub(crate) fn new(ownership: &Ownership) -> Placement {
-        let partitions: Vec<u16> = ownership.numbers().map(|number| number as u16).collect();
-        let state = State {
-            next_numbers: partitions.iter().map(|partition| (*partition, 1)).collect(),
-            creating: BTreeSet::new(),
-            idle: vec![VecDeque::new(); partitions.len()],
-            turn: 0,
-            numbers: None,
-        };
-        Placement { partitions, state: Mutex::new(state) }
+        let opened = ownership.numbers().map(|number| (number as u16, Opened::new(1))).collect();
+        Placement { state: Mutex::new(State { opened, creating: BTreeSet::new(), turn: 0, numbers: None }) }
     }
 
     /// Continues after replay: sets the next number of each partition, and leaves open containers to the next writers.
     pub(crate) fn resume(&self, next_number: impl Fn(u16) -> u32, open: impl Iterator<Item = ContainerId>) {
         let mut state = self.state.lock();
-        for (partition, next) in &mut state.next_numbers {
-            *next = next_number(*partition);
+        for (partition, opened) in &mut state.opened {
+            opened.next_number = next_number(*partition);
         }
-        open.for_each(|container| self.add_idle(&mut state, container));
+        open.for_each(|container| state.add_idle(container));
     }
 
     /// Continues after replay in a store with whole files. Containers of earlier openings get no writer. They are
@@ -121,25 +120,60 @@ impl Placement {
         state.numbers = Some(Numbers::new(log_start, unsealed, used));
     }
 
-    /// Chooses a container for a writer: one that waits, or else a new one. Partitions take turns.
-    pub(crate) fn next(&self) -> Next {
+    /// Chooses a container for a writer: one that waits, or else a new one. Partitions take turns. Errors: all of them
+    /// went to other owners.
+    pub(crate) fn next(&self) -> Result<Next> {
         let mut state = self.state.lock();
-        let partitions = self.partitions.len();
-        let turn = state.turn;
-        state.turn = (turn + 1) % partitions;
-        let idle = (0..partitions).find_map(|step| state.idle[(turn + step) % partitions].pop_front());
-        idle.map_or(Next::New(self.partitions[turn]), Next::Open)
+        let State { opened, turn, .. } = &mut *state;
+        let in_turn = opened.range(*turn..).chain(opened.range(..*turn));
+        let in_turn: Vec<u16> = in_turn.filter(|(_, opened)| !opened.is_leaving).map(|(partition, _)| *partition).collect();
+        let first = *in_turn.first().ok_or(StorageError::NoPartition)?;
+        *turn = first.wrapping_add(1);
+        let idle = in_turn.iter().find_map(|partition| opened.get_mut(partition)?.idle.pop_front());
+        Ok(idle.map_or(Next::New(first), Next::Open))
     }
 
     /// Leaves an open container to the next writer.
     pub(crate) fn leave(&self, container: ContainerId) {
-        self.add_idle(&mut self.state.lock(), container);
+        self.state.lock().add_idle(container);
     }
 
-    fn add_idle(&self, state: &mut State, container: ContainerId) {
-        if let Ok(place) = self.partitions.binary_search(&container.partition()) {
-            state.idle[place].push_back(container);
-        }
+    /// Returns whether a partition takes new containers.
+    pub(crate) fn takes(&self, partition: u16) -> bool {
+        self.state.lock().opened.get(&partition).is_some_and(|opened| !opened.is_leaving)
+    }
+
+    /// Gives out nothing in a partition any more: neither numbers nor containers. Returns false if it is not opened.
+    pub(crate) fn begin_leaving(&self, partition: u16) -> bool {
+        let mut state = self.state.lock();
+        let Some(opened) = state.opened.get_mut(&partition) else { return false };
+        opened.is_leaving = true;
+        opened.idle.clear();
+        true
+    }
+
+    /// Returns how a partition ends that is being left. `None`: a container of it is being made, or the log does not say
+    /// yet that all its containers are settled. Then the next batch will say it, as far as it is so.
+    pub(crate) fn ended(&self, partition: u16) -> Option<(u32, Position)> {
+        let mut state = self.state.lock();
+        let last = state.opened.get(&partition).filter(|opened| opened.is_leaving)?.last();
+        let is_made = !state.creating.iter().any(|container| container.partition() == partition);
+        let numbers = state.numbers.as_mut()?;
+        (is_made && numbers.has_settled(ContainerId::new(partition, last))).then(|| (last, numbers.since()))
+    }
+
+    /// Removes a partition.
+    pub(crate) fn remove(&self, partition: u16) {
+        let mut state = self.state.lock();
+        state.opened.remove(&partition);
+        state.numbers.iter_mut().for_each(|numbers| numbers.remove(partition));
+    }
+
+    /// Adds a partition of which the log says, from `since` on, that all containers up to number `last` are settled.
+    pub(crate) fn add(&self, partition: u16, last: u32, since: Position) {
+        let mut state = self.state.lock();
+        state.opened.insert(partition, Opened::new(last.saturating_add(1)));
+        state.numbers.iter_mut().for_each(|numbers| numbers.add(ContainerId::new(partition, last), since));
     }
 
     /// Gives out the next number of a partition.
@@ -149,8 +183,8 @@ impl Placement {
 
     /// Takes the numbers of a partition up to this one as given out.
     pub(crate) fn skip_to(&self, container: ContainerId) {
-        if let Some(next) = self.state.lock().next_numbers.get_mut(&container.partition()) {
-            *next = (*next).max(container.number().saturating_add(1));
+        if let Some(opened) = self.state.lock().opened.get_mut(&container.partition()) {
+            opened.next_number = opened.next_number.max(container.number().saturating_add(1));
         }
     }
 
@@ -197,7 +231,7 @@ impl Placement {
     }
 
     /// Notes that the batch at `start` has said it of these.
-    pub(crate) fn logged_numbers(&self, used: &[ContainerId], start: Position) {
+    pub(crate) fn logged_numbers(&self, used: &[Used], start: Position) {
         self.state.lock().numbers.iter_mut().for_each(|numbers| numbers.logged(used, start));
     }
 
@@ -218,37 +252,56 @@ impl Placement {
 
     /// Returns the last number given out in a partition, 0 if none was. `None`: it is not opened.
     pub(crate) fn last_number(&self, partition: u16) -> Option<u32> {
-        self.state.lock().next_numbers.get(&partition).map(|next| next.saturating_sub(1))
+        self.state.lock().opened.get(&partition).map(Opened::last)
     }
 
-    /// Returns how many numbers were given out since the store was created.
+    /// Returns how many numbers were given out in the opened partitions since the store was created.
     pub(crate) fn given_out_count(&self) -> u64 {
-        self.state.lock().next_numbers.values().map(|next| u64::from(*next) - 1).sum()
+        self.state.lock().opened.values().map(|opened| u64::from(opened.last())).sum()
     }
 
     /// Returns the numbers given out, and the containers among them that are not open yet.
     pub(crate) fn given_out(&self) -> CommittedSlots {
         let state = self.state.lock();
-        CommittedSlots { next_numbers: state.next_numbers.clone(), open: state.creating.iter().map(|id| (*id, 0)).collect(), later: None }
+        let next_numbers = state.opened.iter().map(|(partition, opened)| (*partition, opened.next_number)).collect();
+        CommittedSlots { next_numbers, open: state.creating.iter().map(|id| (*id, 0)).collect(), later: None }
+    }
+}
+
+impl Opened {
+    fn new(next_number: u32) -> Opened {
+        Opened { next_number, idle: VecDeque::new(), is_leaving: false }
+    }
+
+    /// Returns the last number given out.
+    fn last(&self) -> u32 {
+        self.next_number.saturating_sub(1)
     }
 }
 
 impl State {
+    fn add_idle(&mut self, container: ContainerId) {
+        if let Some(opened) = self.opened.get_mut(&container.partition()).filter(|opened| !opened.is_leaving) {
+            opened.idle.push_back(container);
+        }
+    }
+
     fn give_out(&mut self, partition: u16) -> Result<ContainerId> {
-        let next = self.next_numbers.get_mut(&partition).ok_or(StorageError::NotOpened { partition })?;
-        let number = *next;
+        let opened = self.opened.get_mut(&partition).filter(|opened| !opened.is_leaving);
+        let opened = opened.ok_or(StorageError::NotOpened { partition })?;
+        let number = opened.next_number;
         let after = number.checked_add(1).ok_or(StorageError::NumbersUsedUp { partition })?;
         let container = ContainerId::new(partition, number);
         if let Some(numbers) = &mut self.numbers {
             numbers.give_out(container)?;
         }
-        *next = after;
+        opened.next_number = after;
         Ok(container)
     }
 
     /// Returns the last number given out in each partition.
     fn last_given_out(&self) -> impl Iterator<Item = ContainerId> {
-        self.next_numbers.iter().map(|(partition, next)| ContainerId::new(*partition, next.saturating_sub(1)))
+        self.opened.iter().map(|(partition, opened)| ContainerId::new(*partition, opened.last()))
     }
 }
 
@@ -313,7 +366,7 @@ mod tests {
     }
 
     fn next(placement: &Placement) -> std::result::Result<ContainerId, u16> {
-        match placement.next() {
+        match placement.next().unwrap() {
             Next::Open(id) => Ok(id),
             Next::New(partition) => Err(partition),
         }

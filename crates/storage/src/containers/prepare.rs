@@ -8,7 +8,6 @@
 
 use crate::components::STORAGE_WRITE;
 use crate::containers::job::Job;
-use crate::containers::numbers::Used;
 use crate::containers::open::{Cursor, OpenContainer, Seal, State};
 use crate::containers::records::{ContainerRecord, frame_committed, frame_data, frame_stored};
 use crate::containers::store::{ContainerStore, Shared};
@@ -346,8 +345,8 @@ impl Shared {
     /// Adds what the batch has to say, or may say, of used numbers.
     fn add_numbers(&self, prepared: &mut Prepared) {
         let used = self.placement.used_numbers(!prepared.records.is_empty());
-        prepared.numbers = used.iter().map(|used| used.last).collect();
-        prepared.records.extend(used.into_iter().map(Used::encode));
+        prepared.records.extend(used.iter().map(|used| used.encode()));
+        prepared.numbers = used;
     }
 
     /// Retries failed writes. Writers may go on when they are done.

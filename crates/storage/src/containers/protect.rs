@@ -295,9 +295,12 @@ impl Shared {
         file.sync().map_err(StorageError::cannot_write)
     }
 
-    /// Puts a parity file in its place, durably, unless one of its members went meanwhile. Nothing goes while this is
-    /// done.
+    /// Puts a parity file in its place, durably, unless one of its members or the partition went meanwhile. Nothing goes
+    /// while this is done.
     fn place_group(&self, group: GroupId, sources: &[Source], temporary: &str, folder: &str) -> Result<bool> {
+        if !self.owners.has(group.folder().partition()) {
+            return Ok(false);
+        }
         for source in sources {
             if !self.stable(|| self.answering(source.container)).is_ok_and(|answering| answering == source.container) {
                 self.note_groups(group.folder(), |groups| groups.set_unfit(source.container))?;

@@ -188,6 +188,10 @@ impl Shared {
     /// Takes containers for a merge.
     pub(crate) fn claim(&self, victims: &[ContainerId]) -> Result<Claim> {
         self.merging.claim(victims, |victim| {
+            // Asked under the lock of claims. So whoever leaves a partition waits for this merge, or refuses it.
+            if !self.placement.takes(victim.partition()) {
+                return Ok(Some("is in a partition of another owner, or goes to one"));
+            }
             if self.unsealed.contains(victim) {
                 return Ok(Some("is not sealed"));
             }

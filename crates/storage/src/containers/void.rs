@@ -35,6 +35,23 @@ impl Void {
         self.known.read().range(..=container).next_back().is_some_and(|(_, last)| container <= *last)
     }
 
+    /// Returns the void numbers of a partition that are known.
+    pub(crate) fn of_partition(&self, partition: u16) -> Vec<VoidNumbers> {
+        let known = self.known.read();
+        let ranges = known.range(ContainerId::new(partition, 0)..=ContainerId::new(partition, u32::MAX));
+        ranges.map(|(first, last)| VoidNumbers { first: *first, last: *last }).collect()
+    }
+
+    /// Forgets a partition.
+    pub(crate) fn forget(&self, partition: u16) {
+        self.known.write().retain(|first, _| first.partition() != partition);
+    }
+
+    /// Adds void numbers that somebody else has found.
+    pub(crate) fn add(&self, void: Vec<VoidNumbers>) {
+        self.known.write().extend(void.into_iter().map(|void| (void.first, void.last)));
+    }
+
     /// Notes what an opening for writing found in the log, and in its list of files. `valid` are containers that the
     /// log need not name.
     pub(crate) fn find(&self, recovery: &Recovery, valid: impl Iterator<Item = ContainerId>) {

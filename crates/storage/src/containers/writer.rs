@@ -204,9 +204,13 @@ impl Shared {
     /// Gives a writer its next container, with its file open.
     fn take_container(&self) -> Result<Arc<OpenContainer>> {
         loop {
-            let id = match self.placement.next() {
+            let id = match self.placement.next()? {
                 Next::Open(id) => id,
-                Next::New(partition) => return self.new_container(partition),
+                Next::New(partition) => match self.new_container(partition) {
+                    // It was left just now.
+                    Err(StorageError::NotOpened { .. }) => continue,
+                    made => return made,
+                },
             };
             let Some(container) = self.unsealed.get(id).filter(|container| !container.state.lock().full) else { continue };
             let opened = self.open_for_writing(&container);

@@ -61,6 +61,11 @@ impl Log {
         (start, Position(self.end))
     }
 
+    /// Goes on behind the end of another log.
+    pub fn jump_to(&mut self, position: Position) {
+        self.end = self.end.max(position.0);
+    }
+
     pub fn trim(&mut self, start: Option<Position>) {
         let start = start.unwrap_or(Position(self.end));
         self.batches.retain(|(position, _)| *position >= start);
