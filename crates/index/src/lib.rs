@@ -16,7 +16,8 @@ pub mod sampled;
 mod view;
 
 pub use chunk::{
-    ChunkBatch, ChunkIndex, ChunkIndexOptions, ChunkIndexStatistics, DamagedPage, Held, IndexEntry, NewPartition, UnusedCursor, VerifiedRun,
+    ChunkBatch, ChunkIndex, ChunkIndexOptions, ChunkIndexStatistics, DamagedPage, Held, IndexEntry, NewPartition, RemovedPartition,
+    UnusedCursor, VerifiedRun,
 };
 pub use counted::{CountedIndex, HeldEntries, IndexView};
 pub use error::{IndexError, Result};
@@ -24,4 +25,4 @@ pub use linked::{
     BlockEntry, Dia, LinkedBatch, LinkedDamage, LinkedEntry, LinkedHeader, LinkedIndex, LinkedOptions, LinkedPlace, LinkedShape,
     LinkedStatistics, Tag, VerifiedPiece,
 };
-pub use objects::{Change, NewObjects, ObjectIndex, ObjectIndexOptions, decode_changes, encode_changes};
+pub use objects::{Change, NewObjects, ObjectIndex, ObjectIndexOptions, RemovedObjects, decode_changes, encode_changes};

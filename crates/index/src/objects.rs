@@ -28,7 +28,7 @@ mod partition_salvage;
 mod tiers;
 mod tree;
 
-pub use adopting::NewObjects;
+pub use adopting::{NewObjects, RemovedObjects};
 pub use changes::{decode_changes, encode_changes};
 pub use moment::Moment;
 pub use partition_salvage::{Need, Salvage, SalvagedPartition, salvage_partition};
@@ -95,14 +95,29 @@ pub struct ObjectIndex {
     access: Access,
     cache_bytes: usize,
     pending_limit_bytes: usize,
-    /// Sum over the partitions, kept separately so that reading it takes no lock.
-    pending_bytes: AtomicUsize,
+    pending: Pending,
     persisting: Mutex<()>,
+}
+
+/// Memory of the changes that all partitions have applied and not persisted: those that are opened, those that are made,
+/// and removed ones that somebody still uses. Kept separately so that reading it takes no lock.
+#[derive(Clone, Debug, Default)]
+struct Pending(Arc<AtomicUsize>);
+
+impl Pending {
+    fn change(&self, before: usize, after: usize) {
+        if after >= before {
+            self.0.fetch_add(after - before, Ordering::Relaxed);
+        } else {
+            self.0.fetch_sub(before - after, Ordering::Relaxed);
+        }
+    }
 }
 
 #[derive(Debug)]
 struct Partition {
     file: PartitionFile,
+    pending: Pending,
     tiers: RwLock<Tiers>,
     /// As of what is applied. Lock it after `tiers`.
     lost: RwLock<Arc<LostRanges>>,
@@ -125,7 +140,14 @@ fn file_name(directory: &str, partition: u16) -> String {
 }
 
 impl Partition {
-    fn open(ground: &Arc<dyn Ground>, directory: &str, owned: Owned, access: Access, cache_bytes: usize) -> Result<Partition> {
+    fn open(
+        ground: &Arc<dyn Ground>,
+        directory: &str,
+        owned: Owned,
+        access: Access,
+        cache_bytes: usize,
+        pending: &Pending,
+    ) -> Result<Partition> {
         let path = file_name(directory, owned.number as u16);
         let (file, position) = PartitionFile::open(ground, path, access, owned.epoch, cache_bytes)?;
         let mut lost = LostRanges::default();
@@ -135,11 +157,11 @@ impl Partition {
         })?;
         let has_lost = AtomicBool::new(!lost.is_empty());
         let (tiers, lost) = (RwLock::new(Tiers::at(position)), RwLock::new(Arc::new(lost)));
-        Ok(Partition { file, tiers, lost, has_lost, copied: Mutex::new(None) })
+        Ok(Partition { file, pending: pending.clone(), tiers, lost, has_lost, copied: Mutex::new(None) })
     }
 
-    /// Applies its share of a batch. Returns the memory of its changes before and after.
-    fn apply(&self, end: Position, sequence: u64, own: &[&Change]) -> (usize, usize) {
+    /// Applies its share of a batch.
+    fn apply(&self, end: Position, sequence: u64, own: &[&Change]) {
         let mut tiers = self.tiers.write();
         let before = tiers.pending_bytes();
         for (_, key, value) in own {
@@ -149,17 +171,12 @@ impl Partition {
             self.find_again(&mut own.iter().copied(), |key, value| tiers.apply(end, sequence, key, value));
         }
         tiers.advance(end);
-        (before, tiers.pending_bytes())
+        self.pending.change(before, tiers.pending_bytes());
     }
 
     /// Writes what is applied into the database. Durable on return.
     fn persist(&self) -> Result<()> {
-        self.persist_counted().0
-    }
-
-    /// Does the same. Also returns the memory of its changes before and after.
-    fn persist_counted(&self) -> (Result<()>, usize, usize) {
-        let Some(frozen) = self.tiers.write().freeze() else { return (Ok(()), 0, 0) };
+        let Some(frozen) = self.tiers.write().freeze() else { return Ok(()) };
         let mut result = self.file.write(&frozen.objects, frozen.position);
         // Lost ranges change together, so they must not be split over several transactions.
         if result.as_ref().is_err_and(IndexError::is_full) && !self.has_lost.load(Ordering::Acquire) {
@@ -175,10 +192,16 @@ impl Partition {
                 None
             }
         };
-        let after = tiers.pending_bytes();
+        self.pending.change(before, tiers.pending_bytes());
         drop(tiers);
         drop(written);
-        (result, before, after)
+        result
+    }
+}
+
+impl Drop for Partition {
+    fn drop(&mut self) {
+        self.pending.change(self.tiers.get_mut().pending_bytes(), 0);
     }
 }
 
@@ -202,10 +225,11 @@ impl ObjectIndex {
         access: Access,
     ) -> Result<ObjectIndex> {
         let cache_bytes = options.cache_bytes / ownership.owned().len().max(1);
+        let pending = Pending::default();
         let partitions = ownership
             .owned()
             .iter()
-            .map(|owned| Partition::open(&ground, directory, *owned, access, cache_bytes))
+            .map(|owned| Partition::open(&ground, directory, *owned, access, cache_bytes, &pending))
             .collect::<Result<Vec<_>>>()?;
         Ok(ObjectIndex {
             ground,
@@ -214,7 +238,7 @@ impl ObjectIndex {
             access,
             cache_bytes: options.cache_bytes,
             pending_limit_bytes: options.pending_bytes,
-            pending_bytes: AtomicUsize::new(0),
+            pending,
             persisting: Mutex::new(()),
         })
     }
@@ -269,8 +293,7 @@ impl ObjectIndex {
         let by_partition = by_partition(changes);
         for (number, partition) in self.partitions.now().numbered() {
             let own = by_partition.get(&(number as u16)).map_or(&[][..], |own| own);
-            let (before, after) = partition.apply(end, sequence, own);
-            self.count(before, after);
+            partition.apply(end, sequence, own);
         }
         Ok(())
     }
@@ -283,14 +306,6 @@ impl ObjectIndex {
             work(&mut partition.tiers.write(), &mut own.into_iter());
         }
         Ok(())
-    }
-
-    fn count(&self, before: usize, after: usize) {
-        if after >= before {
-            self.pending_bytes.fetch_add(after - before, Ordering::Relaxed);
-        } else {
-            self.pending_bytes.fetch_sub(before - after, Ordering::Relaxed);
-        }
     }
 
     /// Writes everything applied before the call into the databases, in one transaction per partition. Durable on
@@ -312,9 +327,7 @@ impl ObjectIndex {
         if self.access == Access::Read {
             return Err(IndexError::ReadOnly { path: partition.file.describe() });
         }
-        let (result, before, after) = partition.persist_counted();
-        self.count(before, after);
-        result
+        partition.persist()
     }
 
     /// Writes the second copies of the vital objects, as persisted, where the copies are older. Durable on return.
@@ -439,9 +452,10 @@ impl ObjectIndex {
         self.partition(partition).map_or(0, |partition| partition.file.length_bytes())
     }
 
-    /// Returns the position up to which all partitions are persisted. The log must keep everything from here on.
+    /// Returns the position up to which all partitions are persisted. The log must keep everything from here on. Without
+    /// partitions it need not keep anything.
     pub fn position(&self) -> Position {
-        self.partitions.now().iter().map(|partition| partition.tiers.read().persisted()).min().unwrap_or_default()
+        self.partitions.now().iter().map(|partition| partition.tiers.read().persisted()).min().unwrap_or(Position::MAX)
     }
 
     /// Returns the furthest position of a partition. A log that ends before it has lost its tail.
@@ -451,7 +465,7 @@ impl ObjectIndex {
 
     /// Returns the memory of changes applied but not persisted, bytes.
     pub fn pending_bytes(&self) -> usize {
-        self.pending_bytes.load(Ordering::Relaxed)
+        self.pending.0.load(Ordering::Relaxed)
     }
 
     /// Returns the memory of changes staged but not applied, bytes. The caller of [`ObjectIndex::stage`] bounds it by

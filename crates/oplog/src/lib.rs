@@ -52,7 +52,7 @@ pub use error::{LogError, Result};
 pub use log::{Log, LogOptions, Opening, Visit};
 pub use log_salvage::{Remnants, first_segment, guess_records, replace_log, salvage_batches};
 pub use object_log::{Holding, Holdings, KeyedEffects, LogPlace, Meaning, ObjectLog, Wait};
-pub use ownership::{Owned, Ownership, PartitionSet, Partitions};
+pub use ownership::{Owned, Ownership, PartitionSet, Partitions, ReservedPartition};
 pub use record::{Partition, PartitionClass, Position, Record};
 pub use segment_log::SegmentLog;
 pub use view::{Change, Effects, Pressure, View};

@@ -1,7 +1,8 @@
 //! Which partitions of a class an opening has, and the epoch of each ownership.
 
-use parking_lot::RwLock;
-use std::sync::Arc;
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
 
 /// An owned partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,10 +55,37 @@ impl Ownership {
 }
 
 /// The opened partitions of a view. Some come and others go while the view is used.
+///
+/// The files of a partition have names by its number. So whoever makes or removes files of a partition that is not
+/// opened has [reserved](PartitionSet::reserve) its number. This works only if nobody is left who uses a partition of
+/// this number that was removed. Locks: `reserved`, then `gone`, then `now`.
 #[derive(Debug)]
 pub struct PartitionSet<P> {
     total: u32,
     now: RwLock<Arc<Partitions<P>>>,
+    reserved: Arc<Mutex<BTreeSet<u32>>>,
+    /// Partitions that were removed, as long as somebody may use them.
+    gone: Mutex<BTreeMap<u32, Weak<P>>>,
+}
+
+/// The number of a partition that is not opened. Nobody else has it while this lives.
+#[derive(Debug)]
+pub struct ReservedPartition {
+    number: u32,
+    all: Arc<Mutex<BTreeSet<u32>>>,
+}
+
+impl ReservedPartition {
+    /// Returns the number.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+}
+
+impl Drop for ReservedPartition {
+    fn drop(&mut self) {
+        self.all.lock().remove(&self.number);
+    }
 }
 
 /// The opened partitions of a view, as of a moment. One that goes is used until the last of those who have it let it
@@ -74,7 +102,7 @@ impl<P> PartitionSet<P> {
     pub fn new(ownership: &Ownership, opened: Vec<P>) -> PartitionSet<P> {
         let opened = opened.into_iter().map(Arc::new).collect();
         let now = RwLock::new(Arc::new(Partitions { ownership: ownership.clone(), opened }));
-        PartitionSet { total: ownership.total(), now }
+        PartitionSet { total: ownership.total(), now, reserved: Arc::default(), gone: Mutex::default() }
     }
 
     /// Returns how many partitions the store has, opened or not.
@@ -92,29 +120,45 @@ impl<P> PartitionSet<P> {
         self.now.read().get(number).cloned()
     }
 
-    /// Adds a partition. False: the store has none of this number, or it is opened already.
-    pub fn add(&self, owned: Owned, partition: P) -> bool {
-        let mut now = self.now.write();
-        let Err(place) = now.ownership.owned.binary_search_by_key(&owned.number, |owned| owned.number) else { return false };
-        if owned.number >= self.total {
-            return false;
+    /// Reserves the number of a partition that is not opened. `None`: the store has none of this number, it is opened
+    /// or reserved, or somebody still uses one that was removed.
+    pub fn reserve(&self, number: u32) -> Option<ReservedPartition> {
+        let mut reserved = self.reserved.lock();
+        let mut gone = self.gone.lock();
+        if gone.get(&number).is_some_and(|gone| gone.strong_count() > 0) {
+            return None;
         }
-        let mut changed = Partitions { ownership: now.ownership.clone(), opened: now.opened.clone() };
-        changed.ownership.owned.insert(place, owned);
-        changed.opened.insert(place, Arc::new(partition));
-        *now = Arc::new(changed);
-        true
+        gone.remove(&number);
+        (number < self.total && self.get(number).is_none() && reserved.insert(number))
+            .then(|| ReservedPartition { number, all: self.reserved.clone() })
     }
 
-    /// Removes a partition. `None`: it is not opened.
-    pub fn remove(&self, number: u32) -> Option<Arc<P>> {
+    /// Adds a partition under the epoch of its ownership.
+    pub fn add(&self, reserved: ReservedPartition, epoch: u64, partition: P) {
+        let mut now = self.now.write();
+        let place = now.ownership.owned.partition_point(|owned| owned.number < reserved.number);
+        let mut changed = Partitions { ownership: now.ownership.clone(), opened: now.opened.clone() };
+        changed.ownership.owned.insert(place, Owned { number: reserved.number, epoch });
+        changed.opened.insert(place, Arc::new(partition));
+        *now = Arc::new(changed);
+        drop(now);
+        // From now on it is opened.
+        drop(reserved);
+    }
+
+    /// Removes a partition, and reserves its number. `None`: it is not opened.
+    pub fn remove(&self, number: u32) -> Option<(Arc<P>, ReservedPartition)> {
+        let mut reserved = self.reserved.lock();
+        let mut gone = self.gone.lock();
         let mut now = self.now.write();
         let place = now.ownership.place(number)?;
         let mut changed = Partitions { ownership: now.ownership.clone(), opened: now.opened.clone() };
         changed.ownership.owned.remove(place);
         let removed = changed.opened.remove(place);
         *now = Arc::new(changed);
-        Some(removed)
+        gone.insert(number, Arc::downgrade(&removed));
+        reserved.insert(number);
+        Some((removed, ReservedPartition { number, all: self.reserved.clone() }))
     }
 }
 
@@ -162,18 +206,31 @@ mod tests {
             assert_eq!(own(wrong), None);
         }
     }
+
     #[test]
     fn partitions_come_and_go_and_stay_for_those_who_have_them() {
         let owned = |number| Owned { number, epoch: 1 };
         let set = PartitionSet::new(&Ownership::of(8, vec![owned(2), owned(5)]).unwrap(), vec!["two", "five"]);
         let before = set.now();
-        assert!(set.add(owned(3), "three") && !set.add(owned(3), "again") && !set.add(owned(8), "eight"));
-        assert_eq!(set.remove(5).as_deref(), Some(&"five"));
+        let reserved = set.reserve(3).unwrap();
+        assert!([2, 3, 8].map(|number| set.reserve(number).is_none()).into_iter().all(|is_refused| is_refused));
+        set.add(reserved, 7, "three");
+        assert!(set.reserve(3).is_none());
+        let (five, reserved) = set.remove(5).unwrap();
+        assert_eq!((*five, reserved.number()), ("five", 5));
         assert!(set.remove(5).is_none() && set.get(5).is_none());
         let now = set.now();
         assert_eq!(now.numbered().map(|(number, name)| (number, **name)).collect::<Vec<_>>(), [(2, "two"), (3, "three")]);
+        assert_eq!(now.ownership().owned()[1], Owned { number: 3, epoch: 7 });
         assert_eq!([0, 3, 4].map(|number| now.from(number).map(|(number, _)| number)), [Some(2), Some(3), None]);
         assert_eq!((before.get(5).map(|name| **name), before.get(3)), (Some("five"), None));
         assert_eq!(before.iter().len(), 2);
+        // Nobody makes another one while this one is used or removed.
+        drop(reserved);
+        assert!(set.reserve(5).is_none());
+        drop(before);
+        assert!(set.reserve(5).is_none());
+        drop(five);
+        assert!(set.reserve(5).is_some() && set.reserve(5).is_some());
     }
 }

@@ -7,6 +7,11 @@ use onefold_ground::wire::{Reader, WireError, put_bytes};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position(pub u64);
 
+impl Position {
+    /// Behind everything.
+    pub const MAX: Position = Position(u64::MAX);
+}
+
 /// The kinds of partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]

@@ -57,7 +57,7 @@ pub trait View<E> {
     fn apply(&self, end: Position, effects: &Effects<'_>) -> Result<(), E>;
 
     /// Returns the position before which everything is durable in this view. The log before it is not needed, and a
-    /// replay starts here.
+    /// replay starts here. A view that has no partition says [`Position::MAX`].
     fn position(&self) -> Position;
 
     /// Returns a position after which no batch has left anything durable in this view. A log that ends before it has

@@ -288,7 +288,7 @@ impl Engine {
     /// Frees the part of the log that all views have applied. Open containers that still need older parts rewrite
     /// themselves at its head.
     fn trim(&self) -> Result<()> {
-        let indexed = self.indexes().map(|(_, view)| view.position()).min().unwrap_or_default();
+        let indexed = self.indexes().map(|(_, view)| view.position()).fold(self.log.end(), Position::min);
         // First free what needs no writing: the log may be full.
         self.trim_to(indexed)?;
         if self.views().any(|(_, view)| view.position() < indexed) {

@@ -9,13 +9,15 @@ use super::{ChunkBatch, ChunkIndex, Stepped, partition_directory, partition_of};
 use crate::{IndexError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, Ground};
-use onefold_oplog::{Owned, Position};
+use onefold_oplog::{Owned, Position, ReservedPartition};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A partition that the index does not have yet.
 #[derive(Debug)]
 pub struct NewPartition {
-    owned: Owned,
+    reserved: ReservedPartition,
+    epoch: u64,
     /// How many bits of a fingerprint choose a partition.
     bits: u32,
     partition: Partition,
@@ -23,20 +25,28 @@ pub struct NewPartition {
     limit_bytes: usize,
 }
 
+/// A partition that the index does not have any more. Its files are still there, and are of no use. If they stay, the
+/// next one of its number is made in their place.
+#[derive(Debug)]
+#[must_use]
+pub struct RemovedPartition {
+    ground: Arc<dyn Ground>,
+    partition: Arc<Partition>,
+    _reserved: ReservedPartition,
+}
+
 /// Share of the bound of the auxiliary index that the changes of a new partition take.
 const LIMIT_SHARE: usize = 8;
 
 impl ChunkIndex {
-    /// Makes an empty partition beside the index, in place of what its directory has. Errors: the index has it, or
-    /// there is none of this number.
+    /// Makes an empty partition beside the index, in place of what its directory has. Errors: the index has it, there is
+    /// none of this number, or somebody makes it or still uses one that was removed.
     pub fn make_partition(&self, owned: Owned) -> Result<NewPartition> {
         let number = owned.number;
         if self.access != Access::ReadWrite {
             return Err(IndexError::ReadOnly { path: self.path.clone() });
         }
-        if number >= self.partitions.total() || self.partitions.get(number).is_some() {
-            return Err(self.not_to_be_added(number));
-        }
+        let reserved = self.partitions.reserve(number).ok_or_else(|| self.not_to_be_added(number))?;
         let directory = partition_directory(&self.directory, number);
         if self.ground.exists(&directory)? {
             remove_files(&*self.ground, &directory)?;
@@ -47,37 +57,39 @@ impl ChunkIndex {
         let memory = self.options.of_each(self.partitions.now().iter().len() + 1);
         let opening = Opening { access: Access::ReadWrite, epoch: owned.epoch, memory };
         let partition = Partition::open(&self.ground, directory, self.shape, number, opening, &self.counters)?;
-        Ok(NewPartition { owned, bits: self.partition_bits(), partition, limit_bytes: self.options.auxiliary_bytes / LIMIT_SHARE })
+        let epoch = owned.epoch;
+        Ok(NewPartition {
+            reserved,
+            epoch,
+            bits: self.partition_bits(),
+            partition,
+            limit_bytes: self.options.auxiliary_bytes / LIMIT_SHARE,
+        })
     }
 
     /// Adds a partition that has everything before `at`, where the log ends. It takes batches from there on. Call it
     /// while no batch is applied. Errors: it could not be made durable, and is not added.
     pub fn add_partition(&self, new: NewPartition, at: Position) -> Result<()> {
-        let NewPartition { owned, partition, .. } = new;
+        let NewPartition { reserved, epoch, partition, .. } = new;
         if at.0 < partition.state.read().last {
-            return Err(self.not_to_be_added(owned.number));
+            return Err(self.not_to_be_added(reserved.number()));
         }
         partition.apply(at.0, [].into_iter(), [].into_iter(), [].into_iter(), [].into_iter());
         while partition.state.read().applied < at.0 {
             partition.step()?;
         }
-        if !self.partitions.add(owned, partition) {
-            return Err(self.not_to_be_added(owned.number));
-        }
+        self.partitions.add(reserved, epoch, partition);
         self.divide_memory();
         Ok(())
     }
 
-    /// Removes a partition, with its files. Look-ups that have begun find it, or that it is not opened. It waits for
-    /// those who [hold](ChunkIndex::hold) it. Call it while no batch is applied, when it is durable elsewhere that this
-    /// node no longer has it, and while nobody makes it again. Errors: it is not opened, or files are left. They are of
-    /// no use.
-    pub fn remove_partition(&self, number: u32) -> Result<()> {
-        let partition = self.partitions.remove(number).ok_or_else(|| self.not_opened(number))?;
+    /// Removes a partition, and waits for nobody. Look-ups that have begun find it, or that it is not opened. Call it
+    /// while no batch is applied, when it is durable elsewhere that this node no longer has it. Then
+    /// [delete](RemovedPartition::delete) its files. Errors: it is not opened.
+    pub fn remove_partition(&self, number: u32) -> Result<RemovedPartition> {
+        let (partition, reserved) = self.partitions.remove(number).ok_or_else(|| self.not_opened(number))?;
         self.divide_memory();
-        // A sweep ends its piece first, and begins no other one.
-        partition.files.lock().is_removed = true;
-        remove_files(&*self.ground, &partition.directory)
+        Ok(RemovedPartition { ground: self.ground.clone(), partition, _reserved: reserved })
     }
 
     fn divide_memory(&self) {
@@ -94,13 +106,23 @@ impl ChunkIndex {
     }
 }
 
+impl RemovedPartition {
+    /// Deletes its files. It waits for a sweep's piece, and for those who [hold](ChunkIndex::hold) the partition. Errors:
+    /// files are left.
+    pub fn delete(self) -> Result<()> {
+        // A sweep ends its piece first, and begins no other one.
+        self.partition.files.lock().is_removed = true;
+        remove_files(&*self.ground, &self.partition.directory)
+    }
+}
+
 impl NewPartition {
     /// Applies what a batch says of the partition's chunks. Batches come in the order of the partition's lineage, each
     /// once: from logs with positions of their own.
     pub fn apply(&self, batch: ChunkBatch<'_>) -> Result<()> {
         // Fewer than the positions that any of these logs has gone through.
         let end = self.partition.state.read().last + 1;
-        let is_ours = |fingerprint: &Fingerprint| partition_of(fingerprint.prefix(), self.bits) == self.owned.number;
+        let is_ours = |fingerprint: &Fingerprint| partition_of(fingerprint.prefix(), self.bits) == self.reserved.number();
         let ChunkBatch { removals, places, inserts, deltas, .. } = batch;
         self.partition.apply(
             end,

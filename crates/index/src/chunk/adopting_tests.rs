@@ -91,7 +91,7 @@ impl Subject for Moves {
                 (0, _) => index.step().map(drop),
                 (1, None) => {
                     known.without = Some(partition);
-                    index.remove_partition(partition)
+                    index.remove_partition(partition).and_then(RemovedPartition::delete)
                 }
                 (2, _) => index.sweep().map(drop),
                 (3, Some(number)) => adopt(index, Owned { number, epoch: known.epoch }, &self.log[..known.applied]).map(|()| {
@@ -156,7 +156,7 @@ fn m4_2_a_partition_comes_while_others_are_used_and_memory_is_divided_among_all(
         assert!(matches!(refused, Err(IndexError::NotToBeAdded { .. })), "{refused:?}");
     }
     for number in 0..PARTITIONS {
-        index.remove_partition(number).unwrap();
+        index.remove_partition(number).unwrap().delete().unwrap();
         assert!(matches!(index.remove_partition(number), Err(IndexError::NotOpened { .. })));
     }
     // Changes in memory go with their partition.

@@ -69,7 +69,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use sweep::Stepped;
 
-pub use adopting::NewPartition;
+pub use adopting::{NewPartition, RemovedPartition};
 pub use held::Held;
 pub use visit::{DamagedPage, VerifiedRun};
 
@@ -308,9 +308,9 @@ impl ChunkIndex {
     }
 
     /// Returns the position before which everything is durable in all partitions. The log may be trimmed up to here,
-    /// and a replay starts here.
+    /// and a replay starts here. Without partitions it needs no log.
     pub fn position(&self) -> Position {
-        Position(self.partitions.now().iter().map(|partition| partition.state.read().applied).min().unwrap_or(0))
+        self.partitions.now().iter().map(|partition| Position(partition.state.read().applied)).min().unwrap_or(Position::MAX)
     }
 
     /// Returns the position that the log must reach: some pages are applied up to it. A log that ends before it has

@@ -408,10 +408,15 @@ fn m4_2_partitions_come_and_go_while_others_are_used() {
     index.apply(end, 0, &[put(1, 2, 4)]).unwrap();
     let moment = index.moment().unwrap();
     let pending_bytes = index.pending_bytes();
-    index.remove_partition(1).unwrap();
-    assert!(index.pending_bytes() < pending_bytes && matches!(index.remove_partition(1), Err(IndexError::NotOpened { .. })));
+    let removed = index.remove_partition(1).unwrap();
+    assert!(matches!(index.remove_partition(1), Err(IndexError::NotOpened { .. })));
+    let refused = |index: &ObjectIndex| matches!(index.make_partition(owned(1)), Err(IndexError::NotToBeAdded { .. }));
+    assert!(refused(&index), "its files are still there");
+    removed.delete().unwrap();
+    assert!(refused(&index), "somebody still reads it");
     assert_eq!(moment.get(1, &[1]).unwrap(), Some(vec![3; 3000]));
     drop(moment);
+    assert!(index.pending_bytes() < pending_bytes);
     index.persist().unwrap();
     assert_eq!((index.position(), index.pending_bytes()), (end, 0));
     drop(index);
