@@ -521,3 +521,43 @@ proptest! {
         world.check();
     }
 }
+
+#[test]
+fn m4_8_a_node_changes_nothing_in_partitions_of_others() {
+    let mut world = World::new(small(), 2);
+    world.append(0, 0, &[900; 60]);
+    world.flush(0, Scope::Everything);
+    let store = world.process(0).store.clone();
+    assert!(matches!(store.remove_partition(0), Err(StorageError::NotOpened { partition: 0 })), "it was not left");
+    assert!(matches!(store.leave_partition(1), Err(StorageError::NotOpened { partition: 1 })));
+    world.move_to(0, 1, None);
+    let containers: Vec<_> = world.process(1).store.containers().unwrap().iter().filter(|id| id.partition() == 0).collect();
+    assert!(containers.len() > 3);
+    for live in [Vec::new(), vec![(Address::new(containers[0], 0), world.committed[&Address::new(containers[0], 0)].0)]] {
+        let refused = store.merge(&containers[..1], &live).unwrap_err();
+        assert!(matches!(&refused, StorageError::Merge { why } if why.contains("another owner")), "{refused}");
+    }
+    assert!(matches!(store.leave_partition(0), Err(StorageError::NotOpened { partition: 0 })));
+    // What it still has of them are readers.
+    check(&store, &world.committed);
+    let left = world.leave(1, &world.process(1).store.clone(), 0, None).unwrap();
+    assert_eq!((left.number(), left.void()), (0, world.process(1).store.found_void().as_slice()));
+    let owned = |number| Owned { number, epoch: 9 };
+    for wrong in [owned(1), owned(2), owned(9)] {
+        assert!(matches!(store.add_partition(wrong, left.clone()), Err(StorageError::Option { option: "add_partition", .. })));
+    }
+    store.add_partition(owned(0), left.clone()).unwrap();
+    assert!(store.add_partition(owned(0), left).is_err(), "it is there");
+    drop(store);
+    // All of a node's partitions may go.
+    let store = world.process(1).store.clone();
+    world.leave(1, &store, 1, None).unwrap();
+    let mut chunks = Chunks::new();
+    let refused = append(&mut store.writer(), &mut world.next_name, &[1], &mut chunks).unwrap_err();
+    assert!(refused.to_string().contains("no container partition any more"), "{refused}");
+    // In a directory nobody else takes over.
+    let ground = Arc::new(onefold_ground::SimulatedGround::new(1));
+    ContainerStore::create(&*ground, DIRECTORY, 1).unwrap();
+    let store = common::open(ground, &Log::default(), 1, &options(), Access::ReadWrite).unwrap();
+    assert!(matches!(store.leave_partition(0), Err(StorageError::Option { option: "leave_partition", .. })));
+}
