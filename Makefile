@@ -10,7 +10,7 @@ TARGET ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 SECONDS_EACH ?= 60
 # Power cuts of `simulate`, on each file system, and how many times its usual seeds the crash harness tries there.
 POWER_CUTS ?= 300
-CRASH_SEEDS ?= 10
+CRASH_SEEDS ?= 20
 # Seconds that `simulate` runs fsx, and how many times it kills the daemon under each load of a mounted filesystem.
 FSX_SECONDS ?= 3600
 FILESYSTEM_KILLS ?= 200
@@ -59,7 +59,7 @@ test: ## All tests; those that need a tool which is missing say so and skip
 	CARGO=$(CARGO) tools/test-packages pjdfstest@0.2.2 fsx@0.3.2
 	$(CARGO) test --workspace --no-fail-fast
 
-simulate: ## Crash harness at ten times its seeds, many power cuts on ext4, XFS and btrfs, large loads and many kills of mounted filesystems (hours, as root)
+simulate: ## Crash harness at twenty times its seeds, many power cuts on ext4, XFS and btrfs, large loads and many kills of mounted filesystems (hours, as root)
 	CARGO=$(CARGO) tools/test-packages fsx@0.3.2
 	ONEFOLD_CRASH_SEEDS=$(CRASH_SEEDS) $(CARGO) test --no-fail-fast --package onefold-crash-harness --package onefold-upkeep --package onefold-engine --test exact --test defaults --test crash
 	ONEFOLD_POWER_CUTS=$(POWER_CUTS) $(CARGO) test --package onefold-tests --test power_cut -- --nocapture

@@ -9,17 +9,17 @@ fn m0_18_a_crash_at_every_sync_of_a_whole_store_loses_nothing() {
 
 #[test]
 fn m0_18_random_crashes_of_whole_stores_lose_nothing() {
-    trials::random_crashes(&EXACT, 600);
+    trials::random_crashes(&EXACT, 300);
 }
 
 #[test]
 fn a_full_disk_and_other_errors_of_a_whole_store_lose_nothing() {
-    trials::errors(&EXACT, 300);
+    trials::errors(&EXACT, 150);
 }
 
 #[test]
 fn a_disk_that_is_full_and_then_enlarged_loses_nothing() {
-    trials::full_and_enlarged(&EXACT, 120);
+    trials::full_and_enlarged(&EXACT, 60);
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn m0_19_a_query_that_fails_while_opening_or_reclaiming_loses_nothing_of_a_whole
 
 #[test]
 fn m0_18_crashes_in_the_middle_of_many_threads_lose_nothing() {
-    threads::crash(&EXACT, 60);
+    threads::crash(&EXACT, 40);
 }
 
 #[test]

@@ -180,7 +180,20 @@ impl Engine {
             Ok(())
         })?;
         self.hook_sealed();
+        self.deliver_soon();
         Ok(())
+    }
+
+    /// Has the background deliver what was logged for other nodes. Without one, does it now: it may fail, and comes again
+    /// with a later commit.
+    fn deliver_soon(&self) {
+        if self.outbox.has_some() {
+            if self.settings.background {
+                self.background.wake();
+            } else if let Err(error) = self.deliver() {
+                tracing::debug!(%error, "not everything is delivered to other nodes");
+            }
+        }
     }
 
     /// Makes everything durable, and says in the log that this opening has ended its work.
@@ -270,6 +283,7 @@ impl Engine {
             self.commit(Scope::FullFrames, write)
         })?;
         self.hook_sealed();
+        self.deliver_soon();
         Ok(())
     }
 
@@ -369,7 +383,7 @@ impl Engine {
             dead_bytes: totals.dead_bytes.saturating_add_signed(dead_bytes),
             ..totals.without(superseded.freed_bytes)
         });
-        changes.extend(totals.map(|totals| totals.change()));
+        changes.extend(totals.map(|totals| totals.change(&self.objects)));
         let mut records = prepared.records.clone();
         records.extend(noted.records);
         records.extend(encode_objects(&changes));
@@ -447,7 +461,7 @@ impl Engine {
                 // Merging counts them elsewhere.
                 totals = totals.without(removed_bytes);
             }
-            changes.push(totals.change());
+            changes.push(totals.change(&self.objects));
             let noted = self.liveness.note(&Facts { removed, end: self.log.end(), ..Facts::default() })?;
             changes.extend(noted.changes);
             let mut records = noted.records;
@@ -513,6 +527,9 @@ impl Engine {
         }
         let stored: Vec<_> = prepared.chunks.iter().map(|(fingerprint, address, _)| (*fingerprint, address.bits())).collect();
         let effects = Effects { start, stored: &stored, notes: &prepared.notes, ..effects };
+        if let Some(share) = &self.settings.share {
+            self.outbox.add(end, &effects, |name| share.foreign_partition(name));
+        }
         for (component, view) in self.indexes() {
             if let Err(error) = self.profile.time(component, bytes, || view.apply(end, &effects)) {
                 // The log has the batch, memory does not: only a replay brings them together again.
@@ -520,7 +537,9 @@ impl Engine {
                 return Err(error);
             }
         }
-        let known: Vec<_> = prepared.chunks.iter().map(|(fingerprint, _, _)| *fingerprint).collect();
+        // Look-ups find those of other nodes' partitions when they are delivered.
+        let is_known = |fingerprint: &Fingerprint| self.foreign_partition(fingerprint).is_none();
+        let known: Vec<_> = prepared.chunks.iter().map(|(fingerprint, _, _)| *fingerprint).filter(is_known).collect();
         if let Some(sampled) = self.lookup.sampled() {
             sampled.durable(prepared.chunks.iter().map(|(fingerprint, address, _)| (*fingerprint, *address)));
         }

@@ -10,6 +10,18 @@ use onefold_storage::{Address, StorageError};
 /// An error of the engine.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
+    /// Another node did not answer, or refused. Nothing is lost; retry.
+    #[error("another node cannot be asked: {why}")]
+    OtherNode {
+        /// What happened.
+        why: String,
+    },
+    /// Another node has the partition of the chunk index.
+    #[error("this node does not have partition {partition} of the chunk index; another one has it")]
+    NotOwned {
+        /// The partition.
+        partition: u32,
+    },
     /// A file operation failed.
     #[error(transparent)]
     Ground(#[from] GroundError),

@@ -21,6 +21,7 @@
 //! This crate must never know what a volume, a backup or a client is: objects are keys and values, their references
 //! facts in numbered groups.
 
+mod cluster;
 mod commit;
 pub mod components;
 mod error;
@@ -32,6 +33,7 @@ mod read;
 mod statistics;
 mod write;
 
+pub use cluster::{Delivery, OtherNodes, Share};
 pub use commit::Transaction;
 pub use commit::records::{CHUNK_DELTAS, CHUNKS_PLACED, CHUNKS_REMOVED, OBJECTS_WRITTEN, decode_deltas, decode_places, decode_removals};
 pub use error::{EngineError, Result};
@@ -66,6 +68,7 @@ pub use read::recipe::{MAX_LEVEL, Piece, Recipe, decode_pieces, encode_pieces};
 pub use read::snapshot::Place;
 pub use statistics::Statistics;
 pub use write::chain;
+pub use write::claims::{Claim, Search, Wanted};
 pub use write::in_flight::InFlight;
 pub use write::recipe_writer::RecipeWriter;
 pub use write::runs::{AskKnown, Spelled};
@@ -110,6 +113,10 @@ pub struct Engine {
     objects: Arc<ObjectIndex>,
     log: Box<dyn Log>,
     claims: Arc<dyn Claims>,
+    /// What was logged for partitions of other nodes.
+    outbox: cluster::Outbox,
+    /// Claims that other nodes hold here.
+    guests: Arc<cluster::Guests>,
     /// Chunks that are stored again because a copy was damaged.
     superseded: commit::superseded::Superseded,
     /// Chunks that cannot be read.

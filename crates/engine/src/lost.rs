@@ -226,7 +226,8 @@ impl Engine {
         }
         self.commit_settled(&mut || {
             let dead = DeadSlots::read(&self.objects, container)?;
-            let change = (!dead.is_given_up()).then(|| (dead::PARTITION, dead::key(container), Some(dead.given_up().encode())));
+            let change =
+                (!dead.is_given_up()).then(|| (self.objects.own_partition(), dead::key(container), Some(dead.given_up().encode())));
             Ok(Settled { changes: change.into_iter().collect(), ..Settled::default() })
         })
     }
@@ -258,7 +259,7 @@ impl Engine {
             }
         }
         let dead_bytes = dead.bytes as i64 - before.bytes as i64;
-        let change = (dead::PARTITION, dead::key(container), (dead.count() > 0).then(|| dead.encode()));
+        let change = (self.objects.own_partition(), dead::key(container), (dead.count() > 0).then(|| dead.encode()));
         self.commit_settled(&mut || {
             let outdates = has_alive.then_some(CAME_BACK);
             Ok(Settled { changes: vec![change.clone()], dead_bytes, has_moved: has_alive, outdates, ..Settled::default() })
@@ -392,7 +393,7 @@ impl Engine {
             totals.chunks = totals.chunks.saturating_add_signed(chunks);
             totals.dead_bytes = totals.dead_bytes.saturating_add_signed(dead_bytes + marked_bytes);
             totals.files = files.unwrap_or(totals.files);
-            changes.push(totals.change());
+            changes.push(totals.change(&self.objects));
             let mut records = Vec::new();
             if !places.is_empty() {
                 records.push(encode_places(&places, self.digest_bytes()));

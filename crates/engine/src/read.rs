@@ -5,11 +5,12 @@ pub(crate) mod recipe;
 pub(crate) mod snapshot;
 pub(crate) mod views;
 
+use crate::cluster::not_owned;
 use crate::components::FINGERPRINT;
 use crate::{Candidate, Contents, Engine, EngineError, Piece, Recipe, Result, decode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
-use onefold_storage::{Address, ChunkKind, ContainerStore, Origin, Slice, StorageError};
+use onefold_storage::{Address, ChunkKind, ContainerId, ContainerStore, Origin, Slice, StorageError};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
@@ -170,6 +171,15 @@ impl Engine {
             Ok(slice) => return Ok(slice),
             Err(error) => error,
         };
+        // Another node may not have put it into the bucket yet.
+        let container = ContainerId::from_bits(wanted.0.origin().bits());
+        if let Some(share) = &self.settings.share
+            && share.containers.place(container.partition().into()).is_none()
+            && share.others.seal(container).is_ok()
+            && let Ok(slice) = load(wanted.0)
+        {
+            return Ok(slice);
+        }
         // First try to rebuild the container from parity.
         if self.repair_after(&error, wanted.0)
             && let Ok(slice) = load(wanted.0)
@@ -198,6 +208,9 @@ impl Engine {
     pub fn locate(&self, fingerprint: &Fingerprint) -> Result<Option<Address>> {
         if let Some(address) = self.claims.address(fingerprint) {
             return Ok(Some(address));
+        }
+        if let Some(partition) = self.foreign_partition(fingerprint) {
+            return Err(not_owned(partition));
         }
         let mut found = Vec::with_capacity(1);
         self.lookup.find(std::slice::from_ref(fingerprint), &mut found)?;

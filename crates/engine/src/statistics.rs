@@ -7,6 +7,7 @@ use crate::lookup::figures::{self, Figures};
 use crate::{Activity, Engine, EngineError, Mode, Moment, Result};
 use onefold_ground::wire::{Reader, WireError, put_varint};
 use onefold_ground::{Access, Ground, Space};
+use onefold_index::ObjectIndex;
 use onefold_index::sampled::HooksStatistics;
 use onefold_storage::FileFigures;
 use std::sync::atomic::Ordering;
@@ -152,7 +153,7 @@ impl Engine {
     fn hook_figures(&self) -> Result<Figures> {
         match self.lookup.sampled() {
             Some(sampled) if self.mode == Mode::ReadWrite => Ok(sampled.figures()),
-            Some(_) => Ok(Figures::read(self.objects.get(figures::PARTITION, figures::KEY)?)),
+            Some(_) => Ok(Figures::read(self.objects.get(self.objects.own_partition(), figures::KEY)?)),
             None => Ok(Figures::default()),
         }
     }
@@ -226,14 +227,13 @@ pub(crate) struct Totals {
     pub(crate) files: Option<FileFigures>,
 }
 
-/// The key and partition of the totals.
+/// The key of the totals.
 pub(crate) const TOTALS_KEY: &[u8] = b"t";
-pub(crate) const TOTALS_PARTITION: u16 = 0;
 
 impl Totals {
     /// Returns the change of their object.
-    pub(crate) fn change(&self) -> crate::Change {
-        (TOTALS_PARTITION, TOTALS_KEY.to_vec(), Some(self.encode()))
+    pub(crate) fn change(&self, objects: &ObjectIndex) -> crate::Change {
+        (objects.own_partition(), TOTALS_KEY.to_vec(), Some(self.encode()))
     }
 
     /// Returns the totals without chunks of so many bytes before compression. What these take after it is estimated:
@@ -287,13 +287,13 @@ impl Moment<'_> {
     /// cannot be read, which is reported elsewhere.
     pub fn wrong_totals(&self) -> Result<Option<String>> {
         const PAGE: usize = 256;
-        let Some(totals) = self.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or(Some(Totals::default()), |value| Totals::decode(&value).ok())
+        let Some(totals) = self.get(self.own_partition(), TOTALS_KEY)?.map_or(Some(Totals::default()), |value| Totals::decode(&value).ok())
         else {
             return Ok(None);
         };
         let (mut dead_bytes, mut from) = (0, vec![dead::PREFIX]);
         loop {
-            let page = self.range(dead::PARTITION, &from, &[dead::PREFIX + 1], PAGE)?;
+            let page = self.range(self.own_partition(), &from, &[dead::PREFIX + 1], PAGE)?;
             for (_, value) in &page {
                 let Ok(dead) = DeadSlots::decode(value) else { return Ok(None) };
                 dead_bytes += dead.bytes;

@@ -93,6 +93,7 @@ pub struct ObjectIndex {
     directory: String,
     partitions: PartitionSet<Partition>,
     access: Access,
+    own_partition: u16,
     cache_bytes: usize,
     pending_limit_bytes: usize,
     pending: Pending,
@@ -236,11 +237,22 @@ impl ObjectIndex {
             directory: directory.to_owned(),
             partitions: PartitionSet::new(ownership, partitions),
             access,
+            own_partition: 0,
             cache_bytes: options.cache_bytes,
             pending_limit_bytes: options.pending_bytes,
             pending,
             persisting: Mutex::new(()),
         })
+    }
+
+    /// Sets the partition for what the index's owner notes of itself. Without it, this is partition 0.
+    pub fn with_own_partition(self, own_partition: u16) -> ObjectIndex {
+        ObjectIndex { own_partition, ..self }
+    }
+
+    /// Returns the partition for what the index's owner notes of itself.
+    pub fn own_partition(&self) -> u16 {
+        self.own_partition
     }
 
     /// Returns the owner epoch in a partition's file.

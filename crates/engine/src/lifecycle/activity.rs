@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 
 /// The key and partition of the sums.
 const KEY: &[u8] = b"p";
-const PARTITION: u16 = 0;
 /// How often the sums are written while the store is open.
 const INTERVAL: Duration = Duration::from_secs(60);
 /// The most names in an object of ours. More is damage.
@@ -107,8 +106,8 @@ impl Earlier {
         Ok(Earlier { activity, written: Instant::now(), written_upto: opened_at, written_repairs: 0 })
     }
 
-    /// Partition and key of the object.
-    pub(crate) const PLACE: (u16, &[u8]) = (PARTITION, KEY);
+    /// The key of the object.
+    pub(crate) const KEY: &[u8] = KEY;
 }
 
 /// Returns the requests to a bucket, by kind.
@@ -150,8 +149,8 @@ impl Engine {
             earlier.written = Instant::now();
             earlier.written_repairs = repairs;
         }
-        let activity = (PARTITION, KEY.to_vec(), Some(self.activity().encode()));
-        let hooks = self.lookup.sampled().map(|sampled| sampled.figures().change());
+        let activity = (self.objects.own_partition(), KEY.to_vec(), Some(self.activity().encode()));
+        let hooks = self.lookup.sampled().map(|sampled| sampled.figures().change(&self.objects));
         let changes = [activity, self.note_of_clock()].into_iter().chain(hooks).collect();
         self.submit(Transaction { changes, references: Vec::new() })?;
         Ok(true)

@@ -55,12 +55,25 @@ pub(crate) struct Background {
     copy_fails: AtomicBool,
     /// Bytes of new data since the threads were woken.
     new_bytes: AtomicU64,
+    /// Another node waits for what is not durable yet.
+    is_hurried: AtomicBool,
 }
 
 impl Background {
     /// Returns whether the store is being closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)
+    }
+
+    /// Wakes the thread that commits.
+    pub(crate) fn wake(&self) {
+        self.signal.raise();
+    }
+
+    /// Has everything committed soon.
+    pub(crate) fn hurry(&self) {
+        self.is_hurried.store(true, Ordering::Release);
+        self.signal.raise();
     }
 
     /// Tells the threads to end, and waits until they have.
@@ -190,13 +203,18 @@ impl Engine {
     /// Does one round of the background thread.
     fn background_round(&self) -> Result<()> {
         let has_noted = self.note_activity(false)? || self.note_clock()?;
-        if self.has_queued() {
+        if self.background.is_hurried.swap(false, Ordering::AcqRel) || self.has_queued() {
             self.flush()?;
         } else if self.storage.unsynced_bytes() > 0 {
             self.commit_full_frames()?;
         }
         if has_noted {
             self.has_noted();
+        }
+        if self.outbox.has_some()
+            && let Err(error) = self.deliver()
+        {
+            tracing::warn!(%error, "not everything could be delivered to other nodes; will retry");
         }
         self.save_hooks(&|| !self.background.is_closed());
         self.maintain(false)?;
@@ -289,6 +307,7 @@ impl Engine {
     /// themselves at its head.
     fn trim(&self) -> Result<()> {
         let indexed = self.indexes().map(|(_, view)| view.position()).fold(self.log.end(), Position::min);
+        let indexed = self.outbox.oldest().map_or(indexed, |undelivered| indexed.min(undelivered));
         // First free what needs no writing: the log may be full.
         self.trim_to(indexed)?;
         if self.views().any(|(_, view)| view.position() < indexed) {

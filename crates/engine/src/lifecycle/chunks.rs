@@ -1,5 +1,6 @@
 //! What keeps a store's chunks and what finds them: made, opened, and brought to the end of the log.
 
+use crate::cluster::Outbox;
 use crate::lifecycle::descriptor::Descriptor;
 use crate::lifecycle::layout::{ARENA, CONTAINERS, INDEX, LEVELS, arena_options, levels_options, storage_options};
 use crate::lifecycle::profile::ChunkStoreKind;
@@ -12,7 +13,7 @@ use crate::{EngineError, Mode, Result};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground};
 use onefold_index::{ChunkIndex, ChunkIndexOptions, IndexView, LinkedIndex, LinkedOptions, LinkedShape, ObjectIndex};
-use onefold_oplog::{Log, Ownership, View};
+use onefold_oplog::{Log, PartitionClass, View};
 use onefold_storage::{ArenaParts, ArenaStore, ChunkView, ContainerStore, FileHoles, LevelsStore};
 use std::sync::Arc;
 
@@ -80,6 +81,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) profile: &'a Arc<Profile>,
     pub(crate) objects: &'a Arc<ObjectIndex>,
     pub(crate) log: &'a dyn Log,
+    pub(crate) outbox: &'a Outbox,
 }
 
 impl Parts<'_> {
@@ -113,7 +115,7 @@ impl Parts<'_> {
         let containers = ContainerStore::open(
             self.ground.clone(),
             CONTAINERS,
-            &Ownership::all(u32::from(self.descriptor.container_partitions), self.epoch),
+            &self.settings.ownership(PartitionClass::Container, self.descriptor.container_partitions.into(), self.epoch),
             storage_options(&**self.ground, self.descriptor, self.settings),
             self.access(),
             self.profile.clone(),
@@ -187,7 +189,8 @@ impl Parts<'_> {
     fn recover(&self, storage: &ChunkView, index: Option<&IndexView>) -> Result<()> {
         let chunks = index.map(|index| index as &dyn View<EngineError>);
         let views: Vec<_> = chunks.into_iter().chain([&**self.objects as &dyn View<EngineError>]).collect();
-        recover(storage, &views, self.log, self.mode, self.descriptor.fingerprint.digest_bytes())
+        let sent = self.settings.share.as_ref().map(|share| (share, self.outbox));
+        recover(storage, &views, self.log, self.mode, self.descriptor.fingerprint.digest_bytes(), sent)
     }
 
     /// Replaces the index by an empty one.
@@ -220,7 +223,7 @@ pub(crate) fn open_index(
         filter_bytes: settings.chunk_index_filter_bytes,
         reads_in_flight: settings.chunk_index_reads,
     };
-    let ownership = Ownership::all(descriptor.index_partitions, epoch);
+    let ownership = settings.ownership(PartitionClass::ChunkIndex, descriptor.index_partitions, epoch);
     let index = ChunkIndex::open(ground, INDEX, &ownership, descriptor.fingerprint.digest_bytes(), options, access)?;
     Ok(Some(IndexView(Arc::new(index))))
 }

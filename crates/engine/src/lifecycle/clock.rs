@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 
 /// The key and partition of the note.
 const KEY: &[u8] = b"c";
-const PARTITION: u16 = 0;
 /// Version of the value.
 const VERSION: u8 = 1;
 /// How often the clock is noted while nothing is written.
@@ -107,8 +106,8 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Partition and key of the note.
-    pub(crate) const PLACE: (u16, &[u8]) = (PARTITION, KEY);
+    /// The key of the note.
+    pub(crate) const KEY: &[u8] = KEY;
 
     /// Continues from the note. If it is absent or cannot be read, the clock restarts at 0: every wait by it gets
     /// longer.
@@ -152,7 +151,7 @@ impl Engine {
     /// Returns the change that notes the clock. Add it to a transaction that stores the result of [`Engine::seen_ns`].
     pub fn note_of_clock(&self) -> Change {
         *self.clock.noted.lock() = Instant::now();
-        (PARTITION, KEY.to_vec(), Some(self.clock.now().encode()))
+        (self.objects.own_partition(), KEY.to_vec(), Some(self.clock.now().encode()))
     }
 
     /// Submits the clock, if it was not noted for an hour. Returns whether it did.

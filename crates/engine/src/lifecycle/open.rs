@@ -6,6 +6,7 @@
 
 use super::background::Background;
 use super::{background, copied, presence, recovery, reserve, state};
+use crate::cluster::{Guests, Outbox};
 use crate::commit::Commits;
 use crate::lifecycle::activity::Earlier;
 use crate::lifecycle::chunks::{self, Chunks, Parts};
@@ -28,7 +29,7 @@ use crate::lost::scrubbing::Scrubs;
 use crate::lost::store_salvage;
 use crate::read::snapshot;
 use crate::read::views::{OPENING_LIMIT, lock_views_within};
-use crate::statistics::{TOTALS_KEY, TOTALS_PARTITION, Totals};
+use crate::statistics::{TOTALS_KEY, Totals};
 use crate::write::chain::ContainerCacheFilter;
 use crate::write::filters::Filters;
 use crate::write::local_claims::LocalClaims;
@@ -36,7 +37,7 @@ use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Bucket, Ground, Holder, LocalGround, LockError, LockGuard};
 use onefold_index::{ObjectIndex, ObjectIndexOptions};
-use onefold_oplog::{Log, Ownership, SegmentLog};
+use onefold_oplog::{Log, SegmentLog};
 use onefold_storage::{ArenaStore, FileFigures};
 use parking_lot::{Mutex, RwLock};
 use std::path::Path;
@@ -161,6 +162,9 @@ impl Engine {
         let only_reads = matches!(mode, Mode::ReadOnly | Mode::Snapshot);
         let holder = Holder::this_process(command);
         let bucket = ground.bucket();
+        if let Some(share) = &settings.share {
+            share.check(bucket.as_ref(), mode, &settings)?;
+        }
         let looked = bucket.as_ref().map_or(Ok(None), |bucket| state::prepare(&ground, bucket, &settings, &holder))?;
         let descriptor = if only_reads { Descriptor::read_any(&*ground)? } else { Descriptor::read(&*ground)? };
         descriptor.check_settings(&settings, &*ground)?;
@@ -172,11 +176,11 @@ impl Engine {
             Some(bucket) => {
                 let log = if mode == Mode::ReadWrite {
                     let look = || recovery::look_at_objects(&ground, bucket.clone(), &descriptor, &settings);
-                    let log = recovery::take_objects(&*ground, &*bucket, &descriptor, &settings, looked.map_or_else(look, Ok)?)?;
+                    let log = recovery::take_objects(&*ground, &bucket, &descriptor, &settings, looked.map_or_else(look, Ok)?)?;
                     write_epoch(&*ground, log.epoch())?;
                     // Tests that count every request have no threads.
                     if settings.background {
-                        presence = Some(presence::become_writer(&bucket, &*ground, &holder)?);
+                        presence = Some(presence::become_writer(&settings.own_part(bucket), &*ground, &holder)?);
                     }
                     log
                 } else {
@@ -197,14 +201,9 @@ impl Engine {
         let profile = Arc::new(Profile::default());
         let object_options =
             ObjectIndexOptions { cache_bytes: settings.object_index_cache_bytes, pending_bytes: settings.object_index_pending_bytes };
-        let objects = ObjectIndex::open(
-            ground.clone(),
-            OBJECTS,
-            &Ownership::all(u32::from(descriptor.object_partitions), epoch),
-            object_options,
-            access,
-        )?;
-        let objects = Arc::new(objects);
+        let objects = ObjectIndex::open(ground.clone(), OBJECTS, &settings.objects(&descriptor, epoch), object_options, access)?;
+        let objects = Arc::new(objects.with_own_partition(settings.own_partition(&descriptor)));
+        let outbox = Outbox::default();
 
         let digest_bytes = descriptor.fingerprint.digest_bytes();
         let parts = Parts {
@@ -216,13 +215,14 @@ impl Engine {
             profile: &profile,
             objects: &objects,
             log: &*log,
+            outbox: &outbox,
         };
         let Chunks { storage: storage_view, containers, arena, levels, index } = parts.open()?;
         let storage = storage_view.0.clone();
 
         // A store in a bucket that has no totals has no files: they were counted from its first batch on.
         let empty = || Totals { files: log.has_history().then(FileFigures::default), ..Totals::default() };
-        let mut totals = objects.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or_else(|| Ok(empty()), |value| Totals::decode(&value))?;
+        let mut totals = objects.get(objects.own_partition(), TOTALS_KEY)?.map_or_else(|| Ok(empty()), |value| Totals::decode(&value))?;
         if mode == Mode::ReadWrite {
             // Earlier versions did not count them. If they cannot be counted now, the next opening tries again.
             totals.files = totals.files.or_else(|| containers.as_ref()?.count_files().ok());
@@ -242,7 +242,7 @@ impl Engine {
                 // Whoever stores nothing needs no hooks.
                 let memory_bytes = if mode == Mode::ReadWrite { settings.sampled_index_bytes } else { 0 };
                 let partitions = descriptor.container_partitions;
-                let figures = Figures::read(objects.get(figures::PARTITION, figures::KEY)?);
+                let figures = Figures::read(objects.get(objects.own_partition(), figures::KEY)?);
                 Lookup::Sampled(Arc::new(Sampled::new(
                     ground.clone(),
                     containers.clone(),
@@ -255,7 +255,8 @@ impl Engine {
             }
             (None, _, _) => return Err(EngineError::Inconsistent { why: "it has neither an index nor containers".into() }),
         };
-        let claims = Arc::new(LocalClaims::new(lookup.clone(), filters.bloom().cloned()));
+        let guests = Arc::new(Guests::default());
+        let claims = Arc::new(LocalClaims::new(lookup.clone(), filters.bloom().cloned(), settings.share.clone(), guests.clone()));
         let marks = || Marked::new(ground.clone(), objects.clone(), &*storage);
         let liveness: Box<dyn Liveness> = match lookup.index().filter(|_| descriptor.profile.counts()) {
             Some(index) => Box::new(Counted::new(index.clone(), digest_bytes)),
@@ -267,10 +268,8 @@ impl Engine {
         };
         let chunker = onefold_chunking::chunker(descriptor.chunker, descriptor.chunk_sizes)
             .map_err(|error| EngineError::Invalid { what: "chunk sizes".into(), why: error.to_string() })?;
-        let (partition, key) = Earlier::PLACE;
-        let earlier = Earlier::read(objects.get(partition, key)?, log.end())?;
-        let (partition, key) = Clock::PLACE;
-        let clock = Clock::open(settings.time.clone(), objects.get(partition, key)?);
+        let earlier = Earlier::read(objects.get(objects.own_partition(), Earlier::KEY)?, log.end())?;
+        let clock = Clock::open(settings.time.clone(), objects.get(objects.own_partition(), Clock::KEY)?);
         let keeps_unused = ground.exists(UNUSED_KEPT)?;
         // From here on, other openings take the lock of the views again for each change. A rebuild changes them all the
         // time.
@@ -292,6 +291,8 @@ impl Engine {
             objects,
             log,
             claims,
+            outbox,
+            guests,
             superseded: Default::default(),
             quarantine,
             redirects,

@@ -1,5 +1,6 @@
 //! Opening the log, and bringing everything to its end.
 
+use crate::cluster::{Outbox, Share};
 use crate::commit::meaning::Meanings;
 use crate::commit::records::Decoded;
 use crate::lifecycle::descriptor::Descriptor;
@@ -8,7 +9,7 @@ use crate::lifecycle::presence;
 use crate::lifecycle::settings::Settings;
 use crate::{EngineError, Mode, Result};
 use onefold_ground::{Bucket, Ground};
-use onefold_oplog::{Effects, Log, LogError, LogPlace, ObjectLog, Opening, Pressure, Record, SegmentLog, View, Wait};
+use onefold_oplog::{Effects, Log, LogError, LogPlace, ObjectLog, Opening, PartitionClass, Pressure, Record, SegmentLog, View, Wait};
 use onefold_storage::{ChunkView, numbers_reserved};
 use std::sync::Arc;
 
@@ -42,7 +43,7 @@ pub(crate) fn read_objects(
     descriptor: &Descriptor,
     settings: &Settings,
 ) -> Result<ObjectLog> {
-    Ok(ObjectLog::open(log_place(ground, bucket, descriptor, false)?, log_options(settings), meaning(descriptor))?)
+    Ok(ObjectLog::open(log_place(ground, settings.own_part(bucket), descriptor, false)?, log_options(settings), meaning(descriptor))?)
 }
 
 /// Looks at the log of a store in a bucket, whose end may be further on, and keeps copies of it.
@@ -52,25 +53,30 @@ pub(crate) fn look_at_objects(
     descriptor: &Descriptor,
     settings: &Settings,
 ) -> Result<ObjectLog> {
-    Ok(ObjectLog::look_for_taking(log_place(ground, bucket, descriptor, true)?, log_options(settings), meaning(descriptor))?)
+    Ok(ObjectLog::look_for_taking(
+        log_place(ground, settings.own_part(bucket), descriptor, true)?,
+        log_options(settings),
+        meaning(descriptor),
+    )?)
 }
 
 /// Takes a log over that was just looked at, and gets its epoch from it.
 pub(crate) fn take_objects(
     ground: &dyn Ground,
-    bucket: &dyn Bucket,
+    bucket: &Arc<dyn Bucket>,
     descriptor: &Descriptor,
     settings: &Settings,
     looked: ObjectLog,
 ) -> Result<ObjectLog> {
-    let records: Vec<Record> = (0..descriptor.container_partitions).map(numbers_reserved).collect();
+    let containers = settings.ownership(PartitionClass::Container, descriptor.container_partitions.into(), 0);
+    let records: Vec<Record> = containers.numbers().map(|number| numbers_reserved(number as u16)).collect();
     // The log has the epochs too: a damaged file makes no difference.
     let epoch = match read_epoch(ground) {
         Err(EngineError::Inconsistent { .. }) => 0,
         epoch => epoch?,
     };
     match settings.background {
-        true => looked.taken(epoch + 1, &records, &mut presence::wait_for_writer(bucket)),
+        true => looked.taken(epoch + 1, &records, &mut presence::wait_for_writer(&*settings.own_part(bucket.clone()))),
         // Tests that count every request wait for nobody.
         false => looked.taken(epoch + 1, &records, &mut |_| Ok(Wait::Over)),
     }
@@ -98,6 +104,7 @@ pub(crate) fn recover(
     log: &dyn Log,
     mode: Mode,
     digest_bytes: usize,
+    sent: Option<(&Share, &Outbox)>,
 ) -> Result<()> {
     let applied = indexes.iter().map(|view| view.position()).min().unwrap_or_default();
     let ahead = indexes.iter().map(|view| view.required_end()).max().unwrap_or_default();
@@ -136,12 +143,18 @@ pub(crate) fn recover(
     log.replay(log.start(), &mut |start, end, records| {
         let replay = || -> Result<()> {
             let containers: &dyn View<EngineError> = storage;
-            if end <= applied {
+            if end <= applied && sent.is_none() {
                 return containers.apply(end, &Effects { start, replayed: records, ..Effects::default() });
             }
             let decoded = Decoded::read(records, digest_bytes)?;
             let effects = decoded.effects(start, records);
             containers.apply(end, &effects)?;
+            if let Some((share, outbox)) = sent {
+                outbox.add(end, &effects, |name| share.foreign_partition(name));
+            }
+            if end <= applied {
+                return Ok(());
+            }
             indexes.iter().try_for_each(|view| view.apply(end, &effects))?;
             if mode == Mode::ReadWrite { relieve(indexes) } else { Ok(()) }
         };

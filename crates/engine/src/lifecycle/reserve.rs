@@ -35,6 +35,10 @@ impl Engine {
     /// Lets a writer of data in, as [`Engine::admit`] does, unless the remaining space is reserved for freeing space.
     pub(crate) fn admit_data(&self) -> Result<()> {
         self.check_room()?;
+        if self.settings.share.is_some() && !self.outbox.has_delivered_once() {
+            // Until then a look-up at their owners does not find what this node has.
+            self.deliver()?;
+        }
         self.admit()
     }
 

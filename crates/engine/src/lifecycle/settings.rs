@@ -1,7 +1,12 @@
 //! Settings: choices that may differ from one opening of a store to the next.
 
+use crate::cluster::Share;
+use crate::lifecycle::descriptor::Descriptor;
+use onefold_ground::Bucket;
 use onefold_ground::time::TimeSource;
+use onefold_oplog::{Owned, Ownership, PartitionClass};
 use onefold_storage::CachePolicy;
+use std::sync::Arc;
 
 /// Bounds of memory and log, and the filter chain. The sum of the memory bounds is what the engine uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +73,8 @@ pub struct Settings {
     pub background: bool,
     /// The clocks. Tests bring their own.
     pub time: TimeSource,
+    /// What this opening owns, if several nodes have the store open. `None`: everything.
+    pub share: Option<Share>,
 }
 
 impl Default for Settings {
@@ -102,6 +109,38 @@ impl Default for Settings {
             discards_data: false,
             background: true,
             time: TimeSource::default(),
+            share: None,
+        }
+    }
+}
+
+impl Settings {
+    /// Returns what this opening owns of a class, of which the store has `total` partitions. If it owns everything,
+    /// under the epoch of the opening.
+    pub(crate) fn ownership(&self, class: PartitionClass, total: u32, epoch: u64) -> Ownership {
+        self.share.as_ref().map_or_else(|| Ownership::all(total, epoch), |share| share.of_class(class).clone())
+    }
+
+    /// Returns the partitions of objects that this opening has. A node of several has one more, for what it notes of
+    /// itself. Its number is the same in the log of each node: it goes to nobody.
+    pub(crate) fn objects(&self, descriptor: &Descriptor, epoch: u64) -> Ownership {
+        let partitions = u32::from(descriptor.object_partitions);
+        let Some(share) = &self.share else { return Ownership::all(partitions, epoch) };
+        let own = Owned { number: partitions, epoch };
+        let owned = share.objects.owned().iter().copied().filter(|owned| owned.number < partitions).chain([own]);
+        Ownership::of(partitions + 1, owned.collect()).expect("they ascend, and the own one is the last")
+    }
+
+    /// Returns the partition of what this opening notes of itself.
+    pub(crate) fn own_partition(&self, descriptor: &Descriptor) -> u16 {
+        if self.share.is_some() { descriptor.object_partitions } else { 0 }
+    }
+
+    /// Returns the part of a store's bucket that only this node writes to.
+    pub(crate) fn own_part(&self, bucket: Arc<dyn Bucket>) -> Arc<dyn Bucket> {
+        match &self.share {
+            Some(share) => share.own_part(bucket),
+            None => bucket,
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::read::views::VIEWS;
 use crate::{Engine, EngineError, Result};
 use onefold_ground::{Access, Bucket, Ground, Holder, LockError, LockGuard, Put, replace_file};
 use onefold_index::{ObjectIndex, ObjectIndexOptions};
-use onefold_oplog::{Log, LogError, ObjectLog, Ownership, View};
+use onefold_oplog::{Log, LogError, ObjectLog, View};
 use std::sync::Arc;
 
 /// The object with the descriptor. It is written last: without it, there is no store.
@@ -57,7 +57,7 @@ fn make_first(ground: &Arc<dyn Ground>, bucket: &Arc<dyn Bucket>, descriptor: &D
     let _alone = lock(&**ground, &holder)?;
     // Of a store that was here before.
     if discard_alone(&**ground, &holder)? {
-        make_empty(ground, descriptor)?;
+        make_empty(ground, descriptor, &Settings::default())?;
         recovery::log_place(ground, bucket.clone(), descriptor, true)?.keep_first_manifest();
         finish(&**ground, descriptor)?;
     }
@@ -91,7 +91,7 @@ pub(crate) fn prepare(
         return Ok(None);
     }
     let log = loop {
-        make_empty(ground, &descriptor)?;
+        make_empty(ground, &descriptor, settings)?;
         match build(ground, bucket, &descriptor, settings) {
             // The views have a part of a history that is no longer there.
             Err(EngineError::Log(LogError::Trimmed { .. })) => {}
@@ -103,13 +103,13 @@ pub(crate) fn prepare(
 }
 
 /// Makes empty views, in place of what is there.
-fn make_empty(ground: &Arc<dyn Ground>, descriptor: &Descriptor) -> Result<()> {
+fn make_empty(ground: &Arc<dyn Ground>, descriptor: &Descriptor, settings: &Settings) -> Result<()> {
     empty(&**ground)?;
     for directory in [INDEX, OBJECTS, LOG, snapshot::LEASES] {
         ground.create_directory(directory)?;
     }
     chunks::create(ground, descriptor)?;
-    Ok(ObjectIndex::create(ground, OBJECTS, descriptor.object_partitions)?)
+    Ok(ObjectIndex::create(ground, OBJECTS, settings.objects(descriptor, 0).total() as u16)?)
 }
 
 /// Ends the making of a state: with the descriptor there is one.
@@ -124,8 +124,7 @@ fn build(ground: &Arc<dyn Ground>, bucket: &Arc<dyn Bucket>, descriptor: &Descri
     let mut log = recovery::look_at_objects(ground, bucket.clone(), descriptor, settings)?;
     let epoch = log.epoch();
     let options = ObjectIndexOptions { cache_bytes: settings.object_index_cache_bytes, pending_bytes: settings.object_index_pending_bytes };
-    let ownership = Ownership::all(u32::from(descriptor.object_partitions), epoch);
-    let objects = ObjectIndex::open(ground.clone(), OBJECTS, &ownership, options, Access::ReadWrite)?;
+    let objects = ObjectIndex::open(ground.clone(), OBJECTS, &settings.objects(descriptor, epoch), options, Access::ReadWrite)?;
     let index = chunks::open_index(ground, descriptor, settings, epoch, Access::ReadWrite)?;
     let of_chunks = index.as_ref().map(|index| index as &dyn View<EngineError>);
     let views: Vec<_> = of_chunks.into_iter().chain([&objects as &dyn View<EngineError>]).collect();

@@ -5,7 +5,6 @@ use onefold_ground::wire::{Reader, WireError};
 use onefold_storage::{ContainerId, VoidNumbers};
 
 const PREFIX: u8 = b'V';
-const PARTITION: u16 = 0;
 const VERSION: u8 = 1;
 /// Objects read at a time.
 const READ_AT_ONCE: usize = 1000;
@@ -16,10 +15,10 @@ fn key(first: ContainerId) -> Vec<u8> {
     key
 }
 
-fn change(void: VoidNumbers) -> Change {
+fn change(partition: u16, void: VoidNumbers) -> Change {
     let mut value = vec![VERSION];
     value.extend_from_slice(&void.last.number().to_le_bytes());
-    (PARTITION, key(void.first), Some(value))
+    (partition, key(void.first), Some(value))
 }
 
 fn decode(key: &[u8], value: &[u8]) -> Result<VoidNumbers> {
@@ -44,7 +43,7 @@ impl Engine {
         let Some(containers) = &self.containers else { return Ok(()) };
         let mut from = vec![PREFIX];
         loop {
-            let some = self.objects.range(PARTITION, &from, &[PREFIX + 1], READ_AT_ONCE)?;
+            let some = self.objects.range(self.objects.own_partition(), &from, &[PREFIX + 1], READ_AT_ONCE)?;
             let void = some.iter().map(|(key, value)| decode(key, value)).collect::<Result<Vec<_>>>()?;
             containers.set_void(void);
             match some.last() {
@@ -61,7 +60,9 @@ impl Engine {
         if found.is_empty() {
             return Ok(());
         }
-        self.submit(Transaction { changes: found.into_iter().map(change).collect(), references: Vec::new() })?;
+        let partition = self.objects.own_partition();
+        let changes = found.into_iter().map(|void| change(partition, void)).collect();
+        self.submit(Transaction { changes, references: Vec::new() })?;
         self.flush()
     }
 }
@@ -73,10 +74,10 @@ mod tests {
     #[test]
     fn void_numbers_are_read_as_written() {
         let void = VoidNumbers { first: ContainerId::new(3, 70_000), last: ContainerId::new(3, 71_024) };
-        let (_, key, value) = change(void);
+        let (_, key, value) = change(0, void);
         assert_eq!(decode(&key, &value.clone().unwrap()).unwrap(), void);
         assert!(decode(&key, &value.clone().unwrap()[1..]).is_err() && decode(&key[..5], &value.unwrap()).is_err());
-        let (_, _, wrong) = change(VoidNumbers { last: ContainerId::new(3, 5), ..void });
+        let (_, _, wrong) = change(0, VoidNumbers { last: ContainerId::new(3, 5), ..void });
         assert!(decode(&key, &wrong.unwrap()).is_err());
     }
 }

@@ -11,9 +11,8 @@ use onefold_index::ObjectIndex;
 use onefold_storage::{ContainerId, MAX_SLOTS};
 use std::collections::BTreeMap;
 
-/// First byte of the keys, and their partition.
+/// First byte of the keys.
 pub(crate) const PREFIX: u8 = b'd';
-pub(crate) const PARTITION: u16 = 0;
 const VERSION: u8 = 1;
 
 /// The dead slots of one container file.
@@ -87,7 +86,7 @@ impl DeadSlots {
 
     /// Reads the dead slots of a container file.
     pub(crate) fn read(objects: &ObjectIndex, container: ContainerId) -> Result<DeadSlots> {
-        objects.get(PARTITION, &key(container))?.map_or_else(|| Ok(DeadSlots::default()), |value| DeadSlots::decode(&value))
+        objects.get(objects.own_partition(), &key(container))?.map_or_else(|| Ok(DeadSlots::default()), |value| DeadSlots::decode(&value))
     }
 }
 
@@ -131,7 +130,7 @@ impl DeadChanges {
             }
             if dead.slots != before.slots {
                 dead_bytes += dead.bytes as i64 - before.bytes as i64;
-                changes.push((PARTITION, key(*container), (dead.count() > 0).then(|| dead.encode())));
+                changes.push((objects.own_partition(), key(*container), (dead.count() > 0).then(|| dead.encode())));
             }
         }
         Ok((changes, dead_bytes))

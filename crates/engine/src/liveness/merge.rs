@@ -64,7 +64,7 @@ impl Engine {
             self.with_room_in_the_log(|write| {
                 let _guard = self.commits.alone();
                 self.writable()?;
-                let changes = [self.totals.lock().change()];
+                let changes = [self.totals.lock().change(&self.objects)];
                 let records: Vec<_> = crate::commit::records::encode_objects(&changes).collect();
                 let effects = Effects { changes: &changes, ..Effects::default() };
                 self.log_and_apply(write, Prepared::default(), &records, effects)
@@ -147,14 +147,15 @@ impl Engine {
                     return Ok(None);
                 }
             }
-            let mut changes: Vec<Change> = dead.iter().map(|(victim, _)| (dead::PARTITION, dead::key(*victim), None)).collect();
+            let mut changes: Vec<Change> =
+                dead.iter().map(|(victim, _)| (self.objects.own_partition(), dead::key(*victim), None)).collect();
             let dead_bytes = dead.iter().map(|(_, dead)| dead.bytes).sum();
             let mut totals = *self.totals.lock();
             totals.raw_bytes = (totals.raw_bytes + of.raw_bytes_after).saturating_sub(of.raw_bytes_before);
             totals.stored_bytes = (totals.stored_bytes + of.stored_bytes_after).saturating_sub(of.stored_bytes_before);
             totals.dead_bytes = totals.dead_bytes.saturating_sub(dead_bytes);
             totals.files = totals.files.map(|files| files.changed(&of.files_before, &of.files_after));
-            changes.push(totals.change());
+            changes.push(totals.change(&self.objects));
             let noted = self.liveness.note(&Facts { emptied, end: self.log.end(), ..Facts::default() })?;
             changes.extend(noted.changes);
             let mut records = vec![record.clone()];

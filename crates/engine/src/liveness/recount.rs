@@ -85,7 +85,7 @@ impl Engine {
                 self.note_changes(changes)?;
             }
         }
-        self.note_changes(vec![self.recounted_totals(stored_chunks)?.change()])?;
+        self.note_changes(vec![self.recounted_totals(stored_chunks)?.change(&self.objects)])?;
         self.ground.remove(RECOUNTED)?;
         self.ground.sync_directory(parent(RECOUNTED))?;
         self.quarantine.recount_noted(is_used);
@@ -129,7 +129,7 @@ impl Engine {
         let change = {
             let mut totals = self.totals.lock();
             (totals.raw_bytes, totals.stored_bytes) = (found.raw_bytes, found.stored_bytes);
-            totals.change()
+            totals.change(&self.objects)
         };
         self.note_changes(vec![change])
     }

@@ -281,6 +281,7 @@ impl Engine {
     /// One removal runs at a time: a second call waits. Candidates that lie in few containers cost least.
     pub fn remove_unused(&self, candidates: &[Candidate], references: ReferencesOf<'_>, go_on: &dyn Fn() -> bool) -> Result<Removed> {
         self.writable()?;
+        self.refuse_removal_in_cluster()?;
         drop(self.permit_deletion("remove unused chunks")?);
         let Some(_one) = self.only_remover(go_on) else {
             return Ok(Removed { was_busy: true, ..Removed::default() });

@@ -7,11 +7,11 @@
 
 use crate::{Change, EngineError, Result};
 use onefold_ground::wire::{Reader, put_varint};
+use onefold_index::ObjectIndex;
 use onefold_index::sampled::HooksStatistics;
 
 /// The key of the figures, and its partition.
 pub(crate) const KEY: &[u8] = b"h";
-pub(crate) const PARTITION: u16 = 0;
 const VERSION: u8 = 1;
 
 /// Chunks of data that writers looked for and that are stored.
@@ -45,14 +45,14 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    pub(crate) fn change(&self) -> Change {
+    pub(crate) fn change(&self, objects: &ObjectIndex) -> Change {
         let Figures { hooks, tally } = self;
         let mut out = vec![VERSION];
         let rate = hooks.rate_log2.map_or(0, |rate| u64::from(rate) + 1);
         for value in [hooks.hooks, hooks.forced, rate, hooks.memory_bytes, tally.known, tally.expected] {
             put_varint(&mut out, value);
         }
-        (PARTITION, KEY.to_vec(), Some(out))
+        (objects.own_partition(), KEY.to_vec(), Some(out))
     }
 
     /// Returns the figures that an object has. They mean nothing to the data: what cannot be read counts as nothing.

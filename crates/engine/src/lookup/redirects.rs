@@ -21,7 +21,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// First byte of the keys, and their partition.
 pub(crate) const PREFIX: u8 = b'o';
-pub(crate) const PARTITION: u16 = 0;
 const VERSION: u8 = 1;
 /// Length of an entry of an object: slot u16, address u64.
 const ENTRY_BYTES: usize = 2 + 8;
@@ -71,7 +70,7 @@ impl Redirects {
     /// that cannot be read are errors inside.
     pub(crate) fn page(&self, after: Option<Origin>) -> Result<Option<Page>> {
         let from = after.map_or_else(|| vec![PREFIX], |origin| [&key(origin)[..], &[0]].concat());
-        let page = self.objects.range(PARTITION, &from, &[PREFIX + 1], PAGE)?;
+        let page = self.objects.range(self.objects.own_partition(), &from, &[PREFIX + 1], PAGE)?;
         let read = page.iter().filter_map(|(key, value)| Some((origin_of(key)?, decode(value))));
         let read: Vec<_> = read.collect();
         Ok((!read.is_empty()).then_some(read))
@@ -100,12 +99,12 @@ impl Redirects {
         if !self.origins.read().contains(address.origin()) {
             return Ok(None);
         }
-        let value = self.objects.get(PARTITION, &key(address.origin()))?;
+        let value = self.objects.get(self.objects.own_partition(), &key(address.origin()))?;
         value.map_or(Ok(None), |value| find(&value, address.slot()))
     }
 
     fn of_origin(&self, origin: Origin) -> Result<OfOrigin> {
-        self.objects.get(PARTITION, &key(origin))?.map_or_else(|| Ok(OfOrigin::new()), |value| decode(&value))
+        self.objects.get(self.objects.own_partition(), &key(origin))?.map_or_else(|| Ok(OfOrigin::new()), |value| decode(&value))
     }
 
     /// Passes where the copy at an address is now, step by step, to `visit`. Returns the last place.
@@ -122,7 +121,7 @@ impl Redirects {
     /// Forgets those of these origins that have none any more. The caller holds the commit lock.
     pub(crate) fn forget_unused(&self, origins: &[Origin]) -> Result<()> {
         for origin in origins {
-            if self.objects.get(PARTITION, &key(*origin))?.is_none() {
+            if self.objects.get(self.objects.own_partition(), &key(*origin))?.is_none() {
                 self.origins.write().remove(*origin);
             }
         }
@@ -170,7 +169,7 @@ impl RedirectChanges {
             if now != before {
                 // Before the object exists: an extra origin only costs a look-up.
                 redirects.origins.write().insert(*origin);
-                changes.push((PARTITION, key(*origin), (!now.is_empty()).then(|| encode(&now))));
+                changes.push((redirects.objects.own_partition(), key(*origin), (!now.is_empty()).then(|| encode(&now))));
             }
         }
         Ok(changes)

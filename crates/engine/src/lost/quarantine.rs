@@ -36,7 +36,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// First byte of the keys, and their partition.
 const PREFIX: u8 = b'q';
-const PARTITION: u16 = 0;
 const VERSION: u8 = 1;
 /// Version of the objects of single copies.
 const OF_COPY: u8 = 2;
@@ -188,7 +187,7 @@ impl Quarantine {
         let mut names = Names::default();
         let mut from = vec![PREFIX];
         while !names.has_more {
-            let page = objects.range(PARTITION, &from, &[PREFIX + 1], PAGE)?;
+            let page = objects.range(objects.own_partition(), &from, &[PREFIX + 1], PAGE)?;
             // A key of another length is no name: nobody asks for it.
             let of_copy = if of.is_exact() { 0 } else { size_of::<Address>() };
             let keys = page.iter().filter(|(key, _)| key.len() == 1 + digest_bytes + of_copy);
@@ -244,7 +243,7 @@ impl Quarantine {
             return Ok(None);
         }
         let key = self.key(fingerprint, address);
-        self.objects.get(PARTITION, &key)?.map(|value| self.decode(&key, &value)).transpose()
+        self.objects.get(self.objects.own_partition(), &key)?.map(|value| self.decode(&key, &value)).transpose()
     }
 
     /// Returns all copies of a chunk that are in quarantine.
@@ -259,7 +258,7 @@ impl Quarantine {
         let (mut from, mut found) = (of_name[..1 + self.digest_bytes].to_vec(), Vec::new());
         let end = [&from[..], &[u8::MAX; size_of::<Address>() + 1]].concat();
         loop {
-            let page = self.objects.range(PARTITION, &from, &end, PAGE)?;
+            let page = self.objects.range(self.objects.own_partition(), &from, &end, PAGE)?;
             for (key, value) in &page {
                 found.push(self.decode(key, value)?);
             }
@@ -274,12 +273,12 @@ impl Quarantine {
     pub(crate) fn put(&self, chunk: &Quarantined) -> Change {
         // Before the object exists: an extra name only costs a look-up.
         self.names.write().insert(chunk.fingerprint);
-        (PARTITION, self.key(&chunk.fingerprint, chunk.address), Some(chunk.encode(!self.of.is_exact())))
+        (self.objects.own_partition(), self.key(&chunk.fingerprint, chunk.address), Some(chunk.encode(!self.of.is_exact())))
     }
 
     /// Returns the change that takes a chunk out.
     pub(crate) fn take(&self, fingerprint: &Fingerprint, address: Address) -> Change {
-        (PARTITION, self.key(fingerprint, address), None)
+        (self.objects.own_partition(), self.key(fingerprint, address), None)
     }
 
     /// Returns what a commit which stores these chunks means for the quarantine.
@@ -377,7 +376,7 @@ impl Engine {
     ) -> std::result::Result<(), E> {
         let (mut from, mut damaged) = (vec![PREFIX], None);
         while self.quarantine.is_used() {
-            let page = self.range(PARTITION, &from, &[PREFIX + 1], limit)?;
+            let page = self.range(self.objects.own_partition(), &from, &[PREFIX + 1], limit)?;
             let Some((last, _)) = page.last() else { break };
             from = [last, &[0][..]].concat();
             let read =

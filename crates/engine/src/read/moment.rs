@@ -54,6 +54,11 @@ impl Engine {
 }
 
 impl<'a> Moment<'a> {
+    /// Returns the partition of what the engine notes of itself.
+    pub(crate) fn own_partition(&self) -> u16 {
+        self.engine.objects.own_partition()
+    }
+
     /// Returns up to `limit` objects with `from <= key < to`, sorted.
     pub fn range(&self, partition: u16, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         Ok(self.objects.range(partition, from, to, limit)?)

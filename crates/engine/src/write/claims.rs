@@ -35,7 +35,7 @@ use std::time::Instant;
 
 /// How much is known of a wanted chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Search {
+pub enum Search {
     /// Nothing.
     Stored,
     /// A filter said, before the claim, that the chunk is not stored.
@@ -48,14 +48,16 @@ pub(crate) enum Search {
 
 /// A wanted chunk.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
-    pub(crate) fingerprint: Fingerprint,
-    pub(crate) search: Search,
+pub struct Wanted {
+    /// Its name.
+    pub fingerprint: Fingerprint,
+    /// How much is known of it.
+    pub search: Search,
 }
 
 /// The answer to a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Claim {
+pub enum Claim {
     /// It is stored, and nobody holds a claim.
     Known(Address),
     /// A stream has just stored it. It is in no index yet.

@@ -1,6 +1,10 @@
 //! Claims of one process: its reservations in front of its index. `claims.rs` says why caches may answer first.
+//!
+//! A chunk whose index partition another node has is reserved here first, so that one stream of this node asks its
+//! owner. Here it stays reserved, and then placed, until it is delivered there (`cluster.rs`).
 
 use crate::Result;
+use crate::cluster::{Guests, HURRIES, Share};
 use crate::lookup::Lookup;
 use crate::write::chain::BloomFilter;
 #[cfg(test)]
@@ -18,12 +22,36 @@ pub(crate) struct LocalClaims {
     reservations: Reservations,
     lookup: Lookup,
     bloom: Option<Arc<BloomFilter>>,
+    /// What this node owns, if it is one of several.
+    share: Option<Share>,
+    /// Claims of other nodes.
+    guests: Arc<Guests>,
 }
 
 impl LocalClaims {
     /// Returns claims that look chunks up in `lookup`. `bloom` is asked again if a filter denied a chunk.
-    pub(crate) fn new(lookup: Lookup, bloom: Option<Arc<BloomFilter>>) -> LocalClaims {
-        LocalClaims { reservations: Reservations::default(), lookup, bloom }
+    pub(crate) fn new(lookup: Lookup, bloom: Option<Arc<BloomFilter>>, share: Option<Share>, guests: Arc<Guests>) -> LocalClaims {
+        LocalClaims { reservations: Reservations::default(), lookup, bloom, share, guests }
+    }
+
+    /// Returns whether another node has the chunk's partition of the index.
+    fn is_foreign(&self, name: &Fingerprint) -> bool {
+        self.share.as_ref().is_some_and(|share| share.foreign_partition(name).is_some())
+    }
+
+    /// Takes the answers of other nodes for those of `out` that are ours here.
+    fn claim_elsewhere(&self, foreign: &[(usize, Wanted)], out: &mut [Claim]) -> Result<()> {
+        let Some(share) = self.share.as_ref().filter(|_| !foreign.is_empty()) else { return Ok(()) };
+        let wanted: Vec<Wanted> = foreign.iter().map(|(_, wanted)| *wanted).collect();
+        let mut answers = Vec::with_capacity(wanted.len());
+        share.others.claim(&wanted, &mut answers)?;
+        for ((at, wanted), answer) in foreign.iter().zip(answers) {
+            out[*at] = answer;
+            if answer != Claim::Mine {
+                self.reservations.release(&wanted.fingerprint);
+            }
+        }
+        Ok(())
     }
 
     /// Returns whether the index must be asked for a chunk whose claim is held.
@@ -38,18 +66,24 @@ impl LocalClaims {
 
 impl Claims for LocalClaims {
     fn expect(&self, names: &[Fingerprint]) -> usize {
-        self.lookup.expect(names)
+        match &self.share {
+            None => self.lookup.expect(names),
+            Some(_) => self.lookup.expect(&names.iter().filter(|name| !self.is_foreign(name)).copied().collect::<Vec<_>>()),
+        }
     }
 
     fn claim(&self, wanted: &[Wanted], out: &mut Vec<Claim>) -> Result<usize> {
         let begin = out.len();
         let (mut asked, mut names) = (Vec::with_capacity(wanted.len()), Vec::with_capacity(wanted.len()));
+        let mut foreign = Vec::new();
         for (at, chunk) in wanted.iter().enumerate() {
             out.push(match self.reservations.reserve(&chunk.fingerprint) {
                 Reservation::Owned => {
                     // Not before the claim is ours: until then another stream may store the chunk, and no filter would
                     // have known.
-                    if self.is_asked_for(chunk) {
+                    if self.is_foreign(&chunk.fingerprint) {
+                        foreign.push((at, *chunk));
+                    } else if self.is_asked_for(chunk) {
                         asked.push(at);
                         names.push(chunk.fingerprint);
                     }
@@ -60,11 +94,14 @@ impl Claims for LocalClaims {
             });
         }
         let mut places = Vec::with_capacity(names.len());
-        let waited = match self.lookup.find(&names, &mut places) {
+        let found = self.lookup.find(&names, &mut places);
+        let waited = match found.and_then(|waited| self.claim_elsewhere(&foreign, &mut out[begin..]).map(|()| waited)) {
             Ok(waited) => waited,
             Err(error) => {
                 let ours = out.drain(begin..).zip(wanted).filter(|(claim, _)| *claim == Claim::Mine);
-                ours.for_each(|(_, chunk)| self.reservations.release(&chunk.fingerprint));
+                for (_, chunk) in ours {
+                    self.reservations.release(&chunk.fingerprint);
+                }
                 return Err(error);
             }
         };
@@ -88,11 +125,27 @@ impl Claims for LocalClaims {
     }
 
     fn release(&self, names: &[Fingerprint]) {
-        names.iter().for_each(|name| self.reservations.release(name));
+        // What was placed stays.
+        let released = names.iter().filter(|name| self.reservations.release(name));
+        let foreign: Vec<Fingerprint> = released.filter(|name| self.is_foreign(name)).copied().collect();
+        if let Some(share) = self.share.as_ref().filter(|_| !foreign.is_empty()) {
+            share.others.release(&foreign);
+        }
     }
 
     fn wait(&self, names: &[Fingerprint], until: Instant, out: &mut Vec<Option<Address>>) {
-        out.extend(names.iter().map(|name| self.reservations.wait(name, until)));
+        out.extend(names.iter().map(|name| {
+            let Some(share) = &self.share else { return self.reservations.wait(name, until) };
+            while let Some(node) = self.guests.holder(name).filter(|_| Instant::now() < until) {
+                share.others.hurry(node);
+                self.reservations.wait(name, until.min(Instant::now() + HURRIES));
+            }
+            let found = self.reservations.wait(name, until);
+            if found.is_none() && self.is_foreign(name) {
+                share.others.wait(name, until);
+            }
+            found
+        }));
     }
 
     fn durable(&self, names: &[Fingerprint]) {

@@ -126,14 +126,17 @@ impl Reservations {
         shard.changed.notify_all();
     }
 
-    /// Releases a reservation: the chunk was known, or storing it failed. Does nothing to a placed chunk.
-    pub fn release(&self, fingerprint: &Fingerprint) {
+    /// Releases a reservation: the chunk was known, or storing it failed. Does nothing to a placed chunk. Returns whether
+    /// there was one.
+    pub fn release(&self, fingerprint: &Fingerprint) -> bool {
         let shard = self.shard(fingerprint);
         let mut states = shard.states.lock();
-        if let Some(State::Reserved { .. }) = states.get(fingerprint) {
+        let is_reserved = matches!(states.get(fingerprint), Some(State::Reserved { .. }));
+        if is_reserved {
             states.remove(fingerprint);
             shard.changed.notify_all();
         }
+        is_reserved
     }
 
     /// Waits until no other stream holds the reservation, or until `until`. Returns the address. `None`: the

@@ -578,6 +578,13 @@ fn order_of<'a>(fingerprints: impl Iterator<Item = &'a Fingerprint>) -> Vec<(u64
     order
 }
 
+impl ChunkIndex {
+    /// Returns the partition of a chunk in a store with so many partitions, a power of 2.
+    pub fn partition_of(fingerprint: &Fingerprint, partitions: u32) -> u32 {
+        partition_of(fingerprint.prefix(), partitions.trailing_zeros())
+    }
+}
+
 fn partition_of(prefix: u64, bits: u32) -> u32 {
     prefix.checked_shr(64 - bits).unwrap_or(0) as u32
 }

@@ -57,6 +57,13 @@ impl ContainerStore {
         }
     }
 
+    /// Closes a container, so that the next commit puts it. Returns whether it was not sealed.
+    pub fn close_container(&self, container: ContainerId) -> bool {
+        let unsealed = self.shared.unsealed.get(container);
+        unsealed.iter().for_each(|container| self.close(container));
+        unsealed.is_some()
+    }
+
     /// Closes the largest containers until the others have little enough for one batch.
     pub(crate) fn close_largest(&self, containers: &[Arc<OpenContainer>]) {
         let mut largest: Vec<(u64, &Arc<OpenContainer>)> =

@@ -133,7 +133,7 @@ impl BlockRebuild {
         let arena = ArenaStore::open(ground.clone(), ARENA, 0, options, parts, Access::Read)?;
         let (storage, old) = (ChunkView(arena.clone()), IndexView(old));
         let view: &dyn View<EngineError> = &old;
-        match recover(&storage, &[view], &**log, Mode::Rebuild, descriptor.fingerprint.digest_bytes()) {
+        match recover(&storage, &[view], &**log, Mode::Rebuild, descriptor.fingerprint.digest_bytes(), None) {
             // If the log does not fit, what the pages say is tried all the same.
             Err(error) if !error.is_damage() && !matches!(error, EngineError::Inconsistent { .. }) => Err(error),
             _ => Ok(Some(arena)),

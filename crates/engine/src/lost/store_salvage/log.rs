@@ -17,7 +17,7 @@ use crate::lifecycle::layout::{
     ARENA, CONTAINERS, LEVELS, LOG, OBJECTS, UNUSED_KEPT, arena_options, levels_options, log_options, storage_options,
 };
 use crate::lifecycle::profile::ChunkStoreKind;
-use crate::liveness::dead::{self, DeadSlots, PARTITION as DEAD_PARTITION};
+use crate::liveness::dead::{self, DeadSlots};
 use crate::liveness::marked::forget_marks;
 use crate::{Change, EngineError, Result};
 use onefold_ground::profile::Profile;
@@ -486,7 +486,7 @@ fn dead(objects: &ObjectIndex, closed: &Closed) -> Result<Vec<Change>> {
         let mut dead = DeadSlots::read(objects, lost.container)?;
         dead.of_bytes = lost.of_bytes;
         lost.slots.iter().for_each(|(slot, length_bytes)| dead.insert(*slot, *length_bytes));
-        changes.push((DEAD_PARTITION, dead::key(lost.container), Some(dead.encode())));
+        changes.push((objects.own_partition(), dead::key(lost.container), Some(dead.encode())));
     }
     Ok(changes)
 }

@@ -1,0 +1,478 @@
+//! Several nodes of one process have a store in a bucket open, each with some partitions (`docs/cluster.md`).
+
+use onefold_bucket::{BucketGround, MemoryBucket};
+use onefold_chunking::{Kind, Sizes};
+use onefold_engine::{
+    Claim, Delivery, Descriptor, Engine, EngineError, Group, Hints, Mode, OtherNodes, Piece, Reference, Result, Search, Settings, Share,
+    StoreProfile, Transaction, Wanted, WriteStream,
+};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::{Ground, SimulatedGround};
+use onefold_index::ChunkIndex;
+use onefold_oplog::{Owned, Ownership, Position};
+use onefold_storage::{Compression, ContainerId};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+const INDEX: u32 = 8;
+const OBJECTS: u16 = 8;
+const CONTAINERS: u16 = 8;
+
+fn descriptor() -> Descriptor {
+    Descriptor {
+        profile: StoreProfile::Exact,
+        chunker: Kind::FastCdc,
+        chunk_sizes: Sizes { min: 256, target: 1024, max: 4096 },
+        container_bytes: 64 << 10,
+        frame_bytes: 4 << 10,
+        compression: Compression::None,
+        sequential_frame_bytes: 16 << 10,
+        sequential_compression: Compression::Lz4,
+        index_partitions: INDEX,
+        object_partitions: OBJECTS,
+        container_partitions: CONTAINERS,
+        ..Descriptor::new().unwrap()
+    }
+}
+
+/// Returns incompressible bytes, the same for the same seed (SplitMix64).
+fn bytes(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x5851_f42d_4c95_7f2d);
+    let next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)).to_le_bytes()
+    };
+    std::iter::repeat_with(next).flatten().take(length).collect()
+}
+
+/// How the nodes of one process reach each other: by calls.
+#[derive(Debug)]
+struct Wire {
+    nodes: RwLock<BTreeMap<u32, Weak<Engine>>>,
+    count: u32,
+    /// Nobody reaches anybody.
+    is_cut: AtomicBool,
+    /// Every second delivery arrives, but its answer does not.
+    loses_answers: AtomicBool,
+    deliveries: AtomicU64,
+    claims: AtomicU64,
+    seals: AtomicU64,
+}
+
+impl Wire {
+    fn new(count: u32) -> Arc<Wire> {
+        Arc::new(Wire {
+            nodes: RwLock::default(),
+            count,
+            is_cut: AtomicBool::new(false),
+            loses_answers: AtomicBool::new(false),
+            deliveries: AtomicU64::new(0),
+            claims: AtomicU64::new(0),
+            seals: AtomicU64::new(0),
+        })
+    }
+
+    fn owner_of(&self, partition: u32) -> u32 {
+        partition % self.count
+    }
+
+    fn node(&self, number: u32) -> Result<Arc<Engine>> {
+        let gone = || EngineError::OtherNode { why: format!("node {number} is not there") };
+        if self.is_cut.load(Ordering::SeqCst) {
+            return Err(gone());
+        }
+        self.nodes.read().get(&number).and_then(Weak::upgrade).ok_or_else(gone)
+    }
+
+    fn owned(&self, node: u32, total: u32) -> Ownership {
+        let owned = (0..total).filter(|number| self.owner_of(*number) == node).map(|number| Owned { number, epoch: 1 });
+        Ownership::of(total, owned.collect()).unwrap()
+    }
+}
+
+/// The others, as one node sees them.
+#[derive(Debug)]
+struct Others {
+    node: u32,
+    wire: Arc<Wire>,
+}
+
+impl Others {
+    fn owner(&self, name: &Fingerprint) -> u32 {
+        self.wire.owner_of(ChunkIndex::partition_of(name, INDEX))
+    }
+}
+
+impl OtherNodes for Others {
+    fn claim(&self, wanted: &[Wanted], out: &mut Vec<Claim>) -> Result<()> {
+        let mut answers: BTreeMap<Fingerprint, Claim> = BTreeMap::new();
+        for owner in 0..self.wire.count {
+            let of_owner: Vec<Wanted> = wanted.iter().filter(|wanted| self.owner(&wanted.fingerprint) == owner).copied().collect();
+            if of_owner.is_empty() {
+                continue;
+            }
+            self.wire.claims.fetch_add(1, Ordering::SeqCst);
+            let mut claims = Vec::new();
+            self.wire.node(owner)?.claim_for(self.node, &of_owner, &mut claims)?;
+            answers.extend(of_owner.iter().map(|wanted| wanted.fingerprint).zip(claims));
+        }
+        out.extend(wanted.iter().map(|wanted| answers[&wanted.fingerprint]));
+        Ok(())
+    }
+
+    fn release(&self, names: &[Fingerprint]) {
+        for name in names {
+            if let Ok(owner) = self.wire.node(self.owner(name)) {
+                owner.release_for(self.node, &[*name]);
+            }
+        }
+    }
+
+    fn wait(&self, name: &Fingerprint, until: Instant) {
+        if let Ok(owner) = self.wire.node(self.owner(name)) {
+            owner.wait_for_claim(name, until);
+        }
+    }
+
+    fn hurry(&self, node: u32) {
+        if let Ok(node) = self.wire.node(node) {
+            node.hurry();
+        }
+    }
+
+    fn deliver(&self, partition: u32, delivery: &Delivery) -> Result<Position> {
+        let upto = self.wire.node(self.wire.owner_of(partition))?.take_delivery(self.node, partition, delivery)?;
+        let number = self.wire.deliveries.fetch_add(1, Ordering::SeqCst);
+        if self.wire.loses_answers.load(Ordering::SeqCst) && number % 2 == 0 {
+            return Err(EngineError::OtherNode { why: "the answer is lost".to_owned() });
+        }
+        Ok(upto)
+    }
+
+    fn seal(&self, container: ContainerId) -> Result<()> {
+        self.wire.seals.fetch_add(1, Ordering::SeqCst);
+        self.wire.node(self.wire.owner_of(container.partition().into()))?.seal_container(container)
+    }
+}
+
+/// A store in a bucket that some nodes have open, and what is in it.
+struct Cluster {
+    bucket: MemoryBucket,
+    wire: Arc<Wire>,
+    disks: Vec<SimulatedGround>,
+    nodes: Vec<Option<Arc<Engine>>>,
+    background: bool,
+    /// By node and key.
+    runs: Mutex<BTreeMap<(u32, u64), (Vec<Piece>, Vec<u8>)>>,
+}
+
+impl Cluster {
+    fn new(count: u32, background: bool) -> Cluster {
+        let bucket = MemoryBucket::new();
+        let disks: Vec<_> = (0..count).map(|node| SimulatedGround::new(u64::from(node) + 1)).collect();
+        Engine::create(&ground(&bucket, &disks[0]), &descriptor()).unwrap();
+        let nodes = (0..count).map(|_| None).collect();
+        let mut cluster = Cluster { bucket, wire: Wire::new(count), disks, nodes, background, runs: Mutex::default() };
+        (0..count).for_each(|node| cluster.open(node));
+        cluster
+    }
+
+    fn settings(&self, node: u32) -> Settings {
+        let share = Share {
+            node,
+            chunk_index: self.wire.owned(node, INDEX),
+            objects: self.wire.owned(node, OBJECTS.into()),
+            containers: self.wire.owned(node, CONTAINERS.into()),
+            others: Arc::new(Others { node, wire: self.wire.clone() }),
+        };
+        // A background that commits only when somebody waits.
+        Settings { workers: 1, background: self.background, commit_interval_ms: 60_000, share: Some(share), ..Settings::default() }
+    }
+
+    fn open(&mut self, node: u32) {
+        let place = ground(&self.bucket, &self.disks[node as usize]);
+        let engine = Engine::open(place, self.settings(node), Mode::ReadWrite, "test").unwrap();
+        self.wire.nodes.write().insert(node, Arc::downgrade(&engine));
+        self.nodes[node as usize] = Some(engine);
+    }
+
+    /// The process of a node dies.
+    fn kill(&mut self, node: u32) {
+        self.wire.nodes.write().remove(&node);
+        self.nodes[node as usize] = None;
+    }
+
+    fn node(&self, node: u32) -> &Arc<Engine> {
+        self.nodes[node as usize].as_ref().unwrap()
+    }
+
+    /// Writes a run at a node. Durable on return.
+    fn write(&self, node: u32, key: u64, data: &[u8]) {
+        let pieces = write(&mut self.node(node).stream(), data).unwrap();
+        self.submit(node, key, pieces, data);
+        self.node(node).flush().unwrap();
+    }
+
+    fn submit(&self, node: u32, key: u64, pieces: Vec<Piece>, data: &[u8]) {
+        let references = Reference::of(&pieces, Group::new(b'x', 0), 1).collect();
+        // An object of a partition that the node owns.
+        let change = (node as u16, key.to_be_bytes().to_vec(), Some(vec![1]));
+        self.node(node).submit(Transaction { changes: vec![change], references }).unwrap();
+        self.runs.lock().insert((node, key), (pieces, data.to_vec()));
+    }
+
+    /// Checks that each run is as it was written, read at its node.
+    fn check(&self) {
+        for ((node, key), (pieces, data)) in &*self.runs.lock() {
+            let mut out = vec![0; data.len()];
+            self.node(*node).read(pieces, 0, &mut out, true).unwrap_or_else(|error| panic!("node {node}, run {key}: {error}"));
+            assert!(out == *data, "node {node}, run {key}");
+            assert_eq!(self.node(*node).get(*node as u16, &key.to_be_bytes()).unwrap(), Some(vec![1]));
+        }
+    }
+
+    /// Has all nodes but one deliver what they have logged for others.
+    fn deliver_all_but(&self, node: u32) {
+        for (_, engine) in (0..).zip(self.nodes.iter().flatten()).filter(|(number, _)| *number != node) {
+            while let Err(error) = engine.deliver() {
+                assert!(matches!(error, EngineError::OtherNode { .. }), "{error}");
+            }
+        }
+    }
+
+    /// Returns how many chunks are stored, counting each copy.
+    fn stored_chunks(&self) -> u64 {
+        self.nodes.iter().flatten().map(|engine| engine.chunks()).sum()
+    }
+
+    /// Returns the counts of all chunks, as their owners have them.
+    fn counts(&self) -> BTreeMap<Fingerprint, u32> {
+        let mut found = BTreeMap::new();
+        for engine in self.nodes.iter().flatten() {
+            engine.deliver().unwrap();
+        }
+        for engine in self.nodes.iter().flatten() {
+            let index = engine.index().unwrap();
+            for partition in index.partitions() {
+                index
+                    .for_each(partition, &mut |name, entry| {
+                        assert!(entry.address != 0, "a count of a chunk that nobody stores");
+                        assert!(found.insert(*name, entry.count).is_none(), "two owners have a chunk");
+                        Ok(())
+                    })
+                    .unwrap();
+            }
+        }
+        found
+    }
+
+    /// Returns the counts that follow from the runs.
+    fn expected(&self) -> BTreeMap<Fingerprint, u32> {
+        let mut expected = BTreeMap::new();
+        for (pieces, _) in self.runs.lock().values() {
+            for reference in Reference::of(pieces, Group::new(b'x', 0), 1) {
+                *expected.entry(reference.fingerprint).or_default() += reference.change as u32;
+            }
+        }
+        expected
+    }
+}
+
+fn ground(bucket: &MemoryBucket, disk: &SimulatedGround) -> Arc<dyn Ground> {
+    Arc::new(BucketGround::with_kept_bytes(Arc::new(disk.clone()), Arc::new(bucket.clone()), 64 << 10))
+}
+
+fn write(stream: &mut WriteStream, data: &[u8]) -> Result<Vec<Piece>> {
+    let mut pieces = Vec::new();
+    let mut start = 0;
+    while start < data.len() {
+        start += stream.write(&data[start..], true, Hints::default(), &mut pieces)?;
+    }
+    Ok(pieces)
+}
+
+/// Data of which much is in others, too.
+fn runs(count: u64) -> Vec<Vec<u8>> {
+    let part = |seed: u64| bytes(seed, 20_000);
+    (0..count).map(|run| (0..4).flat_map(|at| part(run / 3 + at * 7 % 5 + at)).collect()).collect()
+}
+
+#[test]
+fn m4_4_the_same_data_through_one_node_and_through_four_in_any_distribution_is_stored_once() {
+    let mut results = Vec::new();
+    for count in [1, 2, 4] {
+        for shift in 0..if count == 1 { 1 } else { 3u64 } {
+            let cluster = Cluster::new(count, false);
+            for (key, data) in (0..).zip(runs(40)) {
+                let node = (key * (shift + 1) + key / 7 * shift) % u64::from(count);
+                cluster.write(node as u32, key, &data);
+                if key % 5 == 0 {
+                    // What others have just stored is not in the bucket yet.
+                    cluster.check();
+                }
+            }
+            cluster.check();
+            assert_eq!(cluster.counts(), cluster.expected(), "{count} nodes");
+            results.push((cluster.stored_chunks(), cluster.expected().len() as u64));
+            if count > 1 {
+                assert!(cluster.wire.claims.load(Ordering::SeqCst) > 0 && cluster.wire.seals.load(Ordering::SeqCst) > 0);
+            }
+        }
+    }
+    assert!(results.iter().all(|result| *result == results[0] && result.0 == result.1), "{results:?}");
+}
+
+#[test]
+fn m4_5_clients_that_write_the_same_new_data_at_the_same_time_through_different_nodes_store_it_once() {
+    let cluster = Cluster::new(4, true);
+    for round in 0..4 {
+        let data = bytes(1000 + round, 150_000);
+        std::thread::scope(|scope| {
+            for node in 0..4 {
+                let (cluster, data) = (&cluster, &data);
+                scope.spawn(move || cluster.write(node, round, data));
+            }
+        });
+    }
+    cluster.check();
+    assert_eq!(cluster.counts(), cluster.expected());
+    assert_eq!(cluster.stored_chunks(), cluster.expected().len() as u64);
+}
+
+#[test]
+fn m4_5_a_node_refers_to_nothing_that_another_node_may_lose() {
+    let mut cluster = Cluster::new(3, true);
+    let data = bytes(7, 100_000);
+    // It is stored, and nobody has asked to make it durable.
+    let pieces = write(&mut cluster.node(0).stream(), &data).unwrap();
+    cluster.write(1, 1, &data);
+    drop(pieces);
+    cluster.kill(0);
+    cluster.open(0);
+    cluster.check();
+    cluster.write(2, 2, &data);
+    cluster.check();
+    assert_eq!(cluster.counts(), cluster.expected());
+    assert_eq!(cluster.stored_chunks(), cluster.expected().len() as u64);
+}
+
+#[test]
+fn m4_6_counts_are_delivered_exactly_once_although_answers_are_lost_and_nodes_die() {
+    let mut cluster = Cluster::new(3, false);
+    cluster.wire.loses_answers.store(true, Ordering::SeqCst);
+    for (key, data) in (0..).zip(runs(24)) {
+        let node = (key % 3) as u32;
+        // It begins with what is undelivered, and answers are lost.
+        let pieces = loop {
+            match write(&mut cluster.node(node).stream(), &data) {
+                Err(EngineError::OtherNode { .. }) => {}
+                written => break written.unwrap(),
+            }
+        };
+        cluster.submit(node, key, pieces, &data);
+        // Every second time, nobody hears of it before the node dies.
+        cluster.wire.is_cut.store(key % 2 == 0, Ordering::SeqCst);
+        cluster.node(node).flush().unwrap();
+        cluster.wire.is_cut.store(false, Ordering::SeqCst);
+        let dies = if key % 4 == 3 { (node + 1) % 3 } else { node };
+        // An owner that dies forgets the claims of others.
+        cluster.deliver_all_but(dies);
+        match key % 4 {
+            0 | 3 => {
+                cluster.kill(dies);
+                cluster.open(dies);
+            }
+            // All state on this machine is lost.
+            2 => {
+                cluster.kill(dies);
+                cluster.disks[dies as usize] = SimulatedGround::new(key + 100);
+                cluster.open(dies);
+            }
+            _ => cluster.nodes.iter().flatten().for_each(|engine| engine.maintain(true).unwrap()),
+        }
+    }
+    cluster.wire.loses_answers.store(false, Ordering::SeqCst);
+    cluster.check();
+    assert_eq!(cluster.counts(), cluster.expected());
+    assert_eq!(cluster.stored_chunks(), cluster.expected().len() as u64);
+}
+
+#[test]
+fn m4_6_what_others_need_of_the_log_is_kept_until_they_have_it() {
+    let mut cluster = Cluster::new(2, false);
+    cluster.wire.is_cut.store(true, Ordering::SeqCst);
+    // Without the other node nothing can be claimed there.
+    let refused = write(&mut cluster.node(0).stream(), &bytes(1, 50_000)).unwrap_err();
+    assert!(matches!(refused, EngineError::OtherNode { .. }), "{refused}");
+    cluster.wire.is_cut.store(false, Ordering::SeqCst);
+    let data = bytes(2, 50_000);
+    let pieces = write(&mut cluster.node(0).stream(), &data).unwrap();
+    cluster.submit(0, 0, pieces, &data);
+    cluster.wire.is_cut.store(true, Ordering::SeqCst);
+    // It is durable, and goes on without the other one.
+    cluster.node(0).flush().unwrap();
+    for _ in 0..3 {
+        cluster.node(0).maintain(true).unwrap();
+    }
+    assert!(cluster.node(0).deliver().is_err());
+    // What it has stored itself, it finds without the other one.
+    cluster.write(0, 1, &data);
+    cluster.kill(0);
+    cluster.disks[0] = SimulatedGround::new(9);
+    cluster.open(0);
+    cluster.wire.is_cut.store(false, Ordering::SeqCst);
+    // Also when it has died meanwhile: it delivers first.
+    cluster.write(0, 2, &data);
+    cluster.check();
+    assert_eq!(cluster.stored_chunks(), cluster.expected().len() as u64);
+    assert_eq!(cluster.counts(), cluster.expected());
+    // Nobody takes chunks away while others may be about to refer to them.
+    let refused = cluster.node(0).remove_unused(&[], &|_, _| Ok(Vec::new()), &|| true).unwrap_err();
+    assert!(refused.to_string().contains("several nodes"), "{refused}");
+}
+
+#[test]
+fn m4_4_a_share_that_does_not_fit_the_store_and_claims_of_others_partitions_are_refused() {
+    let cluster = Cluster::new(2, false);
+    let wanted = |name: &Fingerprint| [Wanted { fingerprint: *name, search: Search::Stored }];
+    let name = (0..).map(|number: u8| Fingerprint::from_digest(&[number.wrapping_mul(37); 32]));
+    let foreign = name.clone().find(|name| cluster.wire.owner_of(ChunkIndex::partition_of(name, INDEX)) == 1).unwrap();
+    let refused = cluster.node(0).claim_for(1, &wanted(&foreign), &mut Vec::new()).unwrap_err();
+    assert!(matches!(refused, EngineError::NotOwned { .. }), "{refused}");
+    let delivery = Delivery { behind: Some(Position(0)), upto: Position(4096), places: vec![(foreign, 1 << 16)], deltas: Vec::new() };
+    assert!(matches!(cluster.node(0).take_delivery(1, 0, &delivery), Err(EngineError::NotOwned { .. })));
+    // A claim is one node's until it gives it back. A lost answer is given again.
+    let own = name.clone().find(|name| cluster.wire.owner_of(ChunkIndex::partition_of(name, INDEX)) == 0).unwrap();
+    let claim = |node: u32| {
+        let mut out = Vec::new();
+        cluster.node(0).claim_for(node, &wanted(&own), &mut out).unwrap();
+        out[0]
+    };
+    assert_eq!([claim(1), claim(1), claim(2)], [Claim::Mine, Claim::Mine, Claim::Theirs]);
+    cluster.node(0).release_for(2, &[own]);
+    assert_eq!(claim(2), Claim::Theirs);
+    cluster.node(0).release_for(1, &[own]);
+    assert_eq!(claim(2), Claim::Mine);
+    let opened = |change: &dyn Fn(&mut Settings)| {
+        let mut settings = cluster.settings(1);
+        change(&mut settings);
+        Engine::open(ground(&cluster.bucket, &SimulatedGround::new(5)), settings, Mode::ReadWrite, "test")
+            .map(drop)
+            .unwrap_err()
+            .to_string()
+    };
+    let why = opened(&|settings| settings.chain.insert(0, "bloom".to_owned()));
+    assert!(why.contains("leave it out"), "{why}");
+    let why = opened(&|settings| settings.share.as_mut().unwrap().objects = Ownership::all(3, 1));
+    assert!(why.contains("another number of partitions"), "{why}");
+    let ground: Arc<dyn Ground> = Arc::new(SimulatedGround::new(7));
+    Engine::create(&ground, &descriptor()).unwrap();
+    let why = Engine::open(ground, cluster.settings(1), Mode::ReadWrite, "test").map(drop).unwrap_err().to_string();
+    assert!(why.contains("in a bucket"), "{why}");
+}

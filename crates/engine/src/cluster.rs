@@ -1,0 +1,194 @@
+//! A store that several nodes have open: each owns some partitions, and reaches those of the others by messages
+//! (`docs/cluster.md`; "Design of an Exact Data Deduplication Cluster", 2012).
+//!
+//! * [`Share`]: what this opening owns.
+//! * [`OtherNodes`]: how it reaches what it does not own.
+//! * `owner.rs`: what it answers to others.
+//! * `outbox.rs`: what it has logged for others and not delivered yet.
+//!
+//! # Why every duplicate is found
+//! 1. A node that stores a chunk has claimed it at the owner of its index partition. The owner gives a claim to one
+//!    node at a time.
+//! 2. A claim ends when the chunk is in the owner's index. Until then nobody else gets it.
+//!
+//! # Why nobody refers to a chunk that gets lost
+//! A node refers only to chunks that are its own, or that the owner of their index partition has in its index. They are
+//! there when the batch of the node that stores them is durable. So no commit waits for another node.
+//!
+//! # Why nobody waits in a circle
+//! A stream waits for another node only while it holds no claim, as it does for another stream. What it waits for is a
+//! commit, or a stream of the other node. A commit waits for nobody. A delivery makes the owner commit; no lock is held
+//! meanwhile.
+
+mod outbox;
+mod owner;
+
+pub(crate) use outbox::Outbox;
+pub use owner::Delivery;
+pub(crate) use owner::{Guests, HURRIES};
+
+use crate::lifecycle::settings::Settings;
+use crate::lifecycle::state;
+use crate::write::claims::{Claim, Wanted};
+use crate::{Engine, EngineError, Mode, Result};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::{Bucket, BucketPart};
+use onefold_index::ChunkIndex;
+use onefold_oplog::{LogError, ObjectLog, Ownership, PartitionClass, Position};
+use onefold_storage::ContainerId;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What an opening owns of a store in a bucket.
+#[derive(Clone, Debug)]
+pub struct Share {
+    /// The number of this node. Each node has a log of its own.
+    pub node: u32,
+    /// Its partitions of the chunk index.
+    pub chunk_index: Ownership,
+    /// Its partitions of objects.
+    pub objects: Ownership,
+    /// Its partitions of containers.
+    pub containers: Ownership,
+    /// The others.
+    pub others: Arc<dyn OtherNodes>,
+}
+
+impl PartialEq for Share {
+    fn eq(&self, other: &Share) -> bool {
+        let of = |share: &Share| (share.node, share.chunk_index.clone(), share.objects.clone(), share.containers.clone());
+        of(self) == of(other) && Arc::ptr_eq(&self.others, &other.others)
+    }
+}
+
+impl Eq for Share {}
+
+impl Share {
+    /// Checks that the store can be shared, and makes this node's log if there is none.
+    pub(crate) fn check(&self, bucket: Option<&Arc<dyn Bucket>>, mode: Mode, settings: &Settings) -> Result<()> {
+        let refused = |why: &str| Err(EngineError::Invalid { what: "share of a store".into(), why: why.into() });
+        let Some(bucket) = bucket else { return refused("several nodes can have a store open only if it is in a bucket") };
+        let descriptor = state::read_store(&**bucket)?;
+        if !descriptor.profile.counts() || !descriptor.profile.is_exact() {
+            return refused("several nodes can have a store open only if its profile is `exact`");
+        }
+        if mode != Mode::ReadWrite {
+            return refused("a node opens a store for writing");
+        }
+        if settings.chain.iter().any(|name| name == "bloom") {
+            return refused("`bloom` knows only chunks of this node's partitions; leave it out of the filter chain");
+        }
+        let totals = [
+            (&self.chunk_index, descriptor.index_partitions),
+            (&self.objects, descriptor.object_partitions.into()),
+            (&self.containers, descriptor.container_partitions.into()),
+        ];
+        if totals.iter().any(|(owned, total)| owned.total() != *total) {
+            return refused("the store has another number of partitions");
+        }
+        if self.node > 0 {
+            match ObjectLog::create(&*self.own_part(bucket.clone()), descriptor.store) {
+                Ok(()) | Err(LogError::Exists { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the part of the bucket that only this node writes to: its log is there.
+    pub(crate) fn own_part(&self, bucket: Arc<dyn Bucket>) -> Arc<dyn Bucket> {
+        match self.node {
+            0 => bucket,
+            node => Arc::new(BucketPart::new(bucket, format!("nodes/{node}/"))),
+        }
+    }
+
+    /// Returns the partition of the chunk index that has a chunk, if another node has it.
+    pub(crate) fn foreign_partition(&self, name: &Fingerprint) -> Option<u32> {
+        let partition = ChunkIndex::partition_of(name, self.chunk_index.total());
+        self.chunk_index.place(partition).is_none().then_some(partition)
+    }
+
+    /// Returns what it owns of a class.
+    pub(crate) fn of_class(&self, class: PartitionClass) -> &Ownership {
+        match class {
+            PartitionClass::ChunkIndex => &self.chunk_index,
+            PartitionClass::ObjectIndex => &self.objects,
+            PartitionClass::Container => &self.containers,
+        }
+    }
+}
+
+/// The other nodes, as an engine needs them. Each call may take as long as a message, and the other node's work, takes.
+/// No lock is held meanwhile.
+pub trait OtherNodes: Debug + Send + Sync {
+    /// Claims chunks at the owners of their partitions (M4.4, M4.5): one message for each owner. Appends an answer for
+    /// each: [`Claim::Known`], [`Claim::Mine`] or [`Claim::Theirs`]. A chunk that this node has claimed already is
+    /// [`Claim::Mine`] again. Errors: none of them is claimed, or those that are will be given back.
+    fn claim(&self, wanted: &[Wanted], out: &mut Vec<Claim>) -> Result<()>;
+
+    /// Gives claims back. It may fail: the owner then gives them to others when it hears of it.
+    fn release(&self, names: &[Fingerprint]);
+
+    /// Waits until a chunk that was [`Claim::Theirs`] may have another answer, or until `until`:
+    /// [`Engine::wait_for_claim`] at its owner.
+    fn wait(&self, name: &Fingerprint, until: Instant);
+
+    /// Tells a node that somebody waits for what it stores: [`Engine::hurry`] there. May fail.
+    fn hurry(&self, node: u32);
+
+    /// Delivers to the owner of a partition what this node has logged for it. Returns up to which position of this
+    /// node's log the owner has everything, durably. Errors: as far as known, it has nothing of it.
+    fn deliver(&self, partition: u32, delivery: &Delivery) -> Result<Position>;
+
+    /// Has the owner of a container's partition put the container into the bucket.
+    fn seal(&self, container: ContainerId) -> Result<()>;
+}
+
+pub(crate) fn not_owned(partition: u32) -> EngineError {
+    EngineError::NotOwned { partition }
+}
+
+impl Engine {
+    /// Returns the partition of the chunk index that has a chunk, if another node has it.
+    pub(crate) fn foreign_partition(&self, name: &Fingerprint) -> Option<u32> {
+        self.settings.share.as_ref()?.foreign_partition(name)
+    }
+
+    /// Returns the partition of the chunk index that has a chunk.
+    pub(crate) fn partition_of(&self, name: &Fingerprint) -> u32 {
+        ChunkIndex::partition_of(name, self.descriptor.index_partitions)
+    }
+
+    /// Delivers to other nodes what this one has logged for them so far. Errors: some of it is not delivered. It is sent
+    /// again later.
+    pub fn deliver(&self) -> Result<()> {
+        let Some(share) = &self.settings.share else { return Ok(()) };
+        let result = self.outbox.deliver(
+            |partition, delivery| {
+                let upto = share.others.deliver(partition, delivery)?;
+                match delivery.behind.filter(|behind| upto < *behind) {
+                    Some(behind) => Err(EngineError::Inconsistent {
+                        why: format!("the owner of partition {partition} had all up to {}, and now only up to {}", behind.0, upto.0),
+                    }),
+                    None => Ok(upto),
+                }
+            },
+            |delivered| self.claims.durable(delivered),
+        );
+        self.outbox.delivered_once(result.is_ok());
+        result
+    }
+
+    /// Refuses what would remove chunks: references of other nodes may be on their way.
+    pub(crate) fn refuse_removal_in_cluster(&self) -> Result<()> {
+        match &self.settings.share {
+            None => Ok(()),
+            Some(_) => Err(EngineError::Invalid {
+                what: "removal of chunks".into(),
+                why: "several nodes have the store open; do it when one has all of it".into(),
+            }),
+        }
+    }
+}

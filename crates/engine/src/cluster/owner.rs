@@ -1,0 +1,208 @@
+//! What a node answers to others about the partitions that it owns (M4.4 to M4.6).
+//!
+//! A claim of another node is a reservation like that of a stream here. So streams of all nodes meet in one place. It
+//! has no address until the chunk is delivered: then this node logs it, and its index has it.
+
+use crate::cluster::not_owned;
+use crate::commit::records::{encode_deltas, encode_places};
+use crate::write::claims::{Claim, Wanted};
+use crate::write::reservation::FingerprintMap;
+use crate::{Change, Engine, EngineError, Result};
+use onefold_fingerprint::Fingerprint;
+use onefold_index::IndexEntry;
+use onefold_oplog::{Effects, Position};
+use onefold_storage::{Address, ContainerId, Prepared};
+use parking_lot::Mutex;
+use std::time::{Duration, Instant};
+
+/// What a node has logged for a partition of another one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Delivery {
+    /// The owner has everything up to here of the sender's log. `None`: the sender asks what the owner has.
+    pub behind: Option<Position>,
+    /// This has everything from there up to here.
+    pub upto: Position,
+    /// New chunks with their addresses.
+    pub places: Vec<(Fingerprint, u64)>,
+    /// Changes of counts.
+    pub deltas: Vec<(Fingerprint, i64)>,
+}
+
+/// Which node holds which claim.
+#[derive(Debug, Default)]
+pub(crate) struct Guests(Mutex<FingerprintMap<u32>>);
+
+impl Guests {
+    /// Returns the node that holds the claim of a chunk.
+    pub(crate) fn holder(&self, name: &Fingerprint) -> Option<u32> {
+        self.0.lock().get(name).copied()
+    }
+}
+
+/// How often whoever waits for a chunk says so.
+pub(crate) const HURRIES: Duration = Duration::from_millis(20);
+
+/// First byte of the keys of cursors, in the partition of what a node notes of itself.
+const PREFIX: u8 = b'C';
+
+/// Returns the key of what a partition's owner has of a sender's log.
+fn cursor_key(partition: u32, sender: u32) -> Vec<u8> {
+    let mut key = vec![PREFIX];
+    key.extend_from_slice(&partition.to_be_bytes());
+    key.extend_from_slice(&sender.to_be_bytes());
+    key
+}
+
+impl Engine {
+    /// Answers claims of another node. Appends [`Claim::Known`] for chunks that the index has, [`Claim::Mine`] for those
+    /// that the node has to store now, and [`Claim::Theirs`] for those that somebody else stores. Errors: none of them
+    /// is claimed; a partition is not owned here.
+    pub fn claim_for(&self, node: u32, wanted: &[Wanted], out: &mut Vec<Claim>) -> Result<()> {
+        self.writable()?;
+        self.check_owned(wanted.iter().map(|wanted| &wanted.fingerprint))?;
+        self.reclaiming.watch().touch(wanted.iter().map(|wanted| &wanted.fingerprint));
+        let begin = out.len();
+        self.claims.claim(wanted, out)?;
+        let mut held = self.guests.0.lock();
+        let mut waits_for_us = false;
+        for (answer, wanted) in out[begin..].iter_mut().zip(wanted) {
+            *answer = match *answer {
+                Claim::Known(address) => Claim::Known(address),
+                Claim::Mine => {
+                    held.insert(wanted.fingerprint, node);
+                    Claim::Mine
+                }
+                // It has lost our answer.
+                Claim::Theirs if held.get(&wanted.fingerprint) == Some(&node) => Claim::Mine,
+                Claim::Theirs => Claim::Theirs,
+                // It is no one's to refer to before it is durable.
+                Claim::Placed(_) => {
+                    waits_for_us = true;
+                    Claim::Theirs
+                }
+            };
+        }
+        drop(held);
+        if waits_for_us {
+            self.hurry();
+        }
+        Ok(())
+    }
+
+    /// Takes claims of another node back.
+    pub fn release_for(&self, node: u32, names: &[Fingerprint]) {
+        let mut held = self.guests.0.lock();
+        let own: Vec<Fingerprint> = names.iter().filter(|name| held.get(name) == Some(&node)).copied().collect();
+        for name in &own {
+            held.remove(name);
+        }
+        drop(held);
+        self.claims.release(&own);
+    }
+
+    /// Waits until a claim that was [`Claim::Theirs`] may have another answer, or until `until`. Whoever stores the chunk
+    /// is told to hurry.
+    pub fn wait_for_claim(&self, name: &Fingerprint, until: Instant) {
+        let mut found = Vec::new();
+        self.claims.wait(std::slice::from_ref(name), until, &mut found);
+        if let Some(Some(_)) = found.pop() {
+            // A stream of this node has stored it, and it is not durable yet.
+            self.hurry();
+            std::thread::sleep(until.saturating_duration_since(Instant::now()).min(HURRIES));
+        }
+    }
+
+    /// Logs what another node has logged for a partition, unless it has come before. Returns up to where this node has
+    /// everything of the sender's log. Durable on return.
+    ///
+    /// If the index has another place of a chunk already, that one stays: the sender was so slow that its claim went to
+    /// somebody else. Its copy is surplus, and joined as other copies are.
+    pub fn take_delivery(&self, sender: u32, partition: u32, delivery: &Delivery) -> Result<Position> {
+        self.writable()?;
+        self.make_room_in_log();
+        let names = || delivery.places.iter().map(|(name, _)| name).chain(delivery.deltas.iter().map(|(name, _)| name));
+        self.check_owned(names())?;
+        if names().any(|name| self.partition_of(name) != partition) {
+            let why = format!("it has chunks of other partitions than {partition}");
+            return Err(EngineError::Invalid { what: "delivery".into(), why });
+        }
+        let known = self.with_room_in_the_log(|write| {
+            let _committing = self.commits.alone();
+            let cursor = self.cursor(partition, sender)?;
+            // If it is another position, a part of this has come before. The sender begins again behind the cursor.
+            if delivery.behind != Some(cursor) || delivery.upto <= cursor {
+                return Ok(cursor);
+            }
+            let chunks: Vec<Fingerprint> = delivery.places.iter().map(|(name, _)| *name).collect();
+            let mut entries: Vec<Option<IndexEntry>> = Vec::with_capacity(chunks.len());
+            self.lookup.index().map_or(Ok(0), |index| index.lookup(&chunks, &mut entries))?;
+            let is_new = |entry: &Option<IndexEntry>| entry.is_none_or(|entry| entry.address == 0);
+            let places: Vec<(Fingerprint, u64)> =
+                delivery.places.iter().zip(&entries).filter(|(_, entry)| is_new(entry)).map(|(place, _)| *place).collect();
+            let changes = [self.cursor_change(partition, sender, delivery.upto)];
+            let mut records = Vec::new();
+            if !places.is_empty() {
+                records.push(encode_places(&places, self.digest_bytes()));
+            }
+            if !delivery.deltas.is_empty() {
+                records.push(encode_deltas(&delivery.deltas, self.digest_bytes()));
+            }
+            records.extend(crate::commit::records::encode_objects(&changes));
+            let effects = Effects { places: &places, deltas: &delivery.deltas, changes: &changes, ..Effects::default() };
+            self.log_and_apply(write, Prepared::default(), &records, effects)?;
+            // Now look-ups find them.
+            let mut held = self.guests.0.lock();
+            for (name, address) in &delivery.places {
+                if held.get(name) == Some(&sender) {
+                    held.remove(name);
+                    self.claims.placed(&[(*name, Address::from_bits(*address))]);
+                    self.claims.durable(&[*name]);
+                }
+            }
+            Ok(delivery.upto)
+        })?;
+        Ok(known)
+    }
+
+    /// Puts the container into the bucket, if its partition is owned here. Somebody wants to read it.
+    pub fn seal_container(&self, container: ContainerId) -> Result<()> {
+        let Some(containers) = &self.containers else { return Ok(()) };
+        if containers.close_container(container) {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Makes durable what others wait for: soon, or, without a background, now.
+    pub fn hurry(&self) {
+        if self.settings.background {
+            self.background.hurry();
+        } else if let Err(error) = self.flush() {
+            tracing::debug!(%error, "others wait for what cannot be made durable now");
+        }
+    }
+
+    fn check_owned<'a>(&self, names: impl Iterator<Item = &'a Fingerprint>) -> Result<()> {
+        for name in names {
+            if let Some(partition) = self.foreign_partition(name) {
+                return Err(not_owned(partition));
+            }
+        }
+        Ok(())
+    }
+
+    fn cursor(&self, partition: u32, sender: u32) -> Result<Position> {
+        let value = self.objects.get(self.objects.own_partition(), &cursor_key(partition, sender))?;
+        let decode = |value: Vec<u8>| -> Result<u64> {
+            let bytes: [u8; 8] = value.as_slice().try_into().map_err(|_| EngineError::Inconsistent {
+                why: format!("what is noted of the log of node {sender} has {} bytes instead of 8", value.len()),
+            })?;
+            Ok(u64::from_le_bytes(bytes))
+        };
+        Ok(Position(value.map_or(Ok(0), decode)?))
+    }
+
+    fn cursor_change(&self, partition: u32, sender: u32, upto: Position) -> Change {
+        (self.objects.own_partition(), cursor_key(partition, sender), Some(upto.0.to_le_bytes().to_vec()))
+    }
+}
