@@ -149,7 +149,7 @@ impl OtherNodes for Others {
     fn deliver(&self, partition: u32, delivery: &Delivery) -> Result<Position> {
         let upto = self.wire.node(self.wire.owner_of(partition))?.take_delivery(self.node, partition, delivery)?;
         let number = self.wire.deliveries.fetch_add(1, Ordering::SeqCst);
-        if self.wire.loses_answers.load(Ordering::SeqCst) && number % 2 == 0 {
+        if self.wire.loses_answers.load(Ordering::SeqCst) && number.is_multiple_of(2) {
             return Err(EngineError::OtherNode { why: "the answer is lost".to_owned() });
         }
         Ok(upto)
@@ -169,7 +169,13 @@ struct Cluster {
     nodes: Vec<Option<Arc<Engine>>>,
     background: bool,
     /// By node and key.
-    runs: Mutex<BTreeMap<(u32, u64), (Vec<Piece>, Vec<u8>)>>,
+    runs: Mutex<BTreeMap<(u32, u64), Run>>,
+}
+
+/// A run of data that was written, and where it is.
+struct Run {
+    pieces: Vec<Piece>,
+    data: Vec<u8>,
 }
 
 impl Cluster {
@@ -224,12 +230,12 @@ impl Cluster {
         // An object of a partition that the node owns.
         let change = (node as u16, key.to_be_bytes().to_vec(), Some(vec![1]));
         self.node(node).submit(Transaction { changes: vec![change], references }).unwrap();
-        self.runs.lock().insert((node, key), (pieces, data.to_vec()));
+        self.runs.lock().insert((node, key), Run { pieces, data: data.to_vec() });
     }
 
     /// Checks that each run is as it was written, read at its node.
     fn check(&self) {
-        for ((node, key), (pieces, data)) in &*self.runs.lock() {
+        for ((node, key), Run { pieces, data }) in &*self.runs.lock() {
             let mut out = vec![0; data.len()];
             self.node(*node).read(pieces, 0, &mut out, true).unwrap_or_else(|error| panic!("node {node}, run {key}: {error}"));
             assert!(out == *data, "node {node}, run {key}");
@@ -275,8 +281,8 @@ impl Cluster {
     /// Returns the counts that follow from the runs.
     fn expected(&self) -> BTreeMap<Fingerprint, u32> {
         let mut expected = BTreeMap::new();
-        for (pieces, _) in self.runs.lock().values() {
-            for reference in Reference::of(pieces, Group::new(b'x', 0), 1) {
+        for run in self.runs.lock().values() {
+            for reference in Reference::of(&run.pieces, Group::new(b'x', 0), 1) {
                 *expected.entry(reference.fingerprint).or_default() += reference.change as u32;
             }
         }

@@ -161,8 +161,8 @@ impl Engine {
         ChunkIndex::partition_of(name, self.descriptor.index_partitions)
     }
 
-    /// Delivers to other nodes what this one has logged for them so far. Errors: some of it is not delivered. It is sent
-    /// again later.
+    /// Delivers to other nodes what this one has logged for them so far. Errors: some of it is not delivered. It is
+    /// sent again later.
     pub fn deliver(&self) -> Result<()> {
         let Some(share) = &self.settings.share else { return Ok(()) };
         let result = self.outbox.deliver(

@@ -184,8 +184,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Has the background deliver what was logged for other nodes. Without one, does it now: it may fail, and comes again
-    /// with a later commit.
+    /// Has the background deliver what was logged for other nodes. Without one, does it now: it may fail, and comes
+    /// again with a later commit.
     fn deliver_soon(&self) {
         if self.outbox.has_some() {
             if self.settings.background {

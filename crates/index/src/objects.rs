@@ -100,8 +100,8 @@ pub struct ObjectIndex {
     persisting: Mutex<()>,
 }
 
-/// Memory of the changes that all partitions have applied and not persisted: those that are opened, those that are made,
-/// and removed ones that somebody still uses. Kept separately so that reading it takes no lock.
+/// Memory of the changes that all partitions have applied and not persisted: those that are opened, those that are
+/// made, and removed ones that somebody still uses. Kept separately so that reading it takes no lock.
 #[derive(Clone, Debug, Default)]
 struct Pending(Arc<AtomicUsize>);
 
@@ -464,8 +464,8 @@ impl ObjectIndex {
         self.partition(partition).map_or(0, |partition| partition.file.length_bytes())
     }
 
-    /// Returns the position up to which all partitions are persisted. The log must keep everything from here on. Without
-    /// partitions it need not keep anything.
+    /// Returns the position up to which all partitions are persisted. The log must keep everything from here on.
+    /// Without partitions it need not keep anything.
     pub fn position(&self) -> Position {
         self.partitions.now().iter().map(|partition| partition.tiers.read().persisted()).min().unwrap_or(Position::MAX)
     }

@@ -89,8 +89,8 @@ impl Outbox {
     }
 
     /// Delivers everything that is undelivered at the call, with `send`, which returns up to where the owner has
-    /// everything. Calls `delivered` with the chunks that the owners know now. Partitions that fail do not keep the others
-    /// from it. Returns the first error.
+    /// everything. Calls `delivered` with the chunks that the owners know now. Partitions that fail do not keep the
+    /// others from it. Returns the first error.
     pub(crate) fn deliver<E>(
         &self,
         send: impl Fn(u32, &Delivery) -> Result<Position, E>,
@@ -136,7 +136,8 @@ impl Outbox {
         state.delivered.insert(partition, upto);
         let Some(parts) = state.undelivered.get_mut(&partition) else { return Vec::new() };
         let mut known = Vec::new();
-        while let Some(part) = parts.pop_front_if(|part| part.end <= upto) {
+        let is_known = parts.partition_point(|part| part.end <= upto);
+        for part in parts.drain(..is_known) {
             known.extend(part.places.into_iter().map(|(name, _)| name));
         }
         if parts.is_empty() {

@@ -54,9 +54,9 @@ fn cursor_key(partition: u32, sender: u32) -> Vec<u8> {
 }
 
 impl Engine {
-    /// Answers claims of another node. Appends [`Claim::Known`] for chunks that the index has, [`Claim::Mine`] for those
-    /// that the node has to store now, and [`Claim::Theirs`] for those that somebody else stores. Errors: none of them
-    /// is claimed; a partition is not owned here.
+    /// Answers claims of another node. Appends [`Claim::Known`] for chunks that the index has, [`Claim::Mine`] for
+    /// those that the node has to store now, and [`Claim::Theirs`] for those that somebody else stores. Errors: none of
+    /// them is claimed; a partition is not owned here.
     pub fn claim_for(&self, node: u32, wanted: &[Wanted], out: &mut Vec<Claim>) -> Result<()> {
         self.writable()?;
         self.check_owned(wanted.iter().map(|wanted| &wanted.fingerprint))?;
@@ -100,8 +100,8 @@ impl Engine {
         self.claims.release(&own);
     }
 
-    /// Waits until a claim that was [`Claim::Theirs`] may have another answer, or until `until`. Whoever stores the chunk
-    /// is told to hurry.
+    /// Waits until a claim that was [`Claim::Theirs`] may have another answer, or until `until`. Whoever stores the
+    /// chunk is told to hurry.
     pub fn wait_for_claim(&self, name: &Fingerprint, until: Instant) {
         let mut found = Vec::new();
         self.claims.wait(std::slice::from_ref(name), until, &mut found);

@@ -46,13 +46,17 @@ pub(crate) struct Figures {
 
 impl Figures {
     pub(crate) fn change(&self, objects: &ObjectIndex) -> Change {
+        (objects.own_partition(), KEY.to_vec(), Some(self.encode()))
+    }
+
+    fn encode(&self) -> Vec<u8> {
         let Figures { hooks, tally } = self;
         let mut out = vec![VERSION];
         let rate = hooks.rate_log2.map_or(0, |rate| u64::from(rate) + 1);
         for value in [hooks.hooks, hooks.forced, rate, hooks.memory_bytes, tally.known, tally.expected] {
             put_varint(&mut out, value);
         }
-        (objects.own_partition(), KEY.to_vec(), Some(out))
+        out
     }
 
     /// Returns the figures that an object has. They mean nothing to the data: what cannot be read counts as nothing.
@@ -88,7 +92,7 @@ mod tests {
             let hooks = HooksStatistics { hooks: 1 << 40, forced: 3, rate_log2, memory_bytes: 256 << 20 };
             let tally = Tally { known: 300, expected: 4000 };
             let figures = Figures { hooks, tally };
-            let value = figures.change().2.unwrap();
+            let value = figures.encode();
             assert_eq!(Figures::decode(&value).unwrap(), figures);
             for length in 0..value.len() {
                 assert!(Figures::decode(&value[..length]).is_err());

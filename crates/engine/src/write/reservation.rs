@@ -126,8 +126,8 @@ impl Reservations {
         shard.changed.notify_all();
     }
 
-    /// Releases a reservation: the chunk was known, or storing it failed. Does nothing to a placed chunk. Returns whether
-    /// there was one.
+    /// Releases a reservation: the chunk was known, or storing it failed. Does nothing to a placed chunk. Returns
+    /// whether there was one.
     pub fn release(&self, fingerprint: &Fingerprint) -> bool {
         let shard = self.shard(fingerprint);
         let mut states = shard.states.lock();

@@ -39,8 +39,8 @@ pub struct RemovedPartition {
 const LIMIT_SHARE: usize = 8;
 
 impl ChunkIndex {
-    /// Makes an empty partition beside the index, in place of what its directory has. Errors: the index has it, there is
-    /// none of this number, or somebody makes it or still uses one that was removed.
+    /// Makes an empty partition beside the index, in place of what its directory has. Errors: the index has it, there
+    /// is none of this number, or somebody makes it or still uses one that was removed.
     pub fn make_partition(&self, owned: Owned) -> Result<NewPartition> {
         let number = owned.number;
         if self.access != Access::ReadWrite {
@@ -107,8 +107,8 @@ impl ChunkIndex {
 }
 
 impl RemovedPartition {
-    /// Deletes its files. It waits for a sweep's piece, and for those who [hold](ChunkIndex::hold) the partition. Errors:
-    /// files are left.
+    /// Deletes its files. It waits for a sweep's piece, and for those who [hold](ChunkIndex::hold) the partition.
+    /// Errors: files are left.
     pub fn delete(self) -> Result<()> {
         // A sweep ends its piece first, and begins no other one.
         self.partition.files.lock().is_removed = true;

@@ -67,9 +67,9 @@ impl ObjectIndex {
         IndexError::NotToBeAdded { path, partition: number, partitions }
     }
 
-    /// Removes a partition, and waits for nobody. Reads that have begun still find it. Call it while no batch is applied,
-    /// when it is durable elsewhere that this node no longer has it. Then [delete](RemovedObjects::delete) its files.
-    /// Errors: it is not opened.
+    /// Removes a partition, and waits for nobody. Reads that have begun still find it. Call it while no batch is
+    /// applied, when it is durable elsewhere that this node no longer has it. Then [delete](RemovedObjects::delete) its
+    /// files. Errors: it is not opened.
     pub fn remove_partition(&self, number: u16) -> Result<RemovedObjects> {
         let (partition, reserved) = self.partitions.remove(number.into()).ok_or_else(|| self.not_opened(number))?;
         Ok(RemovedObjects { ground: self.ground.clone(), directory: self.directory.clone(), partition, reserved })

@@ -1,8 +1,8 @@
 //! Partitions of containers that come and go while a store in a bucket is open (M4.8, `docs/cluster.md`).
 //!
-//! A partition that changes its owner has only sealed containers, no merge whose files are not replaced, and an entry in
-//! a log that all its numbers up to a last one are used and settled. So its next owner needs to know this number, and
-//! which of the numbers before it are void. Everything else is in the bucket.
+//! A partition that changes its owner has only sealed containers, no merge whose files are not replaced, and an entry
+//! in a log that all its numbers up to a last one are used and settled. So its next owner needs to know this number,
+//! and which of the numbers before it are void. Everything else is in the bucket.
 //!
 //! # How a partition goes
 //! 1. [`leave_partition`](ContainerStore::leave_partition): no writer gets a container in it any more, no merge begins.

@@ -152,8 +152,8 @@ impl Placement {
         true
     }
 
-    /// Returns how a partition ends that is being left. `None`: a container of it is being made, or the log does not say
-    /// yet that all its containers are settled. Then the next batch will say it, as far as it is so.
+    /// Returns how a partition ends that is being left. `None`: a container of it is being made, or the log does not
+    /// say yet that all its containers are settled. Then the next batch will say it, as far as it is so.
     pub(crate) fn ended(&self, partition: u16) -> Option<(u32, Position)> {
         let mut state = self.state.lock();
         let last = state.opened.get(&partition).filter(|opened| opened.is_leaving)?.last();

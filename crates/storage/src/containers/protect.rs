@@ -295,8 +295,8 @@ impl Shared {
         file.sync().map_err(StorageError::cannot_write)
     }
 
-    /// Puts a parity file in its place, durably, unless one of its members or the partition went meanwhile. Nothing goes
-    /// while this is done.
+    /// Puts a parity file in its place, durably, unless one of its members or the partition went meanwhile. Nothing
+    /// goes while this is done.
     fn place_group(&self, group: GroupId, sources: &[Source], temporary: &str, folder: &str) -> Result<bool> {
         if !self.owners.has(group.folder().partition()) {
             return Ok(false);
