@@ -561,3 +561,32 @@ fn m4_8_a_node_changes_nothing_in_partitions_of_others() {
     let store = common::open(ground, &Log::default(), 1, &options(), Access::ReadWrite).unwrap();
     assert!(matches!(store.leave_partition(0), Err(StorageError::Option { option: "leave_partition", .. })));
 }
+
+#[test]
+fn m4_8_a_partition_stays_until_a_merge_that_has_begun_in_it_is_over() {
+    for is_logged in [true, false] {
+        let mut world = World::new(small(), 2);
+        world.append(0, 0, &[900; 60]);
+        world.flush(0, Scope::Everything);
+        let store = world.process(0).store.clone();
+        let victims: Vec<_> = store.containers().unwrap().iter().filter(|id| id.partition() == 0 && store.is_sealed(*id)).take(2).collect();
+        let live: Vec<_> =
+            world.committed.iter().filter(|(at, _)| victims.contains(&at.container())).map(|(at, (name, _))| (*at, *name)).collect();
+        let merge = store.merge(&victims, &live).unwrap();
+        store.leave_partition(0).unwrap();
+        for _ in 0..3 {
+            world.flush(0, Scope::Everything);
+            store.finish_merges().unwrap();
+            assert_eq!(store.remove_partition(0).unwrap(), None, "its record would come behind the end");
+        }
+        if is_logged {
+            let (start, end) = world.nodes[0].log.append(vec![merge.record()]);
+            store.merged(merge, start, end);
+        } else {
+            store.abandon_merge(merge);
+        }
+        drop(store);
+        world.move_to(0, 1, None);
+        world.check();
+    }
+}
