@@ -8,7 +8,7 @@ use onefold_ground::wire::{Reader, WireError, put_bytes};
 pub struct Position(pub u64);
 
 /// The kinds of partitions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum PartitionClass {
     /// Chunk index, by fingerprint prefix.
@@ -20,7 +20,7 @@ pub enum PartitionClass {
 }
 
 /// The partition that a record is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Partition {
     /// Its class.
     pub class: PartitionClass,
