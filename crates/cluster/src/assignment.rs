@@ -45,7 +45,11 @@ pub(crate) fn owners_of(partitions: &[Assigned], homeless: &[Homeless], nodes: &
 /// Returns the partitions that their owners should release next: at most one of each class. `nodes` can take some,
 /// `leaving` have to get rid of all. A partition moves only if its lineage is short: a log that is twice in a lineage
 /// cannot be trimmed.
-pub(crate) fn moves(partitions: &[Assigned], nodes: &BTreeSet<NodeNumber>, leaving: &BTreeSet<NodeNumber>) -> Vec<(Partition, u64, NodeNumber)> {
+pub(crate) fn moves(
+    partitions: &[Assigned],
+    nodes: &BTreeSet<NodeNumber>,
+    leaving: &BTreeSet<NodeNumber>,
+) -> Vec<(Partition, u64, NodeNumber)> {
     CLASSES.into_iter().filter_map(|class| move_of(class, partitions, nodes, leaving)).collect()
 }
 
@@ -114,12 +118,12 @@ fn least(loads: &Loads) -> Option<(NodeNumber, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Counts, Link, Opening, Present, Table};
+    use crate::{Counts, Link, Table};
     use onefold_oplog::Position;
 
     fn table(count: u16) -> Table {
         let counts = Counts { chunk_index: count, objects: 2, containers: 1 };
-        Table::first(counts, Present { node: NodeNumber(0), opening: Opening(1) }, 1)
+        Table::first(counts, NodeNumber(0), 1)
     }
 
     fn nodes(numbers: impl IntoIterator<Item = u32>) -> BTreeSet<NodeNumber> {
@@ -182,7 +186,8 @@ mod tests {
         let there = nodes(0..4);
         settle(&mut partitions, &there, &nodes([]));
         set_followers(&mut partitions, &there);
-        let follows = |partitions: &[Assigned], node| partitions.iter().filter(|assigned| assigned.follower == Some(NodeNumber(node))).count();
+        let follows =
+            |partitions: &[Assigned], node| partitions.iter().filter(|assigned| assigned.follower == Some(NodeNumber(node))).count();
         assert!((0..4).all(|node| (4..=5).contains(&follows(&partitions, node))), "{partitions:?}");
         let again = partitions.clone();
         set_followers(&mut partitions, &there);

@@ -197,7 +197,13 @@ impl Master {
                 self.reports.insert(report.node, report);
             }
             MasterEvent::Prepared(prepared) => drop(self.prepared.insert(prepared.node, prepared)),
-            MasterEvent::Tick => {}
+            MasterEvent::Tick => {
+                let known = self.table.as_ref().map(|table| table.number);
+                if self.view.is_master && known.is_some() && self.view.table != known {
+                    // It did not arrive, or the coordinator has other data by now.
+                    effects.extend(known.map(|number| MasterEffect::Announce { number }));
+                }
+            }
         }
         self.go_on(now_ms, &mut effects);
         effects
@@ -252,7 +258,9 @@ impl Master {
         self.sent.retain(|_, (first_ms, _)| now_ms < first_ms.saturating_add(forgotten_ms));
         let nodes = self.takers(&table, now_ms);
         let plan = self.plan(&table, &nodes, now_ms);
-        let mut orders: Vec<(NodeNumber, Order)> = Vec::new();
+        let is_closed = |(node, _): &(&NodeNumber, &Opening)| self.closed.contains_key(node);
+        let open_again = |(node, opening): (&NodeNumber, &Opening)| (*node, Order::OpenAgain { opening: *opening });
+        let mut orders: Vec<(NodeNumber, Order)> = self.view.alive.iter().filter(is_closed).map(open_again).collect();
         if !plan.wanted.is_empty() {
             let order = |(node, at_least): (&NodeNumber, &Position)| (*node, Order::Prepare { table: table.number, at_least: *at_least });
             orders.extend(plan.wanted.iter().map(order));
@@ -267,7 +275,8 @@ impl Master {
         }
         if self.putting.is_none() && plan.wanted.is_empty() && !self.is_in_trouble(&table, now_ms) {
             let release = |(partition, epoch, node)| (node, Order::Release { partition, epoch });
-            orders.extend(moves(&table.partitions, &nodes, &self.leaving(&table)).into_iter().map(release));
+            let leaving = self.leaving(&table).difference(&nodes).copied().collect();
+            orders.extend(moves(&table.partitions, &nodes, &leaving).into_iter().map(release));
         }
         for (node, order) in orders {
             let (_, last_ms) = self.sent.entry((node, order)).or_insert((now_ms, 0));
@@ -283,8 +292,7 @@ impl Master {
     fn has_ended(&self, present: &Present, now_ms: u64) -> bool {
         let Some(since_ms) = self.since_ms else { return false };
         let was_seen = self.seen.contains(&(present.node, present.opening));
-        self.view.alive.get(&present.node) != Some(&present.opening)
-            && (was_seen || now_ms >= since_ms.saturating_add(self.session_ms))
+        self.view.alive.get(&present.node) != Some(&present.opening) && (was_seen || now_ms >= since_ms.saturating_add(self.session_ms))
     }
 
     fn fate(&self, present: &Present, now_ms: u64) -> Fate {
@@ -312,7 +320,9 @@ impl Master {
 
     /// Returns the openings that come in with the next table: they are alive, and have told so themselves.
     fn newcomers<'a>(&'a self, table: &'a Table) -> impl Iterator<Item = Present> + 'a {
-        let has_told = |node: &NodeNumber, opening: &Opening| self.reports.get(node).is_some_and(|report| report.opening == *opening && !report.is_leaving);
+        let has_told = |node: &NodeNumber, opening: &Opening| {
+            self.reports.get(node).is_some_and(|report| report.opening == *opening && !report.is_leaving)
+        };
         let is_new = move |node: &NodeNumber| table.opening(*node).is_none() && !self.closed.contains_key(node);
         let alive = self.view.alive.iter().filter(move |(node, opening)| is_new(node) && has_told(node, opening));
         alive.map(|(node, opening)| Present { node: *node, opening: *opening })
@@ -328,9 +338,14 @@ impl Master {
             let asked_ms = self.sent.iter().filter_map(first_ms).min();
             !self.prepared.contains_key(&node) && asked_ms.is_some_and(|asked_ms| now_ms > asked_ms.saturating_add(self.session_ms))
         };
-        let stays = |present: &Present| !leaving.contains(&present.node) && !is_silent(present.node);
-        let is_here = |present: &&Present| matches!(self.fate(present, now_ms), Fate::Here | Fate::Reopened(_));
-        table.nodes.iter().filter(is_here).copied().chain(self.newcomers(table)).filter(stays).map(|present| present.node).collect()
+        let is_here = |present: &&Present| {
+            let is_closed = self.closed.contains_key(&present.node);
+            !is_closed && matches!(self.fate(present, now_ms), Fate::Here | Fate::Reopened(_)) && !is_silent(present.node)
+        };
+        let here = table.nodes.iter().filter(is_here).copied().chain(self.newcomers(table)).map(|present| present.node);
+        // If all want to leave, somebody has to stay.
+        let (leave, stay): (BTreeSet<_>, BTreeSet<_>) = here.partition(|node| leaving.contains(node));
+        if stay.is_empty() { leave } else { stay }
     }
 
     fn plan(&self, table: &Table, takers: &BTreeSet<NodeNumber>, now_ms: u64) -> Plan {
@@ -390,7 +405,7 @@ impl Master {
         let owners: BTreeSet<NodeNumber> = next.partitions.iter().map(|assigned| assigned.owner()).collect();
         let present_as = |present: &Present| match self.fate(present, now_ms) {
             Fate::Gone if !owners.contains(&present.node) && self.closed.contains_key(&present.node) => None,
-            Fate::Here if leaving.contains(&present.node) && !owners.contains(&present.node) => None,
+            Fate::Here if leaving.contains(&present.node) && !takers.contains(&present.node) && !owners.contains(&present.node) => None,
             Fate::Reopened(opening) => Some(Present { opening, ..*present }),
             Fate::Here | Fate::Missing | Fate::Gone => Some(*present),
         };

@@ -306,7 +306,8 @@ impl Member {
 
     /// Returns the partitions whose lineage should become short: they are served here, and other logs count for them.
     pub fn to_restate(&self) -> impl Iterator<Item = (Partition, u64)> + '_ {
-        let is_long = |partition| self.table.as_ref().and_then(|table| table.get(partition)).is_some_and(|assigned| assigned.lineage.len() > 1);
+        let is_long =
+            |partition| self.table.as_ref().and_then(|table| table.get(partition)).is_some_and(|assigned| assigned.lineage.len() > 1);
         let due = move |(partition, owned): &(&Partition, &Owned)| {
             owned.state == State::Serving && owned.restating.is_none() && is_long(**partition)
         };
@@ -325,7 +326,7 @@ impl Member {
             MemberEvent::Closed => {
                 self.end_opening(&mut effects);
                 self.node = None;
-                effects.push(MemberEffect::TakeNumber);
+                effects.push(if self.is_leaving { MemberEffect::Left } else { MemberEffect::TakeNumber });
             }
             MemberEvent::Over(opening) => self.over(opening, &mut effects),
             MemberEvent::Heard { opening, asked_ms } => {
@@ -372,7 +373,10 @@ impl Member {
             }
             MemberEvent::Leave => {
                 self.is_leaving = true;
-                self.report(&mut effects);
+                match self.table.clone() {
+                    Some(table) if !self.was_in => self.take_up(&table, &mut effects),
+                    _ => self.report(&mut effects),
+                }
             }
             MemberEvent::Tick => self.report(&mut effects),
         }
@@ -431,14 +435,14 @@ impl Member {
     fn take_up(&mut self, table: &Arc<Table>, effects: &mut Vec<MemberEffect>) {
         let Some(present) = self.present() else { return };
         let named = table.opening(present.node);
+        if self.is_leaving && named.is_none() && self.owned.is_empty() {
+            self.end_opening(effects);
+            effects.push(MemberEffect::Left);
+            return;
+        }
         if self.was_in && named != Some(present.opening) {
-            if self.is_leaving && named.is_none() && self.owned.is_empty() {
-                self.end_opening(effects);
-                effects.push(MemberEffect::Left);
-            } else {
-                // Others think that this opening is gone.
-                self.over(present.opening, effects);
-            }
+            // Others think that this opening is gone.
+            self.over(present.opening, effects);
             return;
         }
         effects.push(MemberEffect::Hold(table.held_by(present.node).collect()));
@@ -449,7 +453,8 @@ impl Member {
         self.was_in = true;
         let now: BTreeMap<Partition, &Assigned> = table.owned_by(present).map(|assigned| (assigned.partition, assigned)).collect();
         let is_gone = |partition: &Partition, owned: &Owned| now.get(partition).is_none_or(|assigned| assigned.epoch != owned.epoch);
-        let gone: Vec<Partition> = self.owned.iter().filter(|(partition, owned)| is_gone(partition, owned)).map(|(gone, _)| *gone).collect();
+        let gone: Vec<Partition> =
+            self.owned.iter().filter(|(partition, owned)| is_gone(partition, owned)).map(|(gone, _)| *gone).collect();
         for partition in gone {
             let owned = self.owned.remove(&partition);
             effects.extend(owned.and_then(|owned| owned.restating).map(|(since, _)| MemberEffect::Uncut(since)));
@@ -510,6 +515,7 @@ impl Member {
                     effects.push(MemberEffect::Jump { table, at_least });
                 }
             }
+            Order::OpenAgain { opening } => self.over(opening, effects),
             Order::Release { partition, epoch } => {
                 if let Some(owned) = self.in_state(partition, epoch, State::Serving) {
                     owned.state = State::Releasing(None);

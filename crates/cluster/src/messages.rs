@@ -52,6 +52,11 @@ pub enum Order {
         /// No former owner's log says anything behind it.
         at_least: Position,
     },
+    /// Open the log again: others have closed it. So it does not wait for a table that will never speak of it.
+    OpenAgain {
+        /// The opening that is over.
+        opening: Opening,
+    },
     /// Release a partition.
     Release {
         /// The partition.

@@ -19,7 +19,7 @@ pub(crate) use format::LIMIT_BYTES;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeNumber(pub u32);
 
-/// An opening of a node's log: the epoch of the fence with which it began. A later opening has a greater one.
+/// An opening of a node's log: the epoch of the fence with which it began, from 1 on. A later opening has a greater one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Opening(pub u64);
 
@@ -109,8 +109,11 @@ impl Assigned {
 impl Table {
     /// Returns the first table of a store: one node owns everything, from the beginning of its log on. `epoch` is
     /// greater than the epochs that its partitions had.
-    pub fn first(counts: Counts, present: Present, epoch: u64) -> Table {
-        let lineage = vec![Link { node: present.node, since: Position(0), upto: None }];
+    ///
+    /// It speaks of no opening that there is. So the node serves nothing before a master has seen it alive and put
+    /// another table (unsafe order 48).
+    pub fn first(counts: Counts, node: NodeNumber, epoch: u64) -> Table {
+        let lineage = vec![Link { node, since: Position(0), upto: None }];
         let count = |class| match class {
             PartitionClass::ChunkIndex => counts.chunk_index,
             PartitionClass::ObjectIndex => counts.objects,
@@ -118,7 +121,7 @@ impl Table {
         };
         let numbers = CLASSES.into_iter().flat_map(|class| (0..count(class)).map(move |number| Partition { class, number }));
         let partitions = numbers.map(|partition| Assigned { partition, epoch, follower: None, lineage: lineage.clone() }).collect();
-        Table { number: 0, nodes: vec![present], partitions }
+        Table { number: 0, nodes: vec![Present { node, opening: Opening(0) }], partitions }
     }
 
     /// Returns the opening of a node that the table speaks of.

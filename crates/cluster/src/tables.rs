@@ -117,8 +117,9 @@ impl Search {
         let Some(asked) = self.next() else { return };
         match table {
             Some(table) => {
-                self.step = self.step.saturating_mul(2);
-                self.found = Some(table);
+                if self.found.replace(table).is_some() {
+                    self.step = self.step.saturating_mul(2);
+                }
             }
             None => self.missing = Some(asked),
         }
@@ -133,12 +134,12 @@ impl Search {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Counts, NodeNumber, Opening, Present};
+    use crate::{Counts, NodeNumber};
     use onefold_bucket::{Failure, MemoryBucket};
 
     fn table(number: u64, epoch: u64) -> Table {
         let counts = Counts { chunk_index: 2, objects: 1, containers: 1 };
-        Table { number, ..Table::first(counts, Present { node: NodeNumber(0), opening: Opening(1) }, epoch) }
+        Table { number, ..Table::first(counts, NodeNumber(0), epoch) }
     }
 
     fn chain(bucket: &MemoryBucket, length: u64) -> Tables {

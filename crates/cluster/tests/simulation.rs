@@ -47,7 +47,7 @@ fn run_all(seeds: std::ops::Range<u64>) -> Counted {
                 return sum;
             }
             let _at = At(seed);
-            let (counted, _) = run(seed);
+            let (counted, _) = run(seed, false);
             sum.iter_mut().zip(counted).for_each(|(sum, count)| *sum += count);
         }
     };
@@ -66,7 +66,7 @@ fn run_all(seeds: std::ops::Range<u64>) -> Counted {
 fn m4_1_whatever_fails_nothing_acknowledged_is_lost_and_one_node_answers() {
     if let Some(seed) = number("ONEFOLD_CLUSTER_SEED") {
         let _at = At(seed);
-        run(seed);
+        run(seed, true);
         return;
     }
     let seeds = number("ONEFOLD_CLUSTER_SEEDS").unwrap_or(SEEDS);

@@ -13,8 +13,7 @@ fn present(node: u32, opening: u64) -> Present {
 /// A table in which each of three nodes has one partition of the chunk index, and the next one follows.
 fn table() -> Table {
     let counts = Counts { chunk_index: 3, objects: 0, containers: 0 };
-    let mut table = Table::first(counts, present(0, 1), 5);
-    table.nodes.extend([present(1, 1), present(2, 1)]);
+    let mut table = Table { nodes: ALL.to_vec(), ..Table::first(counts, NodeNumber(0), 5) };
     for (at, assigned) in (0..).zip(&mut table.partitions) {
         assigned.lineage[0].node = NodeNumber(at);
         assigned.follower = Some(NodeNumber((at + 1) % 3));
@@ -151,6 +150,20 @@ fn a_node_that_opens_its_log_again_gets_its_partitions_by_a_new_ownership() {
     assert_eq!(master.handle(5000, MasterEvent::Tick), [MasterEffect::Close { node: NodeNumber(1) }]);
 }
 
+/// Unsafe order 48.
+#[test]
+fn the_first_table_is_followed_by_one_that_speaks_of_an_opening_that_was_alive() {
+    let mut master = Master::new(SESSION_MS);
+    let first = Table::first(Counts { chunk_index: 2, objects: 1, containers: 1 }, NodeNumber(0), 5);
+    master.handle(10, view(&ALL[..1]));
+    assert_eq!(master.handle(20, MasterEvent::Table(first.clone())), []);
+    let effects = master.handle(10 + SESSION_MS, MasterEvent::Tick);
+    let next = put(&effects);
+    next.follows(&first).unwrap();
+    assert_eq!(next.nodes, ALL[..1]);
+    assert!(next.partitions.iter().all(|assigned| assigned.epoch == 6));
+}
+
 /// Unsafe order 46.
 #[test]
 fn a_closed_log_takes_nothing_from_an_opening_whose_session_goes_on() {
@@ -163,9 +176,10 @@ fn a_closed_log_takes_nothing_from_an_opening_whose_session_goes_on() {
     other.nodes[1] = again;
     other.partitions[1].epoch = 6;
     master.handle(40, view(&[ALL[0], again, ALL[2]]));
-    master.handle(50, MasterEvent::Table(other));
+    assert_eq!(master.handle(50, MasterEvent::Put { number: 1, outcome: Outcome::Taken(other) }), []);
     let effects = master.handle(60, MasterEvent::Closed { node: NodeNumber(1), end: Position(40_960) });
-    assert_eq!(effects, [], "it may answer reads");
+    let order = Order::OpenAgain { opening: Opening(4) };
+    assert_eq!(effects, [MasterEffect::Send { node: NodeNumber(1), order }], "it may answer reads");
     let effects = master.handle(70, view(&[ALL[0], ALL[2]]));
     assert!(matches!(effects[..], [MasterEffect::Send { node: NodeNumber(2), order: Order::Prepare { table: 1, .. } }]), "{effects:?}");
 }
@@ -191,7 +205,7 @@ fn the_lineage_goes_on_behind_every_owner_also_behind_one_that_never_served() {
 fn a_node_that_joins_gets_partitions_by_plan_one_after_the_other() {
     let mut master = Master::new(SESSION_MS);
     let counts = Counts { chunk_index: 4, objects: 0, containers: 0 };
-    let mut now = Table::first(counts, present(0, 1), 5);
+    let mut now = Table { nodes: vec![ALL[0]], ..Table::first(counts, NodeNumber(0), 5) };
     master.handle(10, view(&[ALL[0]]));
     assert_eq!(master.handle(20, MasterEvent::Table(now.clone())), []);
     assert_eq!(master.handle(30, view(&ALL[..2])), [], "it has not told that it can");
@@ -202,7 +216,10 @@ fn a_node_that_joins_gets_partitions_by_plan_one_after_the_other() {
     let effects = master.handle(50, MasterEvent::Put { number: 1, outcome: Outcome::Done });
     let release = MasterEffect::Send { node: NodeNumber(0), order: Order::Release { partition, epoch: 5 } };
     assert_eq!(effects, [MasterEffect::Announce { number: 1 }, release.clone()]);
-    assert_eq!(master.handle(60, MasterEvent::Tick), []);
+    // The coordinator says nothing of the new table yet.
+    assert_eq!(master.handle(60, MasterEvent::Tick), [MasterEffect::Announce { number: 1 }]);
+    let MasterEvent::View(seen) = view(&ALL[..2]) else { unreachable!() };
+    assert_eq!(master.handle(70, MasterEvent::View(View { table: Some(1), ..seen })), []);
     assert_eq!(master.handle(50 + SESSION_MS / 4, MasterEvent::Tick), [release], "it is asked again");
     let released = Released { partition, epoch: 5, upto: Position(8192) };
     let effects = master.handle(900, MasterEvent::Report(Report { released: vec![released], ..report(ALL[0]) }));
@@ -210,7 +227,10 @@ fn a_node_that_joins_gets_partitions_by_plan_one_after_the_other() {
     let effects = master.handle(910, prepared(1, 1, 8192));
     let next = put(&effects).clone();
     next.follows(&now).unwrap();
-    assert_eq!((next.partitions[0].owner(), next.partitions[0].epoch, next.partitions[0].follower), (NodeNumber(1), 6, Some(NodeNumber(0))));
+    assert_eq!(
+        (next.partitions[0].owner(), next.partitions[0].epoch, next.partitions[0].follower),
+        (NodeNumber(1), 6, Some(NodeNumber(0)))
+    );
     // What it has got stays there until it is restated; the next one moves.
     let effects = master.handle(920, MasterEvent::Put { number: 2, outcome: Outcome::Done });
     let partition = Partition { number: 1, ..partition };

@@ -10,7 +10,7 @@ const ME: Present = Present { node: NodeNumber(4), opening: Opening(7) };
 
 fn table(number: u64, present: Present) -> Arc<Table> {
     let counts = Counts { chunk_index: 1, objects: 1, containers: 0 };
-    Arc::new(Table { number, ..Table::first(counts, present, number + 1) })
+    Arc::new(Table { number, nodes: vec![present], ..Table::first(counts, present.node, number + 1) })
 }
 
 /// A member that is in, and whose partitions wait for what the lineage says.
@@ -90,13 +90,39 @@ fn what_a_table_gave_to_a_former_opening_is_not_served() {
     assert!(member.may_trim());
 }
 
+#[test]
+fn a_node_that_waits_with_a_closed_log_is_told_to_open_it_again() {
+    let mut member = serving();
+    assert_eq!(member.handle(MemberEvent::Order(Order::OpenAgain { opening: Opening(6) })), []);
+    let effects = member.handle(MemberEvent::Order(Order::OpenAgain { opening: ME.opening }));
+    assert_eq!(effects.last(), Some(&MemberEffect::OpenLog(ME.node)));
+    assert_eq!(member.may_answer(CHUNKS, 1001), Right::Stopped);
+}
+
+#[test]
+fn a_node_that_no_table_names_leaves_at_once() {
+    let mut member = Member::new(SESSION_MS);
+    member.handle(MemberEvent::Numbered(ME.node));
+    member.handle(MemberEvent::Opened(ME.opening));
+    member.handle(MemberEvent::Table(table(3, Present { node: NodeNumber(5), opening: Opening(1) })));
+    assert_eq!(member.handle(MemberEvent::Leave), [MemberEffect::Left]);
+    assert_eq!(member.phase(), Phase::Out);
+    // One whose log is closed has nothing either.
+    let mut member = serving();
+    member.handle(MemberEvent::Leave);
+    assert_eq!(member.handle(MemberEvent::Closed).last(), Some(&MemberEffect::Left));
+}
+
 /// Unsafe order 44.
 #[test]
 fn an_opening_ends_with_its_session() {
     let mut member = serving();
     assert_eq!(member.handle(MemberEvent::Over(Opening(6))), []);
     let effects = member.handle(MemberEvent::Over(ME.opening));
-    assert!(effects.contains(&MemberEffect::Drop { partition: CHUNKS }) && effects.contains(&MemberEffect::OpenLog(ME.node)), "{effects:?}");
+    assert!(
+        effects.contains(&MemberEffect::Drop { partition: CHUNKS }) && effects.contains(&MemberEffect::OpenLog(ME.node)),
+        "{effects:?}"
+    );
     assert!(member.may_answer(CHUNKS, 1001) == Right::Stopped && !member.may_log(CHUNKS));
     member.handle(MemberEvent::Opened(Opening(9)));
     // A late answer of the former session says nothing.

@@ -10,7 +10,9 @@ fn counts(chunk_index: u16, objects: u16, containers: u16) -> Counts {
 }
 
 fn first() -> Table {
-    Table::first(counts(3, 2, 1), Present { node: NodeNumber(4), opening: Opening(7) }, 9)
+    let mut table = Table::first(counts(3, 2, 1), NodeNumber(4), 9);
+    table.nodes[0].opening = Opening(7);
+    table
 }
 
 fn units(count: u64) -> Position {
@@ -86,7 +88,8 @@ proptest! {
 }
 
 #[test]
-fn the_first_table_gives_everything_to_one_node() {
+fn the_first_table_gives_everything_to_one_node_and_nothing_to_an_opening() {
+    assert_eq!(Table::first(counts(3, 2, 1), NodeNumber(4), 9).nodes, [Present { node: NodeNumber(4), opening: Opening(0) }]);
     let table = first();
     table.check().unwrap();
     assert_eq!(table.partitions.len(), 6);
@@ -174,7 +177,7 @@ fn a_log_that_is_twice_in_a_lineage_is_known() {
 #[test]
 fn a_large_table_is_small() {
     let nodes: Vec<Present> = (0..64).map(|node| Present { node: NodeNumber(node), opening: Opening(300) }).collect();
-    let mut table = Table::first(counts(256, 64, 64), nodes[0], 100);
+    let mut table = Table::first(counts(256, 64, 64), NodeNumber(0), 100);
     table.nodes = nodes;
     for (at, assigned) in (0u32..).zip(&mut table.partitions) {
         assigned.follower = Some(NodeNumber((at + 1) % 64));
@@ -204,7 +207,11 @@ fn a_table_of_version_1_is_read_as_it_was_written() {
         Link { node: NodeNumber(4), since: units(0), upto: Some(units(77)) },
         Link { node: NodeNumber(300), since: units(80), upto: None },
     ];
-    let frozen = "";
+    let frozen = "31464c445441423101000000050505050505050505050505050505050300000000000000\
+                  020407ac02010304000004004eac02500003020109ad0201000900010009000100090001\
+                  000c000201020900010061cf9d887255beca";
     let hex: String = table.encode(&STORE).iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, frozen);
+    let bytes: Vec<u8> = (0..frozen.len()).step_by(2).map(|at| u8::from_str_radix(&frozen[at..at + 2], 16).unwrap()).collect();
+    assert_eq!(Table::decode(&bytes, &STORE, 3), Ok(table));
 }

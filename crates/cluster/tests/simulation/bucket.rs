@@ -23,7 +23,13 @@ pub enum Role {
 #[derive(Clone, Debug)]
 pub enum Record {
     /// A register changes by `delta`, from nothing if it is restated. `write`: the write of a client.
-    Change { partition: Partition, register: u8, is_restated: bool, delta: u64, write: Option<u64> },
+    Change {
+        partition: Partition,
+        register: u8,
+        is_restated: bool,
+        delta: u64,
+        write: Option<u64>,
+    },
     Adopted,
     Released,
 }
@@ -60,17 +66,41 @@ pub struct Manifest {
 
 #[derive(Debug)]
 pub enum Request {
-    PutNode { number: u32, owner: u64 },
-    PutBatch { node: u32, number: u64, batch: Rc<Batch> },
-    PutManifest { node: u32, manifest: Rc<Manifest> },
-    PutPiece { node: u32, id: u64, piece: Rc<Piece> },
+    PutNode {
+        number: u32,
+        owner: u64,
+    },
+    PutBatch {
+        node: u32,
+        number: u64,
+        batch: Rc<Batch>,
+    },
+    PutManifest {
+        node: u32,
+        manifest: Rc<Manifest>,
+    },
+    PutPiece {
+        node: u32,
+        id: u64,
+        piece: Rc<Piece>,
+    },
     PutTable(Rc<Table>),
     GetTable(u64),
     /// Some batches from this one on, as of one moment.
-    GetBatches { node: u32, from: u64 },
+    GetBatches {
+        node: u32,
+        from: u64,
+    },
     NewestManifest(u32),
-    GetPieces { node: u32, ids: Vec<u64> },
-    Delete { node: u32, batches: Vec<u64>, pieces: Vec<u64> },
+    GetPieces {
+        node: u32,
+        ids: Vec<u64>,
+    },
+    Delete {
+        node: u32,
+        batches: Vec<u64>,
+        pieces: Vec<u64>,
+    },
     /// No request: time passes.
     Sleep(Time),
 }

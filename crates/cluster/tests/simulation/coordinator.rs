@@ -42,9 +42,15 @@ pub enum Call {
 }
 
 pub enum Answer {
-    View { session: u64, version: u64, view: View },
+    View {
+        session: u64,
+        version: u64,
+        view: View,
+    },
     /// The session has ended.
-    Expired { session: u64 },
+    Expired {
+        session: u64,
+    },
 }
 
 impl Coordinator {
@@ -89,7 +95,7 @@ impl Coordinator {
                 Some(self.view(self.next))
             }
             Call::Ask(session) => Some(match self.data.sessions.get_mut(&session) {
-                Some(known) => {
+                Some(known) if known.who == Some(who) => {
                     known.ends = ends;
                     if !std::mem::replace(&mut known.has_joined, true) {
                         self.version += 1;
@@ -97,7 +103,7 @@ impl Coordinator {
                     self.make_node(session);
                     self.view(session)
                 }
-                None => Answer::Expired { session },
+                _ => Answer::Expired { session },
             }),
             Call::Announce(session, table) => {
                 if self.data.sessions.contains_key(&session) {

@@ -9,7 +9,7 @@ use onefold_cluster::{
     Right, Search, Table,
 };
 use onefold_oplog::{Partition, Position};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -28,8 +28,13 @@ pub enum Input {
     Start,
     Tick,
     /// A task may go on.
-    Wake { task: u64 },
-    Coordinator { asked_ms: u64, answer: Answer },
+    Wake {
+        task: u64,
+    },
+    Coordinator {
+        asked_ms: u64,
+        answer: Answer,
+    },
     /// Of an order to a member: the node that is meant.
     Message(Wire),
     Request(Client),
@@ -39,7 +44,6 @@ pub enum Input {
     Execute(Vec<Effect>),
     Trim,
     Leave,
-    Done(Came),
 }
 
 pub enum Effect {
@@ -54,12 +58,25 @@ pub enum Came {
     Found(Option<Table>),
     Closed(NodeNumber, Option<Position>),
     Put(u64, u64, Outcome),
-    Applied { partition: Partition, epoch: u64, values: Values },
+    Applied {
+        partition: Partition,
+        epoch: u64,
+        values: Values,
+    },
     /// Of a log, whether the batch is in it.
     Committed(SharedLog, bool),
     Trimmed,
-    Collected { partition: Partition, epoch: u64 },
-    Read { partition: Partition, lineage: Vec<Link>, floors: BTreeMap<u8, usize>, values: Values, newest: Option<Table> },
+    Collected {
+        partition: Partition,
+        epoch: u64,
+    },
+    Read {
+        partition: Partition,
+        lineage: Vec<Link>,
+        floors: BTreeMap<u8, usize>,
+        values: Values,
+        newest: Option<Table>,
+    },
 }
 
 type Task = Pin<Box<dyn Future<Output = Came>>>;
@@ -67,11 +84,25 @@ type Task = Pin<Box<dyn Future<Output = Came>>>;
 /// What waits for the log.
 enum Job {
     Write(Client),
-    Adopted { partition: Partition, epoch: u64 },
-    Release { partition: Partition, epoch: u64 },
-    Jump { table: u64, at_least: Position },
+    Adopted {
+        partition: Partition,
+        epoch: u64,
+    },
+    Release {
+        partition: Partition,
+        epoch: u64,
+    },
+    Jump {
+        table: u64,
+        at_least: Position,
+    },
     /// The next register to restate.
-    Restate { partition: Partition, epoch: u64, since: Option<Position>, register: u8 },
+    Restate {
+        partition: Partition,
+        epoch: u64,
+        since: Option<Position>,
+        register: u8,
+    },
 }
 
 pub struct Process {
@@ -93,6 +124,8 @@ pub struct Process {
     pub was_stopped: bool,
     log: Option<SharedLog>,
     state: BTreeMap<Partition, (u64, Values)>,
+    /// What was written since restating of its partition began.
+    touched: BTreeSet<Place>,
     jobs: VecDeque<Job>,
     committing: Vec<(Job, Option<(Partition, u8, u64)>)>,
     tasks: BTreeMap<u64, Task>,
@@ -101,7 +134,6 @@ pub struct Process {
     /// It closed a log, and no table says so yet.
     has_closed: bool,
     io: Io,
-    pub restarts_at: Option<Time>,
 }
 
 impl Process {
@@ -121,6 +153,7 @@ impl Process {
             was_stopped: false,
             log: None,
             state: BTreeMap::new(),
+            touched: BTreeSet::new(),
             jobs: VecDeque::new(),
             committing: Vec::new(),
             tasks: BTreeMap::new(),
@@ -128,8 +161,13 @@ impl Process {
             is_reading: false,
             has_closed: false,
             io,
-            restarts_at: None,
         }
+    }
+
+    /// For people.
+    pub fn describe(&self) -> String {
+        let Process { id, is_up, session, member, master, tasks, jobs, .. } = self;
+        format!("{id:?} {is_up} {session:?} {} tasks, {} jobs: {member:?} {master:?}", tasks.len(), jobs.len())
     }
 
     pub fn now_ms(&self) -> u64 {
@@ -166,7 +204,11 @@ impl Process {
                 }
                 self.io.input_after(1, self.id, Input::Tick);
             }
-            Input::Tick => self.tick(),
+            Input::Tick => {
+                self.tick();
+                let served: Vec<_> = self.served();
+                self.io.tell(|| format!("at {}: {:?} answers for {served:?}", self.now_ms(), self.member.phase()));
+            }
             Input::Wake { task } => self.poll(task),
             Input::Coordinator { asked_ms, answer } => self.hear(asked_ms, answer),
             Input::Message(message) => self.receive(message),
@@ -175,8 +217,14 @@ impl Process {
             Input::Execute(effects) => effects.into_iter().for_each(|effect| self.execute(effect)),
             Input::Trim => self.trim(),
             Input::Leave => self.member(MemberEvent::Leave),
-            Input::Done(outcome) => self.done(outcome),
         }
+    }
+
+    /// For people.
+    fn served(&self) -> Vec<(u8, u16)> {
+        let partitions = self.member.table().map(|table| table.partitions.iter().map(|assigned| assigned.partition).collect::<Vec<_>>());
+        let answered = partitions.into_iter().flatten().filter(|partition| self.answers(*partition));
+        answered.map(|partition| (partition.class as u8, partition.number)).collect()
     }
 
     fn tick(&mut self) {
@@ -207,6 +255,7 @@ impl Process {
 
     /// The opening and its session are over.
     fn over(&mut self) {
+        self.io.tell(|| "its opening is over".to_owned());
         if let Some(present) = self.member.present() {
             self.member(MemberEvent::Over(present.opening));
         }
@@ -224,6 +273,7 @@ impl Process {
                 let Some(present) = self.member.present() else { return };
                 if self.session.is_none() && self.io.is_session_of(session, present) {
                     self.session = Some((session, present));
+                    self.io.tell(|| format!("has session {session} as {present:?} at {}", self.now_ms()));
                     self.master = Some(Master::new(SESSION_MS));
                     self.version = 0;
                 }
@@ -295,6 +345,7 @@ impl Process {
         let long = self.io.below(4) == 0;
         let pause = if long { self.io.below(SESSION_MS * 4) } else { self.io.below(SESSION_MS) };
         self.paused_until = self.paused_until.max(self.io.now() + pause);
+        self.io.tell(|| format!("pauses in the middle for {pause}"));
     }
 
     fn spawn(&mut self, make: impl FnOnce(Io) -> Task) {
@@ -588,6 +639,7 @@ impl Process {
                     let since = since.unwrap_or_else(|| {
                         let since = log.borrow().end;
                         log.borrow_mut().cuts.push(since);
+                        self.touched.retain(|(of, _)| *of != partition);
                         self.member(MemberEvent::Restating(Restated { partition, epoch, since }));
                         since
                     });
@@ -598,7 +650,8 @@ impl Process {
                     }
                     let value = self.value((partition, register)).unwrap_or_default();
                     let next = Job::Restate { partition, epoch, since: Some(since), register: register + 1 };
-                    if value == 0 {
+                    // What led to nothing since then must not count either.
+                    if value == 0 && !self.touched.contains(&(partition, register)) {
                         self.jobs.push_back(next);
                         continue;
                     }
@@ -631,6 +684,7 @@ impl Process {
                 && let Some((_, values)) = self.state.get_mut(&partition)
             {
                 values.insert(register, value);
+                self.touched.insert((partition, register));
             }
             match job {
                 Job::Write(client) => self.io.reply(client, 0),

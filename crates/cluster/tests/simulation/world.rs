@@ -5,7 +5,7 @@ use super::bucket::{Reply, Request, Role, SimulatedBucket};
 use super::coordinator::{Answer, Call, Coordinator, Data};
 use super::logs::Values;
 use super::process::{Input, Process, ProcessId};
-use onefold_cluster::{Counts, NodeNumber, Opening, Order, Prepared, Present, Report, Table};
+use onefold_cluster::{Counts, NodeNumber, Order, Prepared, Present, Report, Table};
 use onefold_oplog::Partition;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,6 +51,7 @@ pub enum Count {
     Order36CameBack,
     Order37MergeFenced,
     Order42ReaderBeganAgain,
+    LeftoverOfATrim,
     Trimmed,
     Restated,
     Left,
@@ -61,7 +62,7 @@ pub enum Count {
 }
 
 impl Count {
-    pub const ALL: [Count; 28] = [
+    pub const ALL: [Count; 29] = [
         Count::Order1OwnerFoundItsLogFenced,
         Count::Order2PutArrivedBehindTheFence,
         Count::Order3WokenOwnerStopped,
@@ -83,6 +84,7 @@ impl Count {
         Count::Order36CameBack,
         Count::Order37MergeFenced,
         Count::Order42ReaderBeganAgain,
+        Count::LeftoverOfATrim,
         Count::Trimmed,
         Count::Restated,
         Count::Left,
@@ -157,6 +159,8 @@ struct Core {
     operation: u64,
     table_before_outage: Option<u64>,
     has_asked_to_leave: bool,
+    /// Whether it tells what happens.
+    tells: bool,
     trace: u64,
 }
 
@@ -181,6 +185,15 @@ impl Core {
 
     fn count(&mut self, what: Count) {
         self.counted[what as usize] += 1;
+        if self.tells && what != Count::Events {
+            eprintln!("{:6} {what:?}", self.now);
+        }
+    }
+
+    fn tell(&self, what: impl FnOnce() -> String) {
+        if self.tells {
+            eprintln!("{:6} {}", self.now, what());
+        }
     }
 
     /// What a message takes between two machines; `None`: it is lost.
@@ -243,7 +256,11 @@ impl Io {
         core.slots.insert(slot, None);
         let is_put = matches!(
             request,
-            Request::PutNode { .. } | Request::PutBatch { .. } | Request::PutManifest { .. } | Request::PutPiece { .. } | Request::PutTable(_)
+            Request::PutNode { .. }
+                | Request::PutBatch { .. }
+                | Request::PutManifest { .. }
+                | Request::PutPiece { .. }
+                | Request::PutTable(_)
         );
         let (mut before, mut after, mut is_lost) = (5 + core.below(25), 2 + core.below(10), false);
         if let Request::Sleep(time) = request {
@@ -291,6 +308,10 @@ impl Io {
 
     pub fn count(&self, what: Count) {
         self.core.borrow_mut().count(what);
+    }
+
+    pub fn tell(&self, what: impl FnOnce() -> String) {
+        self.core.borrow().tell(|| format!("machine {}: {}", self.who.machine, what()));
     }
 
     pub fn input_after(&self, time: Time, who: ProcessId, input: Input) {
@@ -394,8 +415,8 @@ pub struct World {
 }
 
 /// Runs a seed. Returns what it met, and a hash of all that happened. Panics when something is wrong.
-pub fn run(seed: u64) -> (Counted, u64) {
-    let mut world = World::new(seed);
+pub fn run(seed: u64, tells: bool) -> (Counted, u64) {
+    let mut world = World::new(seed, tells);
     while !world.is_over {
         world.step();
     }
@@ -409,9 +430,9 @@ pub fn run(seed: u64) -> (Counted, u64) {
 }
 
 impl World {
-    fn new(seed: u64) -> World {
+    fn new(seed: u64, tells: bool) -> World {
         let counts = Counts { chunk_index: 2, objects: 2, containers: 1 };
-        let first = Table::first(counts, Present { node: NodeNumber(0), opening: Opening(1) }, 1);
+        let first = Table::first(counts, NodeNumber(0), 1);
         let bucket = SimulatedBucket::new();
         bucket.tables.put(&first).expect("the first table is right");
         let mut core = Core {
@@ -437,6 +458,7 @@ impl World {
             operation: 0,
             table_before_outage: None,
             has_asked_to_leave: false,
+            tells,
             trace: 0,
         };
         // Clocks run apart by a third at most: 1.2 / 0.82 is less than 1.5.
@@ -487,7 +509,9 @@ impl World {
             Event::Expire => {
                 let core = &mut *self.core.borrow_mut();
                 core.after(50, Event::Expire);
+                let before: Vec<u64> = core.coordinator.data.sessions.keys().copied().collect();
                 if core.now >= core.coordinator.away_until && core.coordinator.expire(core.now) {
+                    core.tell(|| format!("of sessions {before:?} there are {:?}", core.coordinator.data.sessions.keys()));
                     core.views_changed();
                 }
             }
@@ -579,13 +603,7 @@ impl World {
         let place = (partition, core.below(REGISTERS.into()) as u8);
         let is_write = core.below(2) == 0;
         let value = if core.below(6) == 0 { 0 } else { operation };
-        let request = Client {
-            client,
-            operation,
-            place,
-            write: is_write.then_some((operation, value)),
-            floor: core.auditor.begin(place),
-        };
+        let request = Client { client, operation, place, write: is_write.then_some((operation, value)), floor: core.auditor.begin(place) };
         if is_write {
             core.auditor.begin_write(operation, value);
         }
@@ -614,17 +632,20 @@ impl World {
                 let pause = if long { core.below(SESSION_MS * 4) } else { core.below(SESSION_MS * 3 / 2) };
                 let process = &mut self.processes[machine];
                 process.paused_until = process.paused_until.max(now + pause);
+                core.tell(|| format!("machine {machine} pauses for {pause}"));
             }
             6..10 => {
                 let keeps_state = core.below(4) > 0;
                 let time = if core.below(3) == 0 { core.below(4000) } else { core.below(400) };
                 let life = self.processes[machine].id.life + 1;
                 core.after(time, Event::Restart { machine, life });
+                core.tell(|| format!("machine {machine} crashes, for {time}"));
                 self.crashing = Some((machine, keeps_state));
             }
             10 | 11 => {
                 let time = 300 + core.below(5000);
                 core.coordinator.away_until = now + time;
+                core.tell(|| format!("the coordinator is away for {time}"));
                 core.table_before_outage = Some(core.newest.number);
                 core.after(time, Event::ComeBack);
             }
@@ -675,12 +696,14 @@ impl World {
     fn look(&mut self) {
         let partitions: Vec<Partition> = self.core.borrow().newest.partitions.iter().map(|assigned| assigned.partition).collect();
         let all = partitions.into_iter().all(|partition| self.processes.iter().any(|process| process.answers(partition)));
+        let processes: Vec<String> = self.processes.iter().map(Process::describe).collect();
         let core = &mut *self.core.borrow_mut();
         assert!(
             all || self.served_at.is_some() || core.now < self.calm_at + BOUND_MS,
-            "not everything is served {BOUND_MS} ms after the last fault: {:?}, {:?}",
+            "not everything is served {BOUND_MS} ms after the last fault: {:?}, {:?}\n{}",
             core.newest,
-            core.coordinator.data.alive
+            core.coordinator.data.alive,
+            processes.join("\n")
         );
         if all {
             self.served_at.get_or_insert(core.now);
@@ -698,6 +721,11 @@ impl Core {
         let (reply, is_new) = self.bucket.execute(request);
         match (request, &reply) {
             (Request::PutBatch { node, number, batch }, Reply::Done) if is_new => {
+                if *number < self.bucket.newest_manifest(*node).first {
+                    // It was trimmed and deleted; this copy of it was late.
+                    self.count(Count::LeftoverOfATrim);
+                    return reply;
+                }
                 self.batch_times.insert((*node, *number), self.now);
                 batch.records.iter().for_each(|record| self.auditor.became_durable(record));
                 if self.below(24) == 0 {
@@ -714,6 +742,7 @@ impl Core {
                 }
             }
             (Request::PutTable(table), Reply::Done) if is_new => {
+                self.tell(|| format!("{table:?}"));
                 self.auditor.check_table(Some(&self.newest), table);
                 self.newest = (**table).clone();
                 self.count(Count::TablesPut);
@@ -744,6 +773,9 @@ impl Core {
             return;
         }
         let expired = self.coordinator.expire(self.now);
+        if let Call::Connect(present) = call {
+            self.tell(|| format!("machine {} connects as {present:?}", who.machine));
+        }
         let (answer, changed) = self.coordinator.call(self.now, who, call);
         if let (Call::Connect(present), Some(Answer::View { session, .. })) = (call, &answer) {
             self.sessions.insert(*session, *present);
