@@ -9,6 +9,7 @@ use crate::assignment::{Homeless, moves, owners_of, set_followers};
 use crate::{Link, NodeNumber, Opening, Order, Prepared, Present, Report, Table};
 use onefold_oplog::Position;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Short lineages alone are no reason to hurry: a table waits for more of them, this many sessions.
 const PATIENCE_SESSIONS: u64 = 3;
@@ -110,7 +111,7 @@ pub struct Master {
     /// Openings that were alive in this session.
     seen: BTreeSet<(NodeNumber, Opening)>,
     /// The newest table that it knows.
-    table: Option<Table>,
+    table: Option<Arc<Table>>,
     /// A number of which it has heard.
     heard: Option<u64>,
     is_finding: bool,
@@ -168,7 +169,7 @@ impl Master {
 
     /// Returns the newest table that it knows.
     pub fn table(&self) -> Option<&Table> {
-        self.table.as_ref()
+        self.table.as_deref()
     }
 
     /// Takes an event at a time of the node's own clock.
@@ -215,7 +216,7 @@ impl Master {
             self.prepared.clear();
             self.sent.clear();
             self.waits_since_ms = None;
-            self.table = Some(table);
+            self.table = Some(Arc::new(table));
         }
     }
 

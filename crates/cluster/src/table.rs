@@ -19,7 +19,8 @@ pub(crate) use format::LIMIT_BYTES;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeNumber(pub u32);
 
-/// An opening of a node's log: the epoch of the fence with which it began, from 1 on. A later opening has a greater one.
+/// An opening of a node's log: the epoch of the fence with which it began, from 1 on. A later opening has a greater
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Opening(pub u64);
 

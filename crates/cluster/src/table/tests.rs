@@ -19,8 +19,8 @@ fn units(count: u64) -> Position {
     Position(count * ALIGNMENT_BYTES)
 }
 
-/// Any right table: nodes and openings, then for each partition its epoch, its lineage (nodes, and how far each goes), and
-/// whether the next node follows.
+/// Any right table: nodes and openings, then for each partition its epoch, its lineage (nodes, and how far each goes),
+/// and whether the next node follows.
 fn any_table() -> impl Strategy<Value = Table> {
     let nodes = proptest::collection::btree_map(0..200u32, any::<u64>(), 1..6);
     let partition = (1..=u64::MAX, proptest::collection::vec((any::<u32>(), 0..900u64, 0..900u64), 0..4), any::<u32>(), any::<bool>());
@@ -71,7 +71,8 @@ proptest! {
         prop_assert!(Table::decode(&bytes, &STORE, table.number).is_err());
     }
 
-    /// Checksums cannot be guessed, so they are added to changed bytes: what is accepted is a right table, written in one way.
+    /// Checksums cannot be guessed, so they are added to changed bytes: what is accepted is a right table, written in
+    /// one way.
     #[test]
     fn wrong_content_with_a_right_checksum_never_panics(table in any_table(), at: prop::sample::Index, value: u8, cut: bool) {
         let mut bytes = table.encode(&STORE);
