@@ -11,9 +11,9 @@
 //!
 //! # Why no table is deleted
 //! If a number were free again, a master that slept could put it, and a node with an old hint would take it for the
-//! newest. Manifests and fences of logs stay for the same reason. A table has 3 to 10 KB for 384 partitions and 64
+//! newest. Manifests and fences of logs stay for the same reason. A table has 3 to 12 KB for 384 partitions and 64
 //! nodes. One is written when a node comes, goes or opens its log again, for partitions that move, and for lineages
-//! that became short, many at a time. Fifty a day are 150 MB in a year at most.
+//! that became short, many at a time. Fifty a day are 200 MB in a year at most.
 
 use crate::table::LIMIT_BYTES;
 use crate::{ClusterError, Result, Table};

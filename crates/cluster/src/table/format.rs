@@ -2,8 +2,8 @@
 //!
 //! Many partitions have the same parts of lineages: all that a lost node had name its log, from one position to
 //! another. So each link is stored once, and lineages are lists of numbers of links. A store with 256 partitions of the
-//! chunk index, 64 of objects and 64 of containers on 64 nodes takes some 3 KB, and at most 10 KB when each partition
-//! has been restated at a position of its own and moved since (a test states both).
+//! chunk index, 64 of objects and 64 of containers on 64 nodes takes less than 3 KB, and less than 12 KB when each
+//! partition has been restated at a position of its own and moved since (a test states both).
 
 use super::{Assigned, CLASSES, Link, NodeNumber, Opening, Present, Table};
 use onefold_ground::checksum;
