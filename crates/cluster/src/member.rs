@@ -90,7 +90,8 @@ pub enum MemberEffect {
     /// Open the log of this number with a fence. End the session before, if there is one: an opening has one of its
     /// own. Ends with [`MemberEvent::Opened`] or [`MemberEvent::Closed`].
     OpenLog(NodeNumber),
-    /// Begin a session, and make the ephemeral node with this opening in it.
+    /// Begin the session of this opening, its only one. When it is known, make the ephemeral node with the opening in
+    /// it; if there is one of an earlier session, wait until that has ended. Ends with [`MemberEvent::Over`].
     Join(Present),
     /// Find the newest table, from this number on, however long it takes. Ends with [`MemberEvent::Table`].
     FindTable {

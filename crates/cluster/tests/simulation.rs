@@ -9,12 +9,15 @@ mod simulation {
     pub mod auditor;
     pub mod bucket;
     pub mod coordinator;
+    pub mod counts;
     pub mod logs;
     pub mod process;
+    pub mod shared;
     pub mod world;
 }
 
-use simulation::world::{Count, Counted, run};
+use simulation::counts::{Count, Counted};
+use simulation::world::run;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Seeds of a usual run.

@@ -1,7 +1,7 @@
 //! The bucket: requests take effect at one moment each, between being sent and being answered. Some take very long,
 //! and some answers never come. Logs are modelled as batches, manifests and pieces; tables are real.
 
-use super::world::Time;
+use super::shared::Time;
 use onefold_bucket::MemoryBucket;
 use onefold_cluster::{PutTable, Table, Tables};
 use onefold_oplog::{Partition, Position};

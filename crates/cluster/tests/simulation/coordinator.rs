@@ -1,7 +1,7 @@
 //! The coordinator: sessions that end by its own clock, ephemeral nodes, an election, and a number that is a hint.
 
 use super::process::ProcessId;
-use super::world::Time;
+use super::shared::Time;
 use onefold_cluster::{NodeNumber, Opening, Present, View};
 use std::collections::BTreeMap;
 

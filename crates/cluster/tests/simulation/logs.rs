@@ -2,7 +2,8 @@
 //! fence, closing for ever, commits, trims and merges, and reading a lineage.
 
 use super::bucket::{Batch, Manifest, Piece, Record, Reply, Request, Role, UNIT};
-use super::world::{Count, Io};
+use super::counts::Count;
+use super::shared::Io;
 use onefold_cluster::{Held, Link};
 use onefold_oplog::{Partition, Position};
 use std::cell::RefCell;

@@ -2,8 +2,9 @@
 
 use super::bucket::{Record, Reply, Request};
 use super::coordinator::{Answer, Call};
+use super::counts::Count;
 use super::logs::{self, Opened, SharedLog, Values};
-use super::world::{Client, Count, Io, Place, REGISTERS, SESSION_MS, Time, Wire};
+use super::shared::{Client, Io, Place, REGISTERS, SESSION_MS, Time, Wire};
 use onefold_cluster::{
     Link, Master, MasterEffect, MasterEvent, Member, MemberEffect, MemberEvent, NodeNumber, Outcome, Phase, Present, Released, Restated,
     Right, Search, Table,

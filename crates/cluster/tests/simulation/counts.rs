@@ -1,0 +1,71 @@
+//! What seeds meet.
+
+/// What seeds meet, all together. The names begin with unsafe orders of `docs/cluster.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    Order1OwnerFoundItsLogFenced,
+    Order2PutArrivedBehindTheFence,
+    Order3WokenOwnerStopped,
+    Order4AnswerUnderWay,
+    Order5TwoPutOneNumber,
+    Order6LateTable,
+    Order7DiedBetween,
+    Order7ClosedByTwo,
+    Order8FormerOpening,
+    Order8Closed,
+    Order9DiedAdopting,
+    Order10LongLineage,
+    Order11ReaderBeganAgain,
+    Order27CutOffStopped,
+    Order30AllStopped,
+    Order30SameTable,
+    Order31Empty,
+    Order31OldData,
+    Order36CameBack,
+    Order37MergeFenced,
+    Order42ReaderBeganAgain,
+    LeftoverOfATrim,
+    Trimmed,
+    Restated,
+    Left,
+    TablesPut,
+    Acknowledged,
+    Read,
+    Events,
+}
+
+impl Count {
+    pub const ALL: [Count; 29] = [
+        Count::Order1OwnerFoundItsLogFenced,
+        Count::Order2PutArrivedBehindTheFence,
+        Count::Order3WokenOwnerStopped,
+        Count::Order4AnswerUnderWay,
+        Count::Order5TwoPutOneNumber,
+        Count::Order6LateTable,
+        Count::Order7DiedBetween,
+        Count::Order7ClosedByTwo,
+        Count::Order8FormerOpening,
+        Count::Order8Closed,
+        Count::Order9DiedAdopting,
+        Count::Order10LongLineage,
+        Count::Order11ReaderBeganAgain,
+        Count::Order27CutOffStopped,
+        Count::Order30AllStopped,
+        Count::Order30SameTable,
+        Count::Order31Empty,
+        Count::Order31OldData,
+        Count::Order36CameBack,
+        Count::Order37MergeFenced,
+        Count::Order42ReaderBeganAgain,
+        Count::LeftoverOfATrim,
+        Count::Trimmed,
+        Count::Restated,
+        Count::Left,
+        Count::TablesPut,
+        Count::Acknowledged,
+        Count::Read,
+        Count::Events,
+    ];
+}
+
+pub type Counted = [u64; Count::ALL.len()];
