@@ -13,6 +13,7 @@ mod simulation {
     pub mod logs;
     pub mod process;
     pub mod shared;
+    pub mod work;
     pub mod world;
 }
 
@@ -44,7 +45,7 @@ fn run_all(seeds: std::ops::Range<u64>) -> Counted {
     let next = AtomicU64::new(seeds.start);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let work = || {
-        let mut sum = Counted::default();
+        let mut sum: Counted = [0; Count::ALL.len()];
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= seeds.end {
@@ -57,7 +58,7 @@ fn run_all(seeds: std::ops::Range<u64>) -> Counted {
     };
     std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let mut sum = Counted::default();
+        let mut sum: Counted = [0; Count::ALL.len()];
         for thread in running {
             let counted = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             sum.iter_mut().zip(counted).for_each(|(sum, count)| *sum += count);

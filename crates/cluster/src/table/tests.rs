@@ -19,6 +19,11 @@ fn units(count: u64) -> Position {
     Position(count * ALIGNMENT_BYTES)
 }
 
+/// An epoch, links (a node, how far behind the one before it, how long), an owner, and whether it is followed.
+type AnyPartition = (u64, Vec<(u32, u64, u64)>, u32, bool);
+/// What a wrong table is refused with, and what makes it wrong.
+type Wrong = (&'static str, fn(&mut Table));
+
 /// Any right table: nodes and openings, then for each partition its epoch, its lineage (nodes, and how far each goes),
 /// and whether the next node follows.
 fn any_table() -> impl Strategy<Value = Table> {
@@ -30,7 +35,7 @@ fn any_table() -> impl Strategy<Value = Table> {
         let count = partitions.len();
         let class = |at: usize| CLASSES[at * CLASSES.len() / count];
         let mut numbers = [0; 3];
-        let assigned = |(at, (epoch, links, owner, is_followed)): (usize, (u64, Vec<(u32, u64, u64)>, u32, bool))| {
+        let assigned = |(at, (epoch, links, owner, is_followed)): (usize, AnyPartition)| {
             let number = &mut numbers[class(at) as usize - 1];
             let partition = Partition { class: class(at), number: *number };
             *number += 1;
@@ -103,7 +108,7 @@ fn the_first_table_gives_everything_to_one_node_and_nothing_to_an_opening() {
 
 #[test]
 fn wrong_tables_are_refused() {
-    let wrong: [(&str, fn(&mut Table)); 16] = [
+    let wrong: [Wrong; 16] = [
         ("do not ascend", |table| table.nodes.push(Present { node: NodeNumber(4), opening: Opening(1) })),
         ("comes behind", |table| drop(table.partitions.remove(0))),
         ("comes behind", |table| drop(table.partitions.remove(1))),

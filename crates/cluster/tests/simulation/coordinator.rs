@@ -4,6 +4,7 @@ use super::process::ProcessId;
 use super::shared::Time;
 use onefold_cluster::{NodeNumber, Opening, Present, View};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 #[derive(Clone)]
 pub struct Session {
@@ -123,8 +124,8 @@ impl Coordinator {
     /// Makes the ephemeral node, unless another session has it.
     fn make_node(&mut self, session: u64) {
         let present = self.data.sessions[&session].present;
-        if !self.data.alive.contains_key(&present.node) {
-            self.data.alive.insert(present.node, (session, present.opening));
+        if let Entry::Vacant(free) = self.data.alive.entry(present.node) {
+            free.insert((session, present.opening));
             self.version += 1;
         }
     }

@@ -9,6 +9,7 @@ pub enum Count {
     Order4AnswerUnderWay,
     Order5TwoPutOneNumber,
     Order6LateTable,
+    Order6LateTableIsTheNext,
     Order7DiedBetween,
     Order7ClosedByTwo,
     Order8FormerOpening,
@@ -23,7 +24,10 @@ pub enum Count {
     Order31OldData,
     Order36CameBack,
     Order37MergeFenced,
+    Order41DiedRestating,
     Order42ReaderBeganAgain,
+    Order44SessionLostWhileIn,
+    Order49ToldToOpenAgain,
     LeftoverOfATrim,
     Trimmed,
     Restated,
@@ -35,13 +39,14 @@ pub enum Count {
 }
 
 impl Count {
-    pub const ALL: [Count; 29] = [
+    pub const ALL: [Count; 33] = [
         Count::Order1OwnerFoundItsLogFenced,
         Count::Order2PutArrivedBehindTheFence,
         Count::Order3WokenOwnerStopped,
         Count::Order4AnswerUnderWay,
         Count::Order5TwoPutOneNumber,
         Count::Order6LateTable,
+        Count::Order6LateTableIsTheNext,
         Count::Order7DiedBetween,
         Count::Order7ClosedByTwo,
         Count::Order8FormerOpening,
@@ -56,7 +61,10 @@ impl Count {
         Count::Order31OldData,
         Count::Order36CameBack,
         Count::Order37MergeFenced,
+        Count::Order41DiedRestating,
         Count::Order42ReaderBeganAgain,
+        Count::Order44SessionLostWhileIn,
+        Count::Order49ToldToOpenAgain,
         Count::LeftoverOfATrim,
         Count::Trimmed,
         Count::Restated,

@@ -1,13 +1,14 @@
 //! A process: member and master, its log, its local state, and what executes their effects.
 
-use super::bucket::{Record, Reply, Request};
+use super::bucket::{Reply, Request};
 use super::coordinator::{Answer, Call};
 use super::counts::Count;
 use super::logs::{self, Opened, SharedLog, Values};
-use super::shared::{Client, Io, Place, REGISTERS, SESSION_MS, Time, Wire};
+use super::shared::{Client, Io, Place, SESSION_MS, Time, Wire};
+use super::work::Job;
 use onefold_cluster::{
-    Link, Master, MasterEffect, MasterEvent, Member, MemberEffect, MemberEvent, NodeNumber, Outcome, Phase, Present, Released, Restated,
-    Right, Search, Table,
+    Link, Master, MasterEffect, MasterEvent, Member, MemberEffect, MemberEvent, NodeNumber, Order, Outcome, Phase, Present, Right, Search,
+    Table,
 };
 use onefold_oplog::{Partition, Position};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -82,30 +83,6 @@ pub enum Came {
 
 type Task = Pin<Box<dyn Future<Output = Came>>>;
 
-/// What waits for the log.
-enum Job {
-    Write(Client),
-    Adopted {
-        partition: Partition,
-        epoch: u64,
-    },
-    Release {
-        partition: Partition,
-        epoch: u64,
-    },
-    Jump {
-        table: u64,
-        at_least: Position,
-    },
-    /// The next register to restate.
-    Restate {
-        partition: Partition,
-        epoch: u64,
-        since: Option<Position>,
-        register: u8,
-    },
-}
-
 pub struct Process {
     pub id: ProcessId,
     pub is_up: bool,
@@ -117,24 +94,25 @@ pub struct Process {
     pub number: Option<NodeNumber>,
     pub member: Member,
     pub master: Option<Master>,
-    session: Option<(u64, Present)>,
-    version: u64,
+    pub session: Option<(u64, Present)>,
+    pub version: u64,
     /// The session's last answer, by the local clock.
-    heard_ms: u64,
+    pub heard_ms: u64,
     /// It was stopped when it was looked at last.
     pub was_stopped: bool,
-    log: Option<SharedLog>,
-    state: BTreeMap<Partition, (u64, Values)>,
+    pub log: Option<SharedLog>,
+    pub state: BTreeMap<Partition, (u64, Values)>,
     /// What was written since restating of its partition began.
-    touched: BTreeSet<Place>,
-    jobs: VecDeque<Job>,
-    committing: Vec<(Job, Option<(Partition, u8, u64)>)>,
-    tasks: BTreeMap<u64, Task>,
-    is_trimming: bool,
-    is_reading: bool,
+    pub touched: BTreeSet<Place>,
+    pub jobs: VecDeque<Job>,
+    /// The batch under way: its jobs, and the value that each leaves in a register.
+    pub committing: Vec<(Job, Option<(Place, u64)>)>,
+    pub tasks: BTreeMap<u64, Task>,
+    pub is_trimming: bool,
+    pub is_reading: bool,
     /// It closed a log, and no table says so yet.
-    has_closed: bool,
-    io: Io,
+    pub has_closed: bool,
+    pub io: Io,
 }
 
 impl Process {
@@ -181,6 +159,10 @@ impl Process {
             table.owned_by(present).any(|assigned| self.member.may_answer(assigned.partition, self.now_ms()) == Right::Wait)
         }) {
             self.io.count(Count::Order9DiedAdopting);
+        }
+        let restates = |job: &Job| matches!(job, Job::Restate { .. });
+        if self.jobs.iter().chain(self.committing.iter().map(|(job, _)| job)).any(restates) {
+            self.io.count(Count::Order41DiedRestating);
         }
         if self.has_closed {
             self.io.count(Count::Order7DiedBetween);
@@ -255,7 +237,7 @@ impl Process {
     }
 
     /// The opening and its session are over.
-    fn over(&mut self) {
+    pub fn over(&mut self) {
         self.io.tell(|| "its opening is over".to_owned());
         if let Some(present) = self.member.present() {
             self.member(MemberEvent::Over(present.opening));
@@ -267,6 +249,9 @@ impl Process {
             Answer::Expired { session } => {
                 if self.session.is_some_and(|(own, _)| own == session) {
                     self.session = None;
+                    if self.member.phase() == Phase::In {
+                        self.io.count(Count::Order44SessionLostWhileIn);
+                    }
                     self.over();
                 }
             }
@@ -310,7 +295,7 @@ impl Process {
         }
     }
 
-    fn member(&mut self, event: MemberEvent) {
+    pub fn member(&mut self, event: MemberEvent) {
         if let MemberEvent::Table(table) = &event
             && let Some(present) = self.member.present()
             && table.opening(present.node).is_some_and(|opening| opening < present.opening)
@@ -349,7 +334,7 @@ impl Process {
         self.io.tell(|| format!("pauses in the middle for {pause}"));
     }
 
-    fn spawn(&mut self, make: impl FnOnce(Io) -> Task) {
+    pub fn spawn(&mut self, make: impl FnOnce(Io) -> Task) {
         let io = self.io.for_task(self.id);
         let task = io.task;
         self.tasks.insert(task, make(io));
@@ -453,6 +438,9 @@ impl Process {
                 }
             }
             MasterEffect::Send { node, order } => {
+                if matches!(order, Order::OpenAgain { .. }) {
+                    self.io.count(Count::Order49ToldToOpenAgain);
+                }
                 let table = self.master.as_ref().and_then(Master::table).map_or(0, |table| table.number);
                 self.io.send_to_node(self.id, node, Wire::Order(node, order, table));
             }
@@ -528,220 +516,6 @@ impl Process {
             }
         }
     }
-
-    // Requests.
-
-    fn check(&mut self, client: Client) {
-        let right = self.member.may_answer(client.place.0, self.now_ms());
-        match right {
-            Right::All | Right::Reads => {
-                // Time passes between the look at the clock and what follows.
-                if self.io.is_rough() && self.io.below(100) == 0 {
-                    self.pause();
-                }
-                self.io.input_at(self.paused_until.max(self.io.now()), self.id, Input::Act(client));
-            }
-            Right::Stopped => {
-                if self.member.may_log(client.place.0) && self.io.serves_elsewhere(self.id, client.place.0) {
-                    self.io.count(Count::Order3WokenOwnerStopped);
-                }
-                self.io.refuse(client);
-            }
-            Right::Wait => self.io.refuse(client),
-            Right::Refuse => self.io.refuse(client),
-        }
-    }
-
-    fn act(&mut self, client: Client) {
-        let (partition, register) = client.place;
-        if client.write.is_some() {
-            self.push(Job::Write(client));
-            return;
-        }
-        let Some((_, values)) = self.state.get(&partition) else {
-            self.io.refuse(client);
-            return;
-        };
-        if self.io.serves_elsewhere(self.id, partition) {
-            self.io.count(Count::Order4AnswerUnderWay);
-        }
-        let value = values.get(&register).copied().unwrap_or_default();
-        self.io.reply(client, value);
-    }
-
-    // The log.
-
-    fn push(&mut self, job: Job) {
-        self.jobs.push_back(job);
-        self.pump();
-    }
-
-    fn value(&self, (partition, register): Place) -> Option<u64> {
-        self.state.get(&partition).map(|(_, values)| values.get(&register).copied().unwrap_or_default())
-    }
-
-    /// Makes the next batch, unless one is under way.
-    fn pump(&mut self) {
-        let Some(log) = self.log.clone() else { return };
-        if !self.committing.is_empty() || self.jobs.is_empty() {
-            return;
-        }
-        let mut records = Vec::new();
-        let mut pending: BTreeMap<Place, u64> = BTreeMap::new();
-        let mut start = log.borrow().end;
-        while let Some(job) = self.jobs.pop_front() {
-            match job {
-                Job::Write(client) => {
-                    let place = client.place;
-                    let (Some((id, value)), Some(now)) = (client.write, self.value(place)) else {
-                        self.io.refuse(client);
-                        continue;
-                    };
-                    if !self.member.may_log(place.0) {
-                        self.io.refuse(client);
-                        continue;
-                    }
-                    let before = pending.insert(place, value).unwrap_or(now);
-                    let delta = value.wrapping_sub(before);
-                    records.push(Record::Change { partition: place.0, register: place.1, is_restated: false, delta, write: Some(id) });
-                    self.committing.push((Job::Write(client), Some((place.0, place.1, value))));
-                }
-                Job::Adopted { .. } => {
-                    records.push(Record::Adopted);
-                    self.committing.push((job, None));
-                }
-                Job::Release { .. } => {
-                    records.push(Record::Released);
-                    self.committing.push((job, None));
-                }
-                Job::Jump { table, at_least } => {
-                    if !self.committing.is_empty() {
-                        self.jobs.push_front(Job::Jump { table, at_least });
-                        break;
-                    }
-                    let end = log.borrow().end;
-                    if end >= at_least {
-                        self.member(MemberEvent::Jumped { table, end });
-                        continue;
-                    }
-                    start = Position(at_least.0 - super::bucket::UNIT);
-                    self.committing.push((Job::Jump { table, at_least }, None));
-                    break;
-                }
-                Job::Restate { partition, epoch, since, register } => {
-                    // Alone among commits.
-                    if !self.committing.is_empty() {
-                        self.jobs.push_front(Job::Restate { partition, epoch, since, register });
-                        break;
-                    }
-                    if self.member.served(partition) != Some(epoch) {
-                        continue;
-                    }
-                    let since = since.unwrap_or_else(|| {
-                        let since = log.borrow().end;
-                        log.borrow_mut().cuts.push(since);
-                        self.touched.retain(|(of, _)| *of != partition);
-                        self.member(MemberEvent::Restating(Restated { partition, epoch, since }));
-                        since
-                    });
-                    if register == REGISTERS {
-                        self.io.count(Count::Restated);
-                        self.member(MemberEvent::Restated(Restated { partition, epoch, since }));
-                        continue;
-                    }
-                    let value = self.value((partition, register)).unwrap_or_default();
-                    let next = Job::Restate { partition, epoch, since: Some(since), register: register + 1 };
-                    // What led to nothing since then must not count either.
-                    if value == 0 && !self.touched.contains(&(partition, register)) {
-                        self.jobs.push_back(next);
-                        continue;
-                    }
-                    records.push(Record::Change { partition, register, is_restated: true, delta: value, write: None });
-                    self.committing.push((next, None));
-                    break;
-                }
-            }
-        }
-        if !self.committing.is_empty() {
-            self.spawn(|io| {
-                Box::pin(async move {
-                    let is_done = logs::commit(io, log.clone(), start, records).await;
-                    Came::Committed(log, is_done)
-                })
-            });
-        }
-    }
-
-    fn committed(&mut self, is_done: bool) {
-        let committed = std::mem::take(&mut self.committing);
-        let Some(log) = self.log.clone() else { return };
-        if !is_done {
-            self.over();
-            return;
-        }
-        let end = log.borrow().end;
-        for (job, changed) in committed {
-            if let Some((partition, register, value)) = changed
-                && let Some((_, values)) = self.state.get_mut(&partition)
-            {
-                values.insert(register, value);
-                self.touched.insert((partition, register));
-            }
-            match job {
-                Job::Write(client) => self.io.reply(client, 0),
-                Job::Adopted { partition, epoch } => self.member(MemberEvent::Adopted { partition, epoch }),
-                Job::Release { partition, epoch } => self.member(MemberEvent::Released(Released { partition, epoch, upto: end })),
-                Job::Jump { table, .. } => self.member(MemberEvent::Jumped { table, end }),
-                Job::Restate { .. } => self.jobs.push_back(job),
-            }
-        }
-        self.pump();
-    }
-
-    /// Begins to restate what has a long lineage, now and then.
-    fn restate(&mut self) {
-        let due = self.member.to_restate().next();
-        let is_under_way = self.jobs.iter().any(|job| matches!(job, Job::Restate { .. }));
-        if let Some((partition, epoch)) = due
-            && !is_under_way
-            && self.io.below(6) == 0
-        {
-            self.push(Job::Restate { partition, epoch, since: None, register: 0 });
-        }
-    }
-
-    fn trim(&mut self) {
-        let Some(log) = self.log.clone() else { return };
-        if self.member.may_trim() && !self.is_trimming && !log.borrow().is_dead {
-            self.is_trimming = true;
-            let merges = self.io.below(3) == 0;
-            self.spawn(|io| {
-                Box::pin(async move {
-                    logs::trim(io, log, merges).await;
-                    Came::Trimmed
-                })
-            });
-        }
-    }
-
-    /// Reads a partition by the table that it knows, as a new follower does.
-    fn read_elsewhere(&mut self) {
-        let Some(table) = self.member.table().cloned() else { return };
-        if self.is_reading || self.io.below(12) > 0 {
-            return;
-        }
-        self.is_reading = true;
-        let at = self.io.below(table.partitions.len() as u64) as usize;
-        let (partition, lineage) = (table.partitions[at].partition, table.partitions[at].lineage.clone());
-        let floors = self.io.floors(partition);
-        self.spawn(|io| {
-            Box::pin(async move {
-                let values = logs::replay(&io, partition, &lineage).await;
-                let Came::Found(newest) = find(io, table.number).await else { unreachable!() };
-                Came::Read { partition, lineage, floors, values, newest }
-            })
-        });
-    }
 }
 
 async fn take_number(io: Io, hint: u32) -> Came {
@@ -756,7 +530,7 @@ async fn take_number(io: Io, hint: u32) -> Came {
     }
 }
 
-async fn find(io: Io, hint: u64) -> Came {
+pub async fn find(io: Io, hint: u64) -> Came {
     let mut search = Search::new(hint);
     while let Some(number) = search.next() {
         match io.request(Request::GetTable(number)).await {

@@ -362,6 +362,9 @@ impl Core {
                 self.auditor.check_table(Some(&self.newest), table);
                 self.newest = (**table).clone();
                 self.count(Count::TablesPut);
+                if self.now - sent > SESSION_MS {
+                    self.count(Count::Order6LateTableIsTheNext);
+                }
                 self.check_all();
             }
             (Request::PutTable(_), Reply::TableTaken(_)) => {
