@@ -69,7 +69,7 @@ pub enum MemberEvent {
     Restated(Restated),
     /// The master asks for something.
     Order(Order),
-    /// The log has reached the position that the master asked for.
+    /// The log has reached the position that the master asked for, and is cut at its end.
     Jumped {
         /// The table of the order.
         table: u64,
@@ -146,9 +146,9 @@ pub enum MemberEffect {
         /// The partition.
         partition: Partition,
     },
-    /// Restating at this position counts, or never will: runs may go across it.
+    /// A part of a lineage begins at this position by now, or never will: runs may go across it.
     Uncut(Position),
-    /// Let the log reach a position. Ends with [`MemberEvent::Jumped`].
+    /// Let the log reach a position, and cut it at its end. Ends with [`MemberEvent::Jumped`].
     Jump {
         /// The table of the order.
         table: u64,
@@ -207,6 +207,10 @@ pub struct Member {
     was_in: bool,
     owned: BTreeMap<Partition, Owned>,
     followed: BTreeSet<Partition>,
+    /// Tables, and where the log ended when their masters asked. The next table may give this node a partition from
+    /// there on. It is cut there until that table is known: a run across it would have what the log said of that
+    /// partition at an earlier time (unsafe order 50).
+    prepared: Vec<(u64, Position)>,
 }
 
 #[derive(Clone, Debug)]
@@ -241,6 +245,7 @@ impl Member {
             was_in: false,
             owned: BTreeMap::new(),
             followed: BTreeSet::new(),
+            prepared: Vec::new(),
         }
     }
 
@@ -369,8 +374,9 @@ impl Member {
             }
             MemberEvent::Order(order) => self.ordered(order, &mut effects),
             MemberEvent::Jumped { table, end } => {
-                let answer = |Present { node, opening }| MemberEffect::Prepared(Prepared { node, opening, table, end });
-                effects.extend(self.present().map(answer));
+                self.prepared.push((table, end));
+                self.tell_end(table, end, &mut effects);
+                self.forget_prepared(&mut effects);
             }
             MemberEvent::Leave => {
                 self.is_leaving = true;
@@ -410,6 +416,7 @@ impl Member {
         self.opening = None;
         self.asked_ms = None;
         self.was_in = false;
+        self.prepared.clear();
         let gone = std::mem::take(&mut self.owned);
         effects.extend(gone.into_keys().map(|partition| MemberEffect::Drop { partition }));
         let followed = std::mem::take(&mut self.followed);
@@ -431,6 +438,7 @@ impl Member {
         }
         self.table = Some(table.clone());
         self.take_up(&table, effects);
+        self.forget_prepared(effects);
     }
 
     fn take_up(&mut self, table: &Arc<Table>, effects: &mut Vec<MemberEffect>) {
@@ -512,8 +520,11 @@ impl Member {
     fn ordered(&mut self, order: Order, effects: &mut Vec<MemberEffect>) {
         match order {
             Order::Prepare { table, at_least } => {
-                if self.opening.is_some() {
-                    effects.push(MemberEffect::Jump { table, at_least });
+                let told = self.prepared.iter().find(|(of, end)| *of == table && *end >= at_least).copied();
+                match told {
+                    Some((_, end)) => self.tell_end(table, end, effects),
+                    None if self.opening.is_some() => effects.push(MemberEffect::Jump { table, at_least }),
+                    None => {}
                 }
             }
             Order::OpenAgain { opening } => self.over(opening, effects),
@@ -524,6 +535,17 @@ impl Member {
                 }
             }
         }
+    }
+
+    fn tell_end(&self, table: u64, end: Position, effects: &mut Vec<MemberEffect>) {
+        let answer = |Present { node, opening }| MemberEffect::Prepared(Prepared { node, opening, table, end });
+        effects.extend(self.present().map(answer));
+    }
+
+    /// Ends the cuts for tables that others have followed by now. What the log holds is said before.
+    fn forget_prepared(&mut self, effects: &mut Vec<MemberEffect>) {
+        let known = self.table.as_ref().map(|table| table.number);
+        effects.extend(self.prepared.extract_if(.., |(table, _)| Some(*table) < known).map(|(_, end)| MemberEffect::Uncut(end)));
     }
 
     fn report(&mut self, effects: &mut Vec<MemberEffect>) {

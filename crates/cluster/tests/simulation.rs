@@ -1,6 +1,6 @@
 //! Many nodes in a simulated world: pauses, crashes, cuts, late puts, a coordinator that loses its data. One seed
 //! decides everything, and an auditor looks at every event (unsafe orders 1 to 11, 27, 30, 31, 36, 37, 41, 42 and 44 to
-//! 48 of `docs/cluster.md`).
+//! 50 of `docs/cluster.md`).
 //!
 //! * `ONEFOLD_CLUSTER_SEEDS=1000000` runs so many seeds.
 //! * `ONEFOLD_CLUSTER_SEED=17` runs this one, and tells what happens.

@@ -200,6 +200,27 @@ fn a_log_is_cut_where_restating_began_until_a_table_says_so() {
     assert!(matches!(&member.handle(MemberEvent::Tick)[..], [MemberEffect::Report(report)] if report.restated.is_empty()));
 }
 
+/// Unsafe order 50.
+#[test]
+fn a_log_is_cut_where_its_end_was_told_until_the_next_table_is_known() {
+    let mut member = serving();
+    let prepare = |at_least| MemberEvent::Order(Order::Prepare { table: 3, at_least: Position(at_least) });
+    assert_eq!(member.handle(prepare(4096)), [MemberEffect::Jump { table: 3, at_least: Position(4096) }]);
+    let told = member.handle(MemberEvent::Jumped { table: 3, end: Position(8192) });
+    assert!(matches!(told[..], [MemberEffect::Prepared(_)]), "{told:?}");
+    assert_eq!(member.handle(prepare(8192)), told, "the same again");
+    assert_eq!(member.handle(prepare(12_288)), [MemberEffect::Jump { table: 3, at_least: Position(12_288) }]);
+    member.handle(MemberEvent::Jumped { table: 3, end: Position(12_288) });
+    let mut next = (*table(4, ME)).clone();
+    next.partitions.iter_mut().for_each(|assigned| assigned.epoch = 4);
+    let effects = member.handle(MemberEvent::Table(Arc::new(next)));
+    let uncut = [8192, 12_288].map(|position| MemberEffect::Uncut(Position(position)));
+    assert!(matches!(effects[0], MemberEffect::Hold(_)) && effects[1..] == uncut, "{effects:?}");
+    // For a table that another one follows already, there is nothing to wait for.
+    let effects = member.handle(MemberEvent::Jumped { table: 3, end: Position(16_384) });
+    assert_eq!(effects[1..], [MemberEffect::Uncut(Position(16_384))]);
+}
+
 #[test]
 fn a_node_prepares_its_log_when_the_master_asks_and_leaves_when_nothing_is_left() {
     let mut member = serving();

@@ -12,6 +12,7 @@ pub enum Count {
     Order6LateTableIsTheNext,
     Order7DiedBetween,
     Order7ClosedByTwo,
+    Order7HalfClosed,
     Order8FormerOpening,
     Order8Closed,
     Order9DiedAdopting,
@@ -39,7 +40,7 @@ pub enum Count {
 }
 
 impl Count {
-    pub const ALL: [Count; 33] = [
+    pub const ALL: [Count; 34] = [
         Count::Order1OwnerFoundItsLogFenced,
         Count::Order2PutArrivedBehindTheFence,
         Count::Order3WokenOwnerStopped,
@@ -49,6 +50,7 @@ impl Count {
         Count::Order6LateTableIsTheNext,
         Count::Order7DiedBetween,
         Count::Order7ClosedByTwo,
+        Count::Order7HalfClosed,
         Count::Order8FormerOpening,
         Count::Order8Closed,
         Count::Order9DiedAdopting,

@@ -136,7 +136,7 @@ pub async fn open(io: Io, node: u32) -> Opened {
 }
 
 pub async fn close(io: Io, node: u32) -> Option<Position> {
-    for _ in 0..8 {
+    for _ in 0..1 + io.below(4) {
         let look = look(&io, node).await;
         let closed = match look.batches.last() {
             Some((_, last)) if last.role == Role::Closed => {
@@ -146,6 +146,11 @@ pub async fn close(io: Io, node: u32) -> Option<Position> {
             _ => put_fence(&io, node, &look, Role::Closed).await,
         };
         let Some(closed) = closed else { continue };
+        if io.is_rough() && io.below(30) == 0 {
+            // The log is closed, and nobody here knows it.
+            io.count(Count::Order7HalfClosed);
+            return None;
+        }
         loop {
             let manifest = newest_manifest(&io, node).await;
             if manifest.epoch >= closed.epoch {
@@ -208,8 +213,8 @@ pub async fn trim(io: Io, log: SharedLog, merges: bool) {
     } else {
         let log = log.borrow();
         let before_cut = |batch: &Batch| cuts.iter().all(|cut| *cut <= manifest.start || batch.start < *cut);
-        let older = log.batches.len() / 2;
-        let taken: Vec<_> = log.batches[..older].iter().take_while(|(_, batch)| before_cut(batch)).cloned().collect();
+        let older = 1 + io.below(log.batches.len() as u64) as usize;
+        let taken: Vec<_> = log.batches.iter().take(older).take_while(|(_, batch)| before_cut(batch)).cloned().collect();
         let Some((last, end)) = taken.last().map(|(number, batch)| (*number, batch.end)) else { return };
         let mut effects = BTreeMap::new();
         for (number, batch) in &taken {

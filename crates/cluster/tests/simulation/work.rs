@@ -124,6 +124,7 @@ impl Process {
                     }
                     let end = log.borrow().end;
                     if end >= at_least {
+                        log.borrow_mut().cuts.push(end);
                         self.member(MemberEvent::Jumped { table, end });
                         continue;
                     }
@@ -194,7 +195,10 @@ impl Process {
                 Job::Write(client) => self.io.reply(client, 0),
                 Job::Adopted { partition, epoch } => self.member(MemberEvent::Adopted { partition, epoch }),
                 Job::Release { partition, epoch } => self.member(MemberEvent::Released(Released { partition, epoch, upto: end })),
-                Job::Jump { table, .. } => self.member(MemberEvent::Jumped { table, end }),
+                Job::Jump { table, .. } => {
+                    log.borrow_mut().cuts.push(end);
+                    self.member(MemberEvent::Jumped { table, end });
+                }
                 Job::Restate { .. } => self.jobs.push_back(job),
             }
         }

@@ -154,7 +154,7 @@ impl World {
             }
             Event::Trims => {
                 let core = &mut *self.core.borrow_mut();
-                let time = 200 + core.below(600);
+                let time = 50 + core.below(400);
                 core.after(time, Event::Trims);
                 let machine = core.below(self.processes.len() as u64) as usize;
                 core.after(0, Event::To { who: self.processes[machine].id, input: Input::Trim });
