@@ -172,7 +172,8 @@ impl Master {
         self.table.as_deref()
     }
 
-    /// Takes an event at a time of the node's own clock.
+    /// Takes an event at a time of the node's own clock. Execute the effects in order, and before those of the next
+    /// event.
     pub fn handle(&mut self, now_ms: u64, event: MasterEvent) -> Vec<MasterEffect> {
         let mut effects = Vec::new();
         match event {

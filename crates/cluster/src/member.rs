@@ -320,7 +320,7 @@ impl Member {
         self.owned.iter().filter(due).map(|(partition, owned)| (*partition, owned.epoch))
     }
 
-    /// Takes an event.
+    /// Takes an event. Execute the effects in order, and before those of the next event.
     pub fn handle(&mut self, event: MemberEvent) -> Vec<MemberEffect> {
         let mut effects = Vec::new();
         match event {

@@ -42,8 +42,8 @@ pub enum Input {
     Request(Client),
     /// The second half of a request: the node may answer.
     Act(Client),
-    /// Effects that wait because the process paused before executing them.
-    Execute(Vec<Effect>),
+    /// A pause has ended.
+    GoOn,
     Trim,
     Leave,
 }
@@ -113,6 +113,10 @@ pub struct Process {
     /// It closed a log, and no table says so yet.
     pub has_closed: bool,
     pub io: Io,
+    /// What came while it paused.
+    pub inbox: VecDeque<Input>,
+    /// Effects that wait because it paused before executing them.
+    pub held_back: Vec<Effect>,
 }
 
 impl Process {
@@ -140,6 +144,8 @@ impl Process {
             is_reading: false,
             has_closed: false,
             io,
+            inbox: VecDeque::new(),
+            held_back: Vec::new(),
         }
     }
 
@@ -178,6 +184,8 @@ impl Process {
     }
 
     pub fn handle(&mut self, input: Input) {
+        // Effects are executed in order, whatever pauses.
+        std::mem::take(&mut self.held_back).into_iter().for_each(|effect| self.execute(effect));
         match input {
             Input::Start => {
                 self.is_up = true;
@@ -197,7 +205,7 @@ impl Process {
             Input::Message(message) => self.receive(message),
             Input::Request(client) => self.check(client),
             Input::Act(client) => self.act(client),
-            Input::Execute(effects) => effects.into_iter().for_each(|effect| self.execute(effect)),
+            Input::GoOn => {}
             Input::Trim => self.trim(),
             Input::Leave => self.member(MemberEvent::Leave),
         }
@@ -319,9 +327,11 @@ impl Process {
         if effects.is_empty() {
             return;
         }
-        if self.io.is_rough() && self.io.below(400) == 0 {
+        if !self.held_back.is_empty() {
+            self.held_back.extend(effects);
+        } else if self.io.is_rough() && self.io.below(400) == 0 {
             self.pause();
-            self.io.input_at(self.paused_until, self.id, Input::Execute(effects));
+            self.held_back = effects;
         } else {
             effects.into_iter().for_each(|effect| self.execute(effect));
         }

@@ -51,6 +51,7 @@ pub enum Event {
     Wake { who: ProcessId, slot: u64, task: u64, reply: Reply },
     To { who: ProcessId, input: Input },
     Call { who: ProcessId, asked_ms: u64, call: Call },
+    Resume { who: ProcessId },
     Expire,
     Client(usize),
     GiveUp { client: usize, operation: u64 },
@@ -243,10 +244,6 @@ impl Io {
 
     pub fn input_after(&self, time: Time, who: ProcessId, input: Input) {
         self.core.borrow_mut().after(time, Event::To { who, input });
-    }
-
-    pub fn input_at(&self, time: Time, who: ProcessId, input: Input) {
-        self.core.borrow_mut().at(time, Event::To { who, input });
     }
 
     pub fn call(&self, who: ProcessId, asked_ms: u64, call: Call) {

@@ -41,8 +41,10 @@ impl Process {
                 // Time passes between the look at the clock and what follows.
                 if self.io.is_rough() && self.io.below(100) == 0 {
                     self.pause();
+                    self.inbox.push_front(Input::Act(client));
+                } else {
+                    self.act(client);
                 }
-                self.io.input_at(self.paused_until.max(self.io.now()), self.id, Input::Act(client));
             }
             Right::Stopped => {
                 if self.member.may_log(client.place.0) && self.io.serves_elsewhere(self.id, client.place.0) {

@@ -110,6 +110,7 @@ impl World {
         };
         match event {
             Event::To { who, input } => self.deliver(who, input),
+            Event::Resume { who } => self.resume(who),
             Event::Wake { who, slot, task, reply } => self.wake(who, slot, task, reply),
             Event::Effect { who, slot, task, request, sent, answer_after } => {
                 let core = &mut *self.core.borrow_mut();
@@ -169,28 +170,46 @@ impl World {
         if process.id != who || !process.is_up && !matches!(input, Input::Start) {
             return;
         }
-        if process.paused_until > self.core.borrow().now {
-            let until = process.paused_until;
-            self.core.borrow_mut().at(until, Event::To { who, input });
-            return;
+        process.inbox.push_back(input);
+        if process.inbox.len() == 1 {
+            self.resume(who);
         }
-        process.handle(input);
-        self.check_owners(who.machine);
     }
 
+    /// Lets a process handle what has come, in its order, until it pauses.
+    fn resume(&mut self, who: ProcessId) {
+        if self.processes[who.machine].id != who {
+            return;
+        }
+        let now = self.core.borrow().now;
+        loop {
+            let process = &mut self.processes[who.machine];
+            let is_paused = process.paused_until > now;
+            let Some(input) = (if is_paused { None } else { process.inbox.pop_front() }) else { break };
+            process.handle(input);
+            self.check_owners(who.machine);
+            let process = &mut self.processes[who.machine];
+            if !process.held_back.is_empty() {
+                process.inbox.push_front(Input::GoOn);
+            }
+        }
+        let process = &self.processes[who.machine];
+        if !process.inbox.is_empty() {
+            self.core.borrow_mut().at(process.paused_until, Event::Resume { who });
+        }
+    }
+
+    /// An answer is there. The process sees it when it does not pause.
     fn wake(&mut self, who: ProcessId, slot: u64, task: u64, reply: Reply) {
-        let process = &mut self.processes[who.machine];
-        if process.id != who {
+        if self.processes[who.machine].id != who {
             return;
         }
-        let core = &mut *self.core.borrow_mut();
-        if process.paused_until > core.now {
-            core.at(process.paused_until, Event::Wake { who, slot, task, reply });
-            return;
+        {
+            let core = &mut *self.core.borrow_mut();
+            let Some(waiting) = core.slots.get_mut(&slot) else { return };
+            waiting.get_or_insert(reply);
         }
-        let Some(waiting) = core.slots.get_mut(&slot) else { return };
-        waiting.get_or_insert(reply);
-        core.after(0, Event::To { who, input: Input::Wake { task } });
+        self.deliver(who, Input::Wake { task });
     }
 
     /// One process at most answers for a partition.
@@ -295,6 +314,9 @@ impl World {
             process.paused_until = 0;
         }
         let core = &mut *self.core.borrow_mut();
+        for process in &self.processes {
+            core.after(0, Event::Resume { who: process.id });
+        }
         core.is_rough = false;
         core.cuts.clear();
         core.coordinator.away_until = core.coordinator.away_until.min(core.now);
