@@ -3,7 +3,8 @@
 //! Being master is a hint of the coordinator. Whatever it does is right beside any number of other masters: it closes
 //! logs of nodes whose session has ended, for good, and puts tables behind the newest one, if nobody comes first.
 //!
-//! A master lives as long as the session of its process. So it knows what it saw in *this* session.
+//! A master lives as long as the session of its process. So it knows what it saw in *this* session. What comes of its
+//! effects is told to it, and to no later master of the process: that one may be putting another table with the number.
 
 use crate::assignment::{Homeless, moves, owners_of, set_followers};
 use crate::{Link, NodeNumber, Opening, Order, Prepared, Present, Report, Table};
