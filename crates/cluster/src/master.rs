@@ -81,12 +81,14 @@ pub enum MasterEffect {
         /// A hint.
         hint: u64,
     },
-    /// Close the log of a node. Ends with [`MasterEvent::Closed`] or [`MasterEvent::NotClosed`].
+    /// Close the log of a node. Ends with [`MasterEvent::Closed`] or, after some trying, [`MasterEvent::NotClosed`]:
+    /// then it comes again at once.
     Close {
         /// The node.
         node: NodeNumber,
     },
-    /// Put a table. Ends with [`MasterEvent::Put`].
+    /// Put a table. Ends with [`MasterEvent::Put`]. If its outcome is unknown after some trying, it comes again at
+    /// once.
     Put(Table),
     /// Tell the coordinator that the table is at this number.
     Announce {
