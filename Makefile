@@ -11,6 +11,8 @@ SECONDS_EACH ?= 60
 # Power cuts of `simulate`, on each file system, and how many times its usual seeds the crash harness tries there.
 POWER_CUTS ?= 300
 CRASH_SEEDS ?= 20
+# Simulated clusters of `simulate`.
+CLUSTER_SEEDS ?= 1000000
 # Seconds that `simulate` runs fsx, and how many times it kills the daemon under each load of a mounted filesystem.
 FSX_SECONDS ?= 3600
 FILESYSTEM_KILLS ?= 200
@@ -59,9 +61,10 @@ test: ## All tests; those that need a tool which is missing say so and skip
 	CARGO=$(CARGO) tools/test-packages pjdfstest@0.2.2 fsx@0.3.2
 	$(CARGO) test --workspace --no-fail-fast
 
-simulate: ## Crash harness at twenty times its seeds, many power cuts on ext4, XFS and btrfs, large loads and many kills of mounted filesystems (hours, as root)
+simulate: ## Crash harness at twenty times its seeds, a million simulated clusters, many power cuts on ext4, XFS and btrfs, large loads and many kills of mounted filesystems (hours, as root)
 	CARGO=$(CARGO) tools/test-packages fsx@0.3.2
 	ONEFOLD_CRASH_SEEDS=$(CRASH_SEEDS) $(CARGO) test --no-fail-fast --package onefold-crash-harness --package onefold-upkeep --package onefold-engine --test exact --test defaults --test crash
+	ONEFOLD_CLUSTER_SEEDS=$(CLUSTER_SEEDS) $(CARGO) test --package onefold-cluster --test simulation -- --nocapture
 	ONEFOLD_POWER_CUTS=$(POWER_CUTS) $(CARGO) test --package onefold-tests --test power_cut -- --nocapture
 	ONEFOLD_FILESYSTEM_KILLS=$(FILESYSTEM_KILLS) $(CARGO) test --package onefold-tests --test filesystem_kills -- --nocapture
 	$(CARGO) test --package onefold-tests --test filesystem_loads -- --ignored --nocapture --test-threads=1

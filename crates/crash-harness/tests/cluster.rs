@@ -198,7 +198,15 @@ impl Cluster {
             others: Arc::new(Others { node, wire: self.wire.clone() }),
         };
         // A background that commits only when somebody waits.
-        Settings { workers: 1, background: self.background, commit_interval_ms: 60_000, share: Some(share), ..Settings::default() }
+        let log_segment_bytes = 8 << 10; // trimmed often
+        Settings {
+            workers: 1,
+            background: self.background,
+            commit_interval_ms: 60_000,
+            log_segment_bytes,
+            share: Some(share),
+            ..Settings::default()
+        }
     }
 
     fn open(&mut self, node: u32) {

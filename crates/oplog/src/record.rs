@@ -13,7 +13,7 @@ impl Position {
 }
 
 /// The kinds of partitions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum PartitionClass {
     /// Chunk index, by fingerprint prefix.
@@ -25,7 +25,7 @@ pub enum PartitionClass {
 }
 
 /// The partition that a record is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Partition {
     /// Its class.
     pub class: PartitionClass,

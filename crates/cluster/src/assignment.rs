@@ -1,0 +1,215 @@
+//! Which node gets which partition: evenly in each class, with few moves, and the same whoever computes it.
+
+use crate::table::CLASSES;
+use crate::{Assigned, NodeNumber};
+use onefold_oplog::{Partition, PartitionClass};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How many partitions of a class each node has.
+type Loads = BTreeMap<NodeNumber, usize>;
+
+/// A partition without an owner.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Homeless {
+    /// Its place in the table.
+    pub(crate) at: usize,
+    /// Its owner is gone: whoever followed it takes over at once.
+    pub(crate) is_lost: bool,
+}
+
+/// Chooses an owner for each homeless partition. Returns nothing if there is no node.
+pub(crate) fn owners_of(partitions: &[Assigned], homeless: &[Homeless], nodes: &BTreeSet<NodeNumber>) -> BTreeMap<usize, NodeNumber> {
+    let mut chosen = BTreeMap::new();
+    for class in CLASSES {
+        let mut loads: Loads = nodes.iter().map(|node| (*node, 0)).collect();
+        let is_homeless = |at: usize| homeless.iter().any(|homeless| homeless.at == at);
+        for (at, assigned) in partitions.iter().enumerate().filter(|(_, assigned)| assigned.partition.class == class) {
+            if !is_homeless(at) {
+                loads.entry(assigned.owner()).and_modify(|load| *load += 1);
+            }
+        }
+        for Homeless { at, is_lost } in homeless.iter().filter(|homeless| partitions[homeless.at].partition.class == class) {
+            let follower = partitions[*at].follower.filter(|follower| nodes.contains(follower));
+            let Some((least, load)) = least(&loads) else { continue };
+            let node = match follower {
+                Some(follower) if *is_lost || loads[&follower] == load => follower,
+                _ => least,
+            };
+            loads.entry(node).and_modify(|load| *load += 1);
+            chosen.insert(*at, node);
+        }
+    }
+    chosen
+}
+
+/// Returns the partitions that their owners should release next: at most one of each class. `nodes` can take some,
+/// `leaving` have to get rid of all. A partition moves only if its lineage is short: a log that is twice in a lineage
+/// cannot be trimmed.
+pub(crate) fn moves(
+    partitions: &[Assigned],
+    nodes: &BTreeSet<NodeNumber>,
+    leaving: &BTreeSet<NodeNumber>,
+) -> Vec<(Partition, u64, NodeNumber)> {
+    CLASSES.into_iter().filter_map(|class| move_of(class, partitions, nodes, leaving)).collect()
+}
+
+fn move_of(
+    class: PartitionClass,
+    partitions: &[Assigned],
+    nodes: &BTreeSet<NodeNumber>,
+    leaving: &BTreeSet<NodeNumber>,
+) -> Option<(Partition, u64, NodeNumber)> {
+    let of_class = || partitions.iter().filter(|assigned| assigned.partition.class == class && assigned.lineage.len() == 1);
+    let mut loads: Loads = nodes.iter().map(|node| (*node, 0)).collect();
+    for assigned in partitions.iter().filter(|assigned| assigned.partition.class == class) {
+        loads.entry(assigned.owner()).and_modify(|load| *load += 1);
+    }
+    let (_, fewest) = least(&loads)?;
+    let is_too_much = |node: NodeNumber| leaving.contains(&node) || loads.get(&node).is_some_and(|load| *load > fewest + 1);
+    // Those that leave first, then those that have most; then the lowest number.
+    let weight = |node: NodeNumber| if leaving.contains(&node) { usize::MAX } else { loads.get(&node).copied().unwrap_or(0) };
+    let best = of_class().filter(|assigned| is_too_much(assigned.owner())).min_by_key(|assigned| {
+        let owner = assigned.owner();
+        (std::cmp::Reverse(weight(owner)), owner, assigned.partition)
+    })?;
+    Some((best.partition, best.epoch, best.owner()))
+}
+
+/// Chooses followers: nodes other than the owners, evenly. Whoever follows goes on, unless there is a reason.
+pub(crate) fn set_followers(partitions: &mut [Assigned], nodes: &BTreeSet<NodeNumber>) {
+    for class in [PartitionClass::ChunkIndex, PartitionClass::ObjectIndex] {
+        let of_class: Vec<usize> = (0..partitions.len()).filter(|at| partitions[*at].partition.class == class).collect();
+        let mut loads: Loads = nodes.iter().map(|node| (*node, 0)).collect();
+        for at in &of_class {
+            let assigned = &mut partitions[*at];
+            let owner = assigned.owner();
+            assigned.follower = assigned.follower.filter(|follower| *follower != owner && nodes.contains(follower));
+            if let Some(follower) = assigned.follower {
+                loads.entry(follower).and_modify(|load| *load += 1);
+            }
+        }
+        for at in &of_class {
+            let assigned = &mut partitions[*at];
+            if assigned.follower.is_none() {
+                let owner = assigned.owner();
+                assigned.follower = least(&loads.iter().filter(|(node, _)| **node != owner).map(|(node, load)| (*node, *load)).collect())
+                    .map(|(node, _)| node);
+                assigned.follower.iter().for_each(|follower| *loads.entry(*follower).or_default() += 1);
+            }
+        }
+        // One at a time from a node that follows two more than another one could.
+        while let Some((at, to)) = of_class.iter().find_map(|at| {
+            let follower = partitions[*at].follower?;
+            let to = loads.iter().find(|(node, load)| **node != partitions[*at].owner() && **load + 1 < loads[&follower])?;
+            Some((*at, *to.0))
+        }) {
+            let from = partitions[at].follower.replace(to);
+            from.iter().for_each(|from| *loads.entry(*from).or_default() -= 1);
+            *loads.entry(to).or_default() += 1;
+        }
+    }
+}
+
+/// Returns the node that has least; the lowest number of those.
+fn least(loads: &Loads) -> Option<(NodeNumber, usize)> {
+    loads.iter().min_by_key(|(node, load)| (**load, **node)).map(|(node, load)| (*node, *load))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Counts, Link, Table};
+    use onefold_oplog::Position;
+
+    fn table(count: u16) -> Table {
+        let counts = Counts { chunk_index: count, objects: 2, containers: 1 };
+        Table::first(counts, NodeNumber(0), 1)
+    }
+
+    fn nodes(numbers: impl IntoIterator<Item = u32>) -> BTreeSet<NodeNumber> {
+        numbers.into_iter().map(NodeNumber).collect()
+    }
+
+    /// Moves as a master does, until nothing has to move; returns how many moves that took.
+    fn settle(partitions: &mut [Assigned], there: &BTreeSet<NodeNumber>, leaving: &BTreeSet<NodeNumber>) -> usize {
+        let mut count = 0;
+        loop {
+            let moves = moves(partitions, there, leaving);
+            if moves.is_empty() {
+                return count;
+            }
+            let at = |partition| partitions.iter().position(|assigned| assigned.partition == partition).unwrap();
+            let homeless: Vec<Homeless> = moves.iter().map(|(partition, ..)| Homeless { at: at(*partition), is_lost: false }).collect();
+            for (at, node) in owners_of(partitions, &homeless, there) {
+                partitions[at].lineage = vec![Link { node, since: Position(0), upto: None }];
+                count += 1;
+            }
+            assert!(count < 10_000);
+        }
+    }
+
+    fn loads(partitions: &[Assigned], class: PartitionClass) -> BTreeMap<u32, usize> {
+        let mut loads = BTreeMap::new();
+        partitions.iter().filter(|assigned| assigned.partition.class == class).for_each(|assigned| {
+            *loads.entry(assigned.owner().0).or_default() += 1;
+        });
+        loads
+    }
+
+    #[test]
+    fn m4_2_partitions_are_spread_evenly_with_as_few_moves_as_possible() {
+        for count in [1, 7, 64] {
+            for there in 1..9u32 {
+                let mut partitions = table(count).partitions;
+                let moved = settle(&mut partitions, &nodes(0..there), &nodes([]));
+                let loads = loads(&partitions, PartitionClass::ChunkIndex);
+                let (most, fewest) = (*loads.values().max().unwrap(), usize::from(count) / there as usize);
+                assert!(most <= usize::from(count).div_ceil(there as usize).max(1), "{count} {there} {loads:?}");
+                // Node 0 keeps its share; of the two others classes, all but one each move.
+                let others = loads.iter().filter(|(node, _)| **node != 0).map(|(_, load)| load).sum::<usize>();
+                assert!(moved <= others + 1 && loads[&0] >= fewest, "{count} {there}: {moved} moves, {loads:?}");
+                // A node leaves: only what it had moves.
+                if there > 1 {
+                    let before = partitions.clone();
+                    settle(&mut partitions, &nodes(0..there - 1), &nodes([there - 1]));
+                    for (before, now) in before.iter().zip(&partitions) {
+                        assert!(before.owner() == now.owner() || before.owner() == NodeNumber(there - 1));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn followers_are_other_nodes_and_take_over_what_is_lost() {
+        let mut partitions = table(16).partitions;
+        let there = nodes(0..4);
+        settle(&mut partitions, &there, &nodes([]));
+        set_followers(&mut partitions, &there);
+        let follows =
+            |partitions: &[Assigned], node| partitions.iter().filter(|assigned| assigned.follower == Some(NodeNumber(node))).count();
+        assert!((0..4).all(|node| (4..=5).contains(&follows(&partitions, node))), "{partitions:?}");
+        let again = partitions.clone();
+        set_followers(&mut partitions, &there);
+        assert_eq!(again, partitions);
+        let lost = |at: &usize| partitions[*at].owner() == NodeNumber(2);
+        let homeless: Vec<Homeless> = (0..19).filter(lost).map(|at| Homeless { at, is_lost: true }).collect();
+        for (at, node) in owners_of(&partitions, &homeless, &nodes([0, 1, 3])) {
+            assert!(node != NodeNumber(2) && partitions[at].follower.is_none_or(|follower| follower == node));
+        }
+        set_followers(&mut partitions, &nodes([2]));
+        assert!(partitions.iter().all(|assigned| assigned.follower.is_none_or(|follower| follower != assigned.owner())));
+    }
+
+    #[test]
+    fn a_partition_with_a_long_lineage_stays_until_it_is_restated() {
+        let mut partitions = table(4).partitions;
+        for assigned in &mut partitions {
+            assigned.lineage.insert(0, Link { node: NodeNumber(7), since: Position(0), upto: Some(Position(0)) });
+        }
+        assert_eq!(moves(&partitions, &nodes([0, 1]), &nodes([])), []);
+        partitions[2].lineage.remove(0);
+        assert_eq!(moves(&partitions, &nodes([0, 1]), &nodes([])), [(partitions[2].partition, 1, NodeNumber(0))]);
+        assert_eq!(moves(&partitions, &nodes([]), &nodes([0])), [], "there is nobody to take it");
+    }
+}
