@@ -22,7 +22,7 @@ use simulation::world::run;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Seeds of a usual run.
-const SEEDS: u64 = 8000;
+const SEEDS: u64 = 10_000;
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
