@@ -377,6 +377,22 @@ fn m4_5_a_node_refers_to_nothing_that_another_node_may_lose() {
 }
 
 #[test]
+fn m4_5_what_an_owner_has_stored_itself_is_nobodys_before_it_is_durable() {
+    let mut cluster = Cluster::new(2, true);
+    // A chunk of a partition that the node which stores it owns.
+    let is_own = |data: &Vec<u8>| {
+        let pieces = write(&mut cluster.node(0).stream(), data).unwrap();
+        let name = Reference::of(&pieces, Group::new(b'x', 0), 1).next().unwrap().fingerprint;
+        cluster.wire.owner_of(ChunkIndex::partition_of(&name, INDEX)) == 0
+    };
+    let data = (7..).map(|seed| bytes(seed, 200)).find(is_own).unwrap();
+    cluster.write(1, 1, &data);
+    cluster.kill(0);
+    cluster.open(0);
+    cluster.check();
+}
+
+#[test]
 fn m4_6_counts_are_delivered_exactly_once_although_answers_are_lost_and_nodes_die() {
     let mut cluster = Cluster::new(3, false);
     cluster.wire.loses_answers.store(true, Ordering::SeqCst);
