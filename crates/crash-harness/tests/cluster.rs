@@ -2,6 +2,7 @@
 
 use onefold_bucket::{BucketGround, MemoryBucket};
 use onefold_chunking::{Kind, Sizes};
+use onefold_crash_harness::Random;
 use onefold_engine::{
     Claim, Delivery, Descriptor, Engine, EngineError, Group, Hints, Mode, OtherNodes, Piece, Reference, Result, Search, Settings, Share,
     StoreProfile, Transaction, Wanted, WriteStream,
@@ -36,19 +37,6 @@ fn descriptor() -> Descriptor {
         container_partitions: CONTAINERS,
         ..Descriptor::new().unwrap()
     }
-}
-
-/// Returns incompressible bytes, the same for the same seed (SplitMix64).
-fn bytes(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x5851_f42d_4c95_7f2d);
-    let next = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)).to_le_bytes()
-    };
-    std::iter::repeat_with(next).flatten().take(length).collect()
 }
 
 /// How the nodes of one process reach each other: by calls.
@@ -313,7 +301,7 @@ fn write(stream: &mut WriteStream, data: &[u8]) -> Result<Vec<Piece>> {
 
 /// Data of which much is in others, too.
 fn runs(count: u64) -> Vec<Vec<u8>> {
-    let part = |seed: u64| bytes(seed, 20_000);
+    let part = |seed: u64| Random(seed).fresh(20_000);
     (0..count).map(|run| (0..4).flat_map(|at| part(run / 3 + at * 7 % 5 + at)).collect()).collect()
 }
 
@@ -346,7 +334,7 @@ fn m4_4_the_same_data_through_one_node_and_through_four_in_any_distribution_is_s
 fn m4_5_clients_that_write_the_same_new_data_at_the_same_time_through_different_nodes_store_it_once() {
     let cluster = Cluster::new(4, true);
     for round in 0..4 {
-        let data = bytes(1000 + round, 150_000);
+        let data = Random(1000 + round).fresh(150_000);
         std::thread::scope(|scope| {
             for node in 0..4 {
                 let (cluster, data) = (&cluster, &data);
@@ -362,7 +350,7 @@ fn m4_5_clients_that_write_the_same_new_data_at_the_same_time_through_different_
 #[test]
 fn m4_5_a_node_refers_to_nothing_that_another_node_may_lose() {
     let mut cluster = Cluster::new(3, true);
-    let data = bytes(7, 100_000);
+    let data = Random(7).fresh(100_000);
     // It is stored, and nobody has asked to make it durable.
     let pieces = write(&mut cluster.node(0).stream(), &data).unwrap();
     cluster.write(1, 1, &data);
@@ -385,7 +373,7 @@ fn m4_5_what_an_owner_has_stored_itself_is_nobodys_before_it_is_durable() {
         let name = Reference::of(&pieces, Group::new(b'x', 0), 1).next().unwrap().fingerprint;
         cluster.wire.owner_of(ChunkIndex::partition_of(&name, INDEX)) == 0
     };
-    let data = (7..).map(|seed| bytes(seed, 200)).find(is_own).unwrap();
+    let data = (7..).map(|seed| Random(seed).fresh(200)).find(is_own).unwrap();
     cluster.write(1, 1, &data);
     cluster.kill(0);
     cluster.open(0);
@@ -438,10 +426,10 @@ fn m4_6_what_others_need_of_the_log_is_kept_until_they_have_it() {
     let mut cluster = Cluster::new(2, false);
     cluster.wire.is_cut.store(true, Ordering::SeqCst);
     // Without the other node nothing can be claimed there.
-    let refused = write(&mut cluster.node(0).stream(), &bytes(1, 50_000)).unwrap_err();
+    let refused = write(&mut cluster.node(0).stream(), &Random(1).fresh(50_000)).unwrap_err();
     assert!(matches!(refused, EngineError::OtherNode { .. }), "{refused}");
     cluster.wire.is_cut.store(false, Ordering::SeqCst);
-    let data = bytes(2, 50_000);
+    let data = Random(2).fresh(50_000);
     let pieces = write(&mut cluster.node(0).stream(), &data).unwrap();
     cluster.submit(0, 0, pieces, &data);
     cluster.wire.is_cut.store(true, Ordering::SeqCst);

@@ -9,6 +9,7 @@ use crate::write::claims::{Claim, Wanted};
 use crate::write::reservation::FingerprintMap;
 use crate::{Change, Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
+use onefold_ground::wire::{Reader, WireError};
 use onefold_index::IndexEntry;
 use onefold_oplog::{Effects, Position};
 use onefold_storage::{Address, ContainerId, Prepared};
@@ -44,6 +45,7 @@ pub(crate) const HURRIES: Duration = Duration::from_millis(20);
 
 /// First byte of the keys of cursors, in the partition of what a node notes of itself.
 const PREFIX: u8 = b'C';
+const VERSION: u8 = 1;
 
 /// Returns the key of what a partition's owner has of a sender's log.
 fn cursor_key(partition: u32, sender: u32) -> Vec<u8> {
@@ -193,16 +195,35 @@ impl Engine {
 
     fn cursor(&self, partition: u32, sender: u32) -> Result<Position> {
         let value = self.objects.get(self.objects.own_partition(), &cursor_key(partition, sender))?;
-        let decode = |value: Vec<u8>| -> Result<u64> {
-            let bytes: [u8; 8] = value.as_slice().try_into().map_err(|_| EngineError::Inconsistent {
-                why: format!("what is noted of the log of node {sender} has {} bytes instead of 8", value.len()),
-            })?;
-            Ok(u64::from_le_bytes(bytes))
-        };
-        Ok(Position(value.map_or(Ok(0), decode)?))
+        value.map_or(Ok(Position(0)), |value| decode_cursor(&value))
     }
 
     fn cursor_change(&self, partition: u32, sender: u32, upto: Position) -> Change {
-        (self.objects.own_partition(), cursor_key(partition, sender), Some(upto.0.to_le_bytes().to_vec()))
+        let mut value = vec![VERSION];
+        value.extend_from_slice(&upto.0.to_le_bytes());
+        (self.objects.own_partition(), cursor_key(partition, sender), Some(value))
+    }
+}
+
+fn decode_cursor(value: &[u8]) -> Result<Position> {
+    let mut reader = Reader::new(value);
+    let read = reader.u8().and_then(|version| match version {
+        VERSION => reader.u64(),
+        _ => Err(WireError::OutOfRange { what: "version of a cursor", value: version.into(), offset_bytes: 0 }),
+    });
+    let read = read.and_then(|position| reader.end().map(|()| Position(position)));
+    read.map_err(|source| EngineError::Wire { what: "what was delivered by another node".into(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_read_as_written_and_garbage_is_refused() {
+        let value = [&[VERSION][..], &4096u64.to_le_bytes()].concat();
+        assert_eq!(decode_cursor(&value).unwrap(), Position(4096));
+        assert!((0..value.len()).all(|length| decode_cursor(&value[..length]).is_err()));
+        assert!(decode_cursor(&[&value[..], &[0]].concat()).is_err() && decode_cursor(&[&[2][..], &value[1..]].concat()).is_err());
     }
 }
