@@ -125,7 +125,7 @@ impl Share {
 pub trait OtherNodes: Debug + Send + Sync {
     /// Claims chunks at the owners of their partitions (M4.4, M4.5): one message for each owner. Appends an answer for
     /// each: [`Claim::Known`], [`Claim::Mine`] or [`Claim::Theirs`]. A chunk that this node has claimed already is
-    /// [`Claim::Mine`] again. Errors: none of them is claimed, or those that are will be given back.
+    /// [`Claim::Mine`] again. Errors: some may be claimed. The caller [gives them back](OtherNodes::release).
     fn claim(&self, wanted: &[Wanted], out: &mut Vec<Claim>) -> Result<()>;
 
     /// Gives claims back. It may fail: the owner then gives them to others when it hears of it.

@@ -5,7 +5,7 @@
 
 use crate::cluster::not_owned;
 use crate::commit::records::{encode_deltas, encode_places};
-use crate::write::claims::{Claim, Wanted};
+use crate::write::claims::{Claim, Search, Wanted};
 use crate::write::reservation::FingerprintMap;
 use crate::{Change, Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
@@ -31,12 +31,19 @@ pub struct Delivery {
 
 /// Which node holds which claim.
 #[derive(Debug, Default)]
-pub(crate) struct Guests(Mutex<FingerprintMap<u32>>);
+pub(crate) struct Guests(Mutex<FingerprintMap<Guest>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Guest {
+    node: u32,
+    /// The copy here is damaged, as the node has found: the new one takes its place.
+    bad: Option<Address>,
+}
 
 impl Guests {
     /// Returns the node that holds the claim of a chunk.
     pub(crate) fn holder(&self, name: &Fingerprint) -> Option<u32> {
-        self.0.lock().get(name).copied()
+        self.0.lock().get(name).map(|guest| guest.node)
     }
 }
 
@@ -66,16 +73,18 @@ impl Engine {
         let begin = out.len();
         self.claims.claim(wanted, out)?;
         let mut held = self.guests.0.lock();
+        let holds = |held: &FingerprintMap<Guest>, name| held.get(name).is_some_and(|guest| guest.node == node);
         let mut waits_for_us = false;
         for (answer, wanted) in out[begin..].iter_mut().zip(wanted) {
             *answer = match *answer {
                 Claim::Known(address) => Claim::Known(address),
                 Claim::Mine => {
-                    held.insert(wanted.fingerprint, node);
+                    let bad = if let Search::Not(bad) = wanted.search { Some(bad) } else { None };
+                    held.insert(wanted.fingerprint, Guest { node, bad });
                     Claim::Mine
                 }
                 // It has lost our answer.
-                Claim::Theirs if held.get(&wanted.fingerprint) == Some(&node) => Claim::Mine,
+                Claim::Theirs if holds(&held, &wanted.fingerprint) => Claim::Mine,
                 Claim::Theirs => Claim::Theirs,
                 // It is no one's to refer to before it is durable.
                 Claim::Placed(_) => {
@@ -94,7 +103,8 @@ impl Engine {
     /// Takes claims of another node back.
     pub fn release_for(&self, node: u32, names: &[Fingerprint]) {
         let mut held = self.guests.0.lock();
-        let own: Vec<Fingerprint> = names.iter().filter(|name| held.get(name) == Some(&node)).copied().collect();
+        let is_held = |name: &&Fingerprint| held.get(name).is_some_and(|guest| guest.node == node);
+        let own: Vec<Fingerprint> = names.iter().filter(is_held).copied().collect();
         for name in &own {
             held.remove(name);
         }
@@ -138,9 +148,13 @@ impl Engine {
             let chunks: Vec<Fingerprint> = delivery.places.iter().map(|(name, _)| *name).collect();
             let mut entries: Vec<Option<IndexEntry>> = Vec::with_capacity(chunks.len());
             self.lookup.index().map_or(Ok(0), |index| index.lookup(&chunks, &mut entries))?;
-            let is_new = |entry: &Option<IndexEntry>| entry.is_none_or(|entry| entry.address == 0);
-            let places: Vec<(Fingerprint, u64)> =
-                delivery.places.iter().zip(&entries).filter(|(_, entry)| is_new(entry)).map(|(place, _)| *place).collect();
+            let of_sender = |name: &Fingerprint| self.guests.0.lock().get(name).copied().filter(|guest| guest.node == sender);
+            let is_new = |name: &Fingerprint, entry: &Option<IndexEntry>| {
+                let present = entry.map_or(0, |entry| entry.address);
+                present == 0 || of_sender(name).and_then(|guest| guest.bad) == Some(Address::from_bits(present))
+            };
+            let places = delivery.places.iter().zip(&entries).filter(|((name, _), entry)| is_new(name, entry));
+            let places: Vec<(Fingerprint, u64)> = places.map(|(place, _)| *place).collect();
             let changes = [self.cursor_change(partition, sender, delivery.upto)];
             let mut records = Vec::new();
             if !places.is_empty() {
@@ -153,10 +167,9 @@ impl Engine {
             let effects = Effects { places: &places, deltas: &delivery.deltas, changes: &changes, ..Effects::default() };
             self.log_and_apply(write, Prepared::default(), &records, effects)?;
             // Now look-ups find them.
-            let mut held = self.guests.0.lock();
             for (name, address) in &delivery.places {
-                if held.get(name) == Some(&sender) {
-                    held.remove(name);
+                if of_sender(name).is_some() {
+                    self.guests.0.lock().remove(name);
                     self.claims.placed(&[(*name, Address::from_bits(*address))]);
                     self.claims.durable(&[*name]);
                 }

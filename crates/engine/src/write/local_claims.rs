@@ -44,7 +44,11 @@ impl LocalClaims {
         let Some(share) = self.share.as_ref().filter(|_| !foreign.is_empty()) else { return Ok(()) };
         let wanted: Vec<Wanted> = foreign.iter().map(|(_, wanted)| *wanted).collect();
         let mut answers = Vec::with_capacity(wanted.len());
-        share.others.claim(&wanted, &mut answers)?;
+        if let Err(error) = share.others.claim(&wanted, &mut answers) {
+            // Some owners may have given theirs.
+            share.others.release(&wanted.iter().map(|wanted| wanted.fingerprint).collect::<Vec<_>>());
+            return Err(error);
+        }
         for ((at, wanted), answer) in foreign.iter().zip(answers) {
             out[*at] = answer;
             if answer != Claim::Mine {
