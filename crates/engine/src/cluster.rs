@@ -11,6 +11,9 @@
 //!    node at a time.
 //! 2. A claim ends when the chunk is in the owner's index. Until then nobody else gets it.
 //!
+//! This holds as long as the owner keeps its claims in memory. When it opens again, the nodes that hold some must tell
+//! it (`collect` in `docs/cluster.md`), which they do not yet: then a chunk may be stored twice.
+//!
 //! # Why nobody refers to a chunk that gets lost
 //! A node refers only to chunks that are its own, or that the owner of their index partition has in its index. They are
 //! there when the batch of the node that stores them is durable. So no commit waits for another node.
@@ -79,6 +82,11 @@ impl Share {
         if settings.chain.iter().any(|name| name == "bloom") {
             return refused("`bloom` knows only chunks of this node's partitions; leave it out of the filter chain");
         }
+        if settings.chain.iter().any(|name| name == "byte-compare") {
+            return refused(
+                "`byte-compare` reads containers that other nodes have not put into the bucket yet; leave it out of the filter chain",
+            );
+        }
         let totals = [
             (&self.chunk_index, descriptor.index_partitions),
             (&self.objects, descriptor.object_partitions.into()),
@@ -142,6 +150,10 @@ pub trait OtherNodes: Debug + Send + Sync {
     /// node's log the owner has everything, durably. Errors: as far as known, it has nothing of it.
     fn deliver(&self, partition: u32, delivery: &Delivery) -> Result<Position>;
 
+    /// Tells all owners that this node has just opened its log and holds no claims: [`Engine::end_claims_of`] there.
+    /// Errors: some were not told.
+    fn begin(&self) -> Result<()>;
+
     /// Has the owner of a container's partition put the container into the bucket.
     fn seal(&self, container: ContainerId) -> Result<()>;
 }
@@ -177,7 +189,11 @@ impl Engine {
             },
             |delivered| self.claims.durable(delivered),
         );
-        self.outbox.delivered_once(result.is_ok());
+        if result.is_ok() && !self.outbox.has_delivered_once() {
+            // Of an earlier opening's claims, those whose chunks are durable have ended by the delivery.
+            share.others.begin()?;
+            self.outbox.delivered_once();
+        }
         result
     }
 

@@ -78,9 +78,9 @@ impl Outbox {
         self.has_delivered_once.load(Ordering::Acquire)
     }
 
-    /// Notes that everything was delivered that was there when the delivery began, if `is_all`.
-    pub(crate) fn delivered_once(&self, is_all: bool) {
-        self.has_delivered_once.fetch_or(is_all, Ordering::AcqRel);
+    /// Notes that everything was delivered that was there when the delivery began.
+    pub(crate) fn delivered_once(&self) {
+        self.has_delivered_once.store(true, Ordering::Release);
     }
 
     /// Returns whether something is undelivered.

@@ -112,6 +112,18 @@ impl Engine {
         self.claims.release(&own);
     }
 
+    /// Ends all claims of a node: it has opened its log again, or is gone, and everything that it has logged is
+    /// delivered.
+    pub fn end_claims_of(&self, node: u32) {
+        let mut held = self.guests.0.lock();
+        let names: Vec<Fingerprint> = held.iter().filter(|(_, guest)| guest.node == node).map(|(name, _)| *name).collect();
+        for name in &names {
+            held.remove(name);
+        }
+        drop(held);
+        self.claims.release(&names);
+    }
+
     /// Waits until a claim that was [`Claim::Theirs`] may have another answer, or until `until`. Whoever stores the
     /// chunk is told to hurry.
     pub fn wait_for_claim(&self, name: &Fingerprint, until: Instant) {

@@ -486,6 +486,9 @@ impl Engine {
         if self.log.has_history() {
             self.end_in_log()?;
         }
+        if let Err(error) = self.deliver() {
+            tracing::warn!(%error, "other nodes wait for chunks of this one until it is opened again");
+        }
         self.save_hooks(&|| true);
         let _views = self.change_views()?;
         self.storage.leave();

@@ -89,9 +89,7 @@ impl Removal {
             5 if self.is_doomed && world.count == 0 => (world.index, self.is_removed) = (None, true),
             6 if self.is_removed => world.cache = None,
             7 => world.watch.end(),
-            8 if self.is_ours => {
-                world.reservations.release(&chunk);
-            }
+            8 if self.is_ours => world.reservations.release(&chunk),
             _ => {}
         }
         self.next += 1;

@@ -3,7 +3,6 @@
 //! A chunk whose index partition another node has is reserved here first, so that one stream of this node asks its
 //! owner. Here it stays reserved, and then placed, until it is delivered there (`cluster.rs`).
 
-use crate::Result;
 use crate::cluster::{Guests, HURRIES, Share};
 use crate::lookup::Lookup;
 use crate::write::chain::BloomFilter;
@@ -11,6 +10,7 @@ use crate::write::chain::BloomFilter;
 use crate::write::claims::Anything;
 use crate::write::claims::{Claim, Claims, Search, Wanted};
 use crate::write::reservation::{Reservation, Reservations};
+use crate::{EngineError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_storage::Address;
 use std::sync::Arc;
@@ -48,6 +48,9 @@ impl LocalClaims {
             // Some owners may have given theirs.
             share.others.release(&wanted.iter().map(|wanted| wanted.fingerprint).collect::<Vec<_>>());
             return Err(error);
+        }
+        if answers.len() != foreign.len() || answers.iter().any(|answer| matches!(answer, Claim::Placed(_))) {
+            return Err(EngineError::OtherNode { why: "its answer does not fit the claims".to_owned() });
         }
         for ((at, wanted), answer) in foreign.iter().zip(answers) {
             out[*at] = answer;
@@ -129,11 +132,16 @@ impl Claims for LocalClaims {
     }
 
     fn release(&self, names: &[Fingerprint]) {
-        // What was placed stays.
-        let released = names.iter().filter(|name| self.reservations.release(name));
-        let foreign: Vec<Fingerprint> = released.filter(|name| self.is_foreign(name)).copied().collect();
-        if let Some(share) = self.share.as_ref().filter(|_| !foreign.is_empty()) {
-            share.others.release(&foreign);
+        if let Some(share) = &self.share {
+            // What was placed stays. The owner first: from then on another stream of this node may claim it there.
+            let is_released = |name: &&Fingerprint| self.is_foreign(name) && self.reservations.is_reserved(name);
+            let foreign: Vec<Fingerprint> = names.iter().filter(is_released).copied().collect();
+            if !foreign.is_empty() {
+                share.others.release(&foreign);
+            }
+        }
+        for name in names {
+            self.reservations.release(name);
         }
     }
 

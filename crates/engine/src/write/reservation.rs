@@ -126,17 +126,19 @@ impl Reservations {
         shard.changed.notify_all();
     }
 
-    /// Releases a reservation: the chunk was known, or storing it failed. Does nothing to a placed chunk. Returns
-    /// whether there was one.
-    pub fn release(&self, fingerprint: &Fingerprint) -> bool {
+    /// Returns whether somebody holds a reservation that has no chunk yet.
+    pub fn is_reserved(&self, fingerprint: &Fingerprint) -> bool {
+        matches!(self.shard(fingerprint).states.lock().get(fingerprint), Some(State::Reserved { .. }))
+    }
+
+    /// Releases a reservation: the chunk was known, or storing it failed. Does nothing to a placed chunk.
+    pub fn release(&self, fingerprint: &Fingerprint) {
         let shard = self.shard(fingerprint);
         let mut states = shard.states.lock();
-        let is_reserved = matches!(states.get(fingerprint), Some(State::Reserved { .. }));
-        if is_reserved {
+        if let Some(State::Reserved { .. }) = states.get(fingerprint) {
             states.remove(fingerprint);
             shard.changed.notify_all();
         }
-        is_reserved
     }
 
     /// Waits until no other stream holds the reservation, or until `until`. Returns the address. `None`: the

@@ -8,7 +8,9 @@
 //! 1. [`leave_partition`](ContainerStore::leave_partition): no writer gets a container in it any more, no merge begins.
 //!    Its containers are closed.
 //! 2. Commits seal them. [`remove_partition`](ContainerStore::remove_partition) says when it is over. Until then it
-//!    makes the next batch say what is settled.
+//!    makes the next batch say what is settled. Call it alone among commits.
+//! 3. The log says so from [`LeftPartition::since`] on. It must be kept from there on until no lineage names this log
+//!    for the partition: the next owner reads it.
 //!
 //! # How it comes
 //! 1. The new owner's log has NumbersReserved of the partition, in the batch in which it adopts it. So the new owner
@@ -32,7 +34,7 @@
 //! partition that is not opened here asks the bucket again when it misses a file (`forward.rs`).
 
 use crate::containers::void::VoidNumbers;
-use crate::{ContainerStore, Result, StorageError};
+use crate::{Address, ContainerStore, Result, StorageError};
 use onefold_oplog::{Owned, Position};
 
 /// A partition that its owner has left: what its next owner must know.
@@ -53,6 +55,11 @@ impl LeftPartition {
         self.number
     }
 
+    /// Returns from where on the log says that its numbers are used.
+    pub fn since(&self) -> Position {
+        self.since
+    }
+
     /// Returns its void numbers, as far as the store knew that left it.
     pub fn void(&self) -> &[VoidNumbers] {
         &self.void
@@ -60,6 +67,11 @@ impl LeftPartition {
 }
 
 impl ContainerStore {
+    /// Returns whether the partition is opened that an address is in.
+    pub fn has_partition_of(&self, address: Address) -> bool {
+        self.shared.owners.has(address.container().partition())
+    }
+
     /// Begins to leave a partition: it takes no new containers, and those that it has are closed. The next commits seal
     /// them. May be repeated. Errors: the partition is not opened, or the store is not in a bucket.
     pub fn leave_partition(&self, number: u16) -> Result<()> {

@@ -76,6 +76,11 @@ impl ContainerCacheFilter {
     /// Opens the catalog that has the chunk at an address, if it is not open, and counts `hits` uses. Then asks as
     /// [`ask`](Self::ask), before the catalog has to make room for another.
     pub(crate) fn load(&self, address: Address, hits: u32, ask: &mut dyn FnMut(&Find<'_>)) -> CatalogState {
+        // Another node's container may be in the bucket before its owner's log names its chunks, and they may never be
+        // in it. Only the owner of their index partition knows.
+        if !self.storage.has_partition_of(address) {
+            return CatalogState::Unknown;
+        }
         let removals = self.rules.lock().removals;
         if let Some(known) = self.storage.touch_catalog(address.origin(), hits) {
             ask(&|name| known.find(name));
