@@ -532,7 +532,7 @@ fn m4_8_a_node_changes_nothing_in_partitions_of_others() {
     assert!(matches!(store.leave_partition(1), Err(StorageError::NotOpened { partition: 1 })));
     world.move_to(0, 1, None);
     let containers: Vec<_> = world.process(1).store.containers().unwrap().iter().filter(|id| id.partition() == 0).collect();
-    assert!(containers.len() > 3);
+    assert!(!containers.is_empty());
     for live in [Vec::new(), vec![(Address::new(containers[0], 0), world.committed[&Address::new(containers[0], 0)].0)]] {
         let refused = store.merge(&containers[..1], &live).unwrap_err();
         assert!(matches!(&refused, StorageError::Merge { why } if why.contains("another owner")), "{refused}");

@@ -201,11 +201,6 @@ impl Numbers {
         self.since = self.since.min(since);
     }
 
-    /// Returns whether no partition is opened: then nothing needs to be said.
-    pub(crate) fn are_none(&self) -> bool {
-        self.named.is_empty()
-    }
-
     /// Returns from where on the log says which numbers are used.
     pub(crate) fn since(&self) -> Position {
         self.since
@@ -213,7 +208,7 @@ impl Numbers {
 
     /// Makes the next batch say which numbers are used, if the log before `position` is needed for it.
     pub(crate) fn renew_before(&mut self, position: Position) {
-        self.is_due |= self.since < position && !self.are_none();
+        self.is_due |= self.since < position;
     }
 }
 

@@ -237,7 +237,7 @@ impl Placement {
 
     /// Returns from where on the log is needed for the numbers; `None`: it is not.
     pub(crate) fn numbers_since(&self) -> Option<Position> {
-        self.state.lock().numbers.as_ref().filter(|numbers| !numbers.are_none()).map(Numbers::since)
+        self.state.lock().numbers.as_ref().map(Numbers::since)
     }
 
     /// Makes the next batch say which numbers are used, if the log before `position` is needed for it.
