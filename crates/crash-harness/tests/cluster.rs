@@ -1,17 +1,16 @@
 //! Several nodes of one process have a store in a bucket open, each with some partitions (`docs/cluster.md`).
 
 use onefold_bucket::{BucketGround, MemoryBucket};
-use onefold_chunking::{Kind, Sizes};
-use onefold_crash_harness::Random;
+use onefold_crash_harness::{EXACT, Random};
 use onefold_engine::{
     Claim, Delivery, Descriptor, Engine, EngineError, Group, Hints, Mode, OtherNodes, Piece, Reference, Result, Search, Settings, Share,
-    StoreProfile, Transaction, Wanted, WriteStream,
+    Transaction, Wanted, WriteStream,
 };
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Ground, SimulatedGround};
 use onefold_index::ChunkIndex;
 use onefold_oplog::{Owned, Ownership, Position};
-use onefold_storage::{Compression, ContainerId};
+use onefold_storage::ContainerId;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,20 +22,7 @@ const OBJECTS: u16 = 8;
 const CONTAINERS: u16 = 8;
 
 fn descriptor() -> Descriptor {
-    Descriptor {
-        profile: StoreProfile::Exact,
-        chunker: Kind::FastCdc,
-        chunk_sizes: Sizes { min: 256, target: 1024, max: 4096 },
-        container_bytes: 64 << 10,
-        frame_bytes: 4 << 10,
-        compression: Compression::None,
-        sequential_frame_bytes: 16 << 10,
-        sequential_compression: Compression::Lz4,
-        index_partitions: INDEX,
-        object_partitions: OBJECTS,
-        container_partitions: CONTAINERS,
-        ..Descriptor::new().unwrap()
-    }
+    Descriptor { index_partitions: INDEX, object_partitions: OBJECTS, container_partitions: CONTAINERS, ..(EXACT.descriptor)(0) }
 }
 
 /// How the nodes of one process reach each other: by calls.

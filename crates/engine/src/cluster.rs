@@ -60,8 +60,8 @@ pub struct Share {
 
 impl PartialEq for Share {
     fn eq(&self, other: &Share) -> bool {
-        let of = |share: &Share| (share.node, share.chunk_index.clone(), share.objects.clone(), share.containers.clone());
-        of(self) == of(other) && Arc::ptr_eq(&self.others, &other.others)
+        let owned = (self.node, &self.chunk_index, &self.objects, &self.containers);
+        owned == (other.node, &other.chunk_index, &other.objects, &other.containers) && Arc::ptr_eq(&self.others, &other.others)
     }
 }
 
@@ -158,10 +158,6 @@ pub trait OtherNodes: Debug + Send + Sync {
     fn seal(&self, container: ContainerId) -> Result<()>;
 }
 
-pub(crate) fn not_owned(partition: u32) -> EngineError {
-    EngineError::NotOwned { partition }
-}
-
 impl Engine {
     /// Returns the partition of the chunk index that has a chunk, if another node has it.
     pub(crate) fn foreign_partition(&self, name: &Fingerprint) -> Option<u32> {
@@ -180,12 +176,17 @@ impl Engine {
         let result = self.outbox.deliver(
             |partition, delivery| {
                 let upto = share.others.deliver(partition, delivery)?;
-                match delivery.behind.filter(|behind| upto < *behind) {
-                    Some(behind) => Err(EngineError::Inconsistent {
-                        why: format!("the owner of partition {partition} had all up to {}, and now only up to {}", behind.0, upto.0),
-                    }),
-                    None => Ok(upto),
+                // Each answer brings it further, and nobody has more than this node has logged.
+                if upto > self.log.end() || delivery.behind.is_some_and(|behind| upto <= behind) {
+                    let (behind, upto, end) = (delivery.behind.unwrap_or_default().0, upto.0, self.log.end().0);
+                    return Err(EngineError::Inconsistent {
+                        why: format!(
+                            "the owner of partition {partition} says that it has everything up to {upto} of this node's log, \
+                            which ends at {end}, and it had everything up to {behind}"
+                        ),
+                    });
                 }
+                Ok(upto)
             },
             |delivered| self.claims.durable(delivered),
         );

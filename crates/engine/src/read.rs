@@ -5,7 +5,6 @@ pub(crate) mod recipe;
 pub(crate) mod snapshot;
 pub(crate) mod views;
 
-use crate::cluster::not_owned;
 use crate::components::FINGERPRINT;
 use crate::{Candidate, Contents, Engine, EngineError, Piece, Recipe, Result, decode_pieces};
 use onefold_fingerprint::Fingerprint;
@@ -210,7 +209,7 @@ impl Engine {
             return Ok(Some(address));
         }
         if let Some(partition) = self.foreign_partition(fingerprint) {
-            return Err(not_owned(partition));
+            return Err(EngineError::NotOwned { partition });
         }
         let mut found = Vec::with_capacity(1);
         self.lookup.find(std::slice::from_ref(fingerprint), &mut found)?;

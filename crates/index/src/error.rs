@@ -112,7 +112,7 @@ pub enum IndexError {
         partition: u32,
     },
     /// The partition cannot be added to those that this opening has.
-    #[error("partition {partition} cannot be added to {path}: it is there, or is not one of {partitions} partitions")]
+    #[error("partition {partition} cannot be added to {path}: it is there, somebody still uses it, or it is not one of {partitions}")]
     NotToBeAdded {
         /// The index.
         path: String,

@@ -3,7 +3,6 @@
 //! A claim of another node is a reservation like that of a stream here. So streams of all nodes meet in one place. It
 //! has no address until the chunk is delivered: then this node logs it, and its index has it.
 
-use crate::cluster::not_owned;
 use crate::commit::records::{encode_deltas, encode_places};
 use crate::write::claims::{Claim, Search, Wanted};
 use crate::write::reservation::FingerprintMap;
@@ -115,13 +114,10 @@ impl Engine {
     /// Ends all claims of a node: it has opened its log again, or is gone, and everything that it has logged is
     /// delivered.
     pub fn end_claims_of(&self, node: u32) {
-        let mut held = self.guests.0.lock();
+        let held = self.guests.0.lock();
         let names: Vec<Fingerprint> = held.iter().filter(|(_, guest)| guest.node == node).map(|(name, _)| *name).collect();
-        for name in &names {
-            held.remove(name);
-        }
         drop(held);
-        self.claims.release(&names);
+        self.release_for(node, &names);
     }
 
     /// Waits until a claim that was [`Claim::Theirs`] may have another answer, or until `until`. Whoever stores the
@@ -150,7 +146,10 @@ impl Engine {
             let why = format!("it has chunks of other partitions than {partition}");
             return Err(EngineError::Invalid { what: "delivery".into(), why });
         }
-        let known = self.with_room_in_the_log(|write| {
+        if delivery.places.iter().any(|(_, address)| *address == 0) {
+            return Err(EngineError::Invalid { what: "delivery".into(), why: "it has a chunk without an address".into() });
+        }
+        self.with_room_in_the_log(|write| {
             let _committing = self.commits.alone();
             let cursor = self.cursor(partition, sender)?;
             // If it is another position, a part of this has come before. The sender begins again behind the cursor.
@@ -160,12 +159,17 @@ impl Engine {
             let chunks: Vec<Fingerprint> = delivery.places.iter().map(|(name, _)| *name).collect();
             let mut entries: Vec<Option<IndexEntry>> = Vec::with_capacity(chunks.len());
             self.lookup.index().map_or(Ok(0), |index| index.lookup(&chunks, &mut entries))?;
-            let of_sender = |name: &Fingerprint| self.guests.0.lock().get(name).copied().filter(|guest| guest.node == sender);
-            let is_new = |name: &Fingerprint, entry: &Option<IndexEntry>| {
+            let mut held: Vec<Option<Guest>> = Vec::with_capacity(chunks.len());
+            {
+                let guests = self.guests.0.lock();
+                held.extend(chunks.iter().map(|name| guests.get(name).copied().filter(|guest| guest.node == sender)));
+            }
+            let is_new = |entry: &Option<IndexEntry>, guest: &Option<Guest>| {
                 let present = entry.map_or(0, |entry| entry.address);
-                present == 0 || of_sender(name).and_then(|guest| guest.bad) == Some(Address::from_bits(present))
+                present == 0 || guest.and_then(|guest| guest.bad) == Some(Address::from_bits(present))
             };
-            let places = delivery.places.iter().zip(&entries).filter(|((name, _), entry)| is_new(name, entry));
+            let known = entries.iter().zip(&held);
+            let places = delivery.places.iter().zip(known).filter(|(_, (entry, guest))| is_new(entry, guest));
             let places: Vec<(Fingerprint, u64)> = places.map(|(place, _)| *place).collect();
             let changes = [self.cursor_change(partition, sender, delivery.upto)];
             let mut records = Vec::new();
@@ -179,16 +183,18 @@ impl Engine {
             let effects = Effects { places: &places, deltas: &delivery.deltas, changes: &changes, ..Effects::default() };
             self.log_and_apply(write, Prepared::default(), &records, effects)?;
             // Now look-ups find them.
-            for (name, address) in &delivery.places {
-                if of_sender(name).is_some() {
-                    self.guests.0.lock().remove(name);
-                    self.claims.placed(&[(*name, Address::from_bits(*address))]);
-                    self.claims.durable(&[*name]);
-                }
+            let ended = delivery.places.iter().zip(&held).filter(|(_, guest)| guest.is_some());
+            let ended: Vec<_> = ended.map(|((name, address), _)| (*name, Address::from_bits(*address))).collect();
+            let names: Vec<Fingerprint> = ended.iter().map(|(name, _)| *name).collect();
+            let mut guests = self.guests.0.lock();
+            for name in &names {
+                guests.remove(name);
             }
+            drop(guests);
+            self.claims.placed(&ended);
+            self.claims.durable(&names);
             Ok(delivery.upto)
-        })?;
-        Ok(known)
+        })
     }
 
     /// Puts the container into the bucket, if its partition is owned here. Somebody wants to read it.
@@ -212,7 +218,7 @@ impl Engine {
     fn check_owned<'a>(&self, names: impl Iterator<Item = &'a Fingerprint>) -> Result<()> {
         for name in names {
             if let Some(partition) = self.foreign_partition(name) {
-                return Err(not_owned(partition));
+                return Err(EngineError::NotOwned { partition });
             }
         }
         Ok(())

@@ -10,7 +10,7 @@ use onefold_ground::wire::{Reader, put_varint};
 use onefold_index::ObjectIndex;
 use onefold_index::sampled::HooksStatistics;
 
-/// The key of the figures, and its partition.
+/// The key of the figures.
 pub(crate) const KEY: &[u8] = b"h";
 const VERSION: u8 = 1;
 
