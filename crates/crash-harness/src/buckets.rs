@@ -187,6 +187,7 @@ pub fn requests_follow_what_is_there(profile: &'static Profile, usual_seeds: u64
             drop(world);
             place = place.elsewhere(case.seed + round);
         }
+        const UNSEALED_AND_TRIM: u64 = 30;
         let world = place.open(case).unwrap_or_else(|error| panic!("{case}: {error}"));
         must(model.verify(&world, false), case, "before upkeep");
         let count = || place.bucket.names().iter().filter(|name| name.starts_with("containers/")).count() as u64;
@@ -214,10 +215,14 @@ pub fn requests_follow_what_is_there(profile: &'static Profile, usual_seeds: u64
         });
         let before = place.bucket.steps();
         counted("a prune", &|| pruned(options));
-        // Parity and many small marks are more than the estimate knows of.
+        // Parity and many small marks are more than the estimate knows of. Nor does it know what earlier openings left
+        // unsealed, which the first commit seals (a put for each container), and whether that trims the log.
         let (said, done) = (said.get(), place.bucket.steps() - before);
         let is_plain = profile.name == "exact" && case.settings().parity_group == 0;
-        assert!(!is_plain || (said <= 2 * done && done <= 2 * said + 20), "{case}: {done} requests, and a dry run said {said}");
+        assert!(
+            !is_plain || (said <= 2 * done && done <= 2 * said + 20 + UNSEALED_AND_TRIM),
+            "{case}: {done} requests, and a dry run said {said}"
+        );
         counted("a second prune", &|| pruned(options));
         drop(world);
         drop(place.reopen(case, &mut model, "at the end"));
