@@ -9,7 +9,7 @@ use onefold_engine::{
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Ground, SimulatedGround};
 use onefold_index::ChunkIndex;
-use onefold_oplog::{Owned, Ownership, Position};
+use onefold_oplog::{LogError, Owned, Ownership, Position};
 use onefold_storage::ContainerId;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -507,4 +507,60 @@ fn m4_4_a_share_that_does_not_fit_the_store_and_claims_of_others_partitions_are_
     Engine::create(&ground, &descriptor()).unwrap();
     let why = Engine::open(ground, cluster.settings(1), Mode::ReadWrite, "test").map(drop).unwrap_err().to_string();
     assert!(why.contains("in a bucket"), "{why}");
+}
+
+/// A store becomes one of nodes with all that it has. From then on an ordinary opening is refused, whatever it knew
+/// before: it would take what other nodes write for leftovers.
+#[test]
+fn a_store_with_history_is_opened_by_a_node_and_then_by_no_ordinary_opening() {
+    let mut cluster = Cluster::new(1, false);
+    cluster.kill(0);
+    // Another store, which nobody has shared.
+    cluster.bucket = MemoryBucket::new();
+    cluster.disks = vec![SimulatedGround::new(9)];
+    let elsewhere = SimulatedGround::new(10);
+    let place = |cluster: &Cluster, disk: &SimulatedGround| ground(&cluster.bucket, disk);
+    let ordinary = Settings { share: None, ..cluster.settings(0) };
+    let open = |cluster: &Cluster, disk: &SimulatedGround| Engine::open(place(cluster, disk), ordinary.clone(), Mode::ReadWrite, "test");
+    Engine::create(&place(&cluster, &cluster.disks[0]), &descriptor()).unwrap();
+    for turn in 0..3u64 {
+        // Two machines, one after the other.
+        let disk = if turn == 1 { elsewhere.clone() } else { cluster.disks[0].clone() };
+        cluster.nodes[0] = Some(open(&cluster, &disk).unwrap());
+        for (key, data) in (turn * 20..).zip(runs(20)) {
+            cluster.write(0, key, &data);
+        }
+        cluster.check();
+        cluster.node(0).close().unwrap();
+        cluster.nodes[0] = None;
+    }
+    let (chunks, figures) = {
+        let engine = open(&cluster, &cluster.disks[0]).unwrap();
+        let of_store = (engine.chunks(), engine.statistics().unwrap());
+        engine.close().unwrap();
+        (of_store.0, of_store.1.stored_bytes)
+    };
+    cluster.open(0);
+    assert_eq!((cluster.node(0).chunks(), cluster.node(0).statistics().unwrap().stored_bytes), (chunks, figures));
+    cluster.check();
+    for (key, data) in (100..).zip(runs(20)) {
+        cluster.write(0, key, &data);
+    }
+    assert_eq!(cluster.node(0).chunks(), chunks, "nothing of it is new");
+    let before = cluster.bucket.names();
+    for (turn, disk) in [&elsewhere, &SimulatedGround::new(11), &cluster.disks[0].clone()].into_iter().enumerate() {
+        if turn == 2 {
+            cluster.kill(0);
+        }
+        for mode in [Mode::ReadWrite, Mode::ReadOnly, Mode::Snapshot] {
+            let opened = Engine::open(place(&cluster, disk), ordinary.clone(), mode, "test");
+            assert!(matches!(opened, Err(EngineError::Log(LogError::Shared { .. }))), "{mode:?}: {opened:?}");
+        }
+    }
+    // One that knew the store has put its fence, and nothing else.
+    let new = cluster.bucket.names().into_iter().filter(|name| !before.contains(name));
+    assert!(new.clone().count() <= 1 && new.clone().all(|name| name.starts_with("log/")), "{:?}", new.collect::<Vec<_>>());
+    cluster.open(0);
+    cluster.check();
+    assert_eq!(cluster.counts(), cluster.expected());
 }

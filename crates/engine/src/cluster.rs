@@ -76,6 +76,9 @@ impl Share {
         if !descriptor.profile.counts() || !descriptor.profile.is_exact() {
             return refused("several nodes can have a store open only if its profile is `exact`");
         }
+        if !descriptor.has_own_partition {
+            return refused("it was made by an earlier version; copy it into a new store with `onefold copy`");
+        }
         if mode != Mode::ReadWrite {
             return refused("a node opens a store for writing");
         }

@@ -40,7 +40,9 @@ pub use error::{EngineError, Result};
 pub use lifecycle::activity::Activity;
 pub use lifecycle::append_only::DeletionPermit;
 pub use lifecycle::clock::ClockJump;
-pub use lifecycle::descriptor::{DESCRIPTOR, DESCRIPTOR_BEGINNING, DESCRIPTOR_COPY, Descriptor, FORMAT, random_name};
+pub use lifecycle::descriptor::{
+    DESCRIPTOR, DESCRIPTOR_BEGINNING, DESCRIPTOR_COPY, Descriptor, FORMAT, FORMAT_WITH_OWN_PARTITION, random_name,
+};
 pub use lifecycle::mode::Mode;
 pub use lifecycle::profile::{ChunkStoreKind, StoreProfile};
 pub use lifecycle::settings::Settings;
@@ -206,6 +208,11 @@ impl Engine {
         self.descriptor.object_partitions
     }
 
+    /// Returns the number of partitions of the object index, with that of the engine's notes if it has one.
+    pub fn all_object_partitions(&self) -> u16 {
+        self.descriptor.all_object_partitions()
+    }
+
     /// Returns time and bytes by component.
     pub fn profile(&self) -> &Arc<Profile> {
         &self.profile
@@ -307,7 +314,7 @@ impl Engine {
     /// a few at a time, so memory is bounded.
     pub fn for_each_object(&self, prefix: u8, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<()> {
         const PAGE: usize = 256;
-        for partition in 0..self.object_partitions() {
+        for partition in 0..self.all_object_partitions() {
             let mut from = vec![prefix];
             loop {
                 let page = self.range(partition, &from, &[prefix + 1], PAGE)?;

@@ -2,7 +2,7 @@
 
 mod support;
 
-use onefold_engine::FORMAT;
+use onefold_engine::{FORMAT, FORMAT_WITH_OWN_PARTITION};
 use std::process::Stdio;
 use support::{Run, Scene, noise};
 
@@ -139,7 +139,7 @@ fn a_store_is_not_made_twice() {
 fn a_store_of_a_newer_or_an_earlier_version_is_refused() {
     let scene = Scene::with_store(&[]);
     let text = std::fs::read_to_string(scene.store().join("descriptor")).unwrap();
-    for (format, advice) in [(FORMAT + 1, "newer onefold"), (1, "earlier onefold")] {
+    for (format, advice) in [(FORMAT_WITH_OWN_PARTITION + 1, "newer onefold"), (1, "earlier onefold")] {
         let body = text.replace(&format!("format = {FORMAT}"), &format!("format = {format}"));
         let body = &body[..body.rfind("checksum").unwrap()];
         let text = format!("{body}checksum = \"{:016x}\"\n", onefold_ground::checksum(body.as_bytes()));

@@ -38,6 +38,12 @@ pub enum LogError {
         /// What was read.
         path: String,
     },
+    /// Several nodes share the store, and this opening is not one of them.
+    #[error("several nodes share the store in {path}; only as one of them can a process open it")]
+    Shared {
+        /// The part of the bucket with the log.
+        path: String,
+    },
     /// A log exists where one was to be created.
     #[error("{path} already has an operations log")]
     Exists {

@@ -87,6 +87,8 @@ pub struct LogPlace {
     pub keeps_copies: bool,
     /// Names the directory: no other one that is used with this store has the same.
     pub owner: [u8; 8],
+    /// Whoever opens it is one of several nodes. Nobody else opens a [shared](ObjectLog::share) log.
+    pub is_of_node: bool,
 }
 
 /// An open log in a bucket.
@@ -215,6 +217,28 @@ impl ObjectLog {
         }
     }
 
+    /// Says for ever that this is the log of one of several nodes, unless it says so already: from here on, only an
+    /// opening [of a node](LogPlace::is_of_node) opens it. Whoever has looked at it before is refused when it asks for
+    /// the next manifest, as every opening does at its end.
+    pub fn share(&self) -> Result<()> {
+        let _one_at_a_time = self.changing.lock();
+        loop {
+            let (manifest, runs) = {
+                let state = self.writable()?;
+                (state.manifest, state.runs.clone())
+            };
+            if manifest.is_shared {
+                return Ok(());
+            }
+            let epoch = self.epoch();
+            let next = Manifest { number: manifest.number + 1, epoch, is_shared: true, ..manifest };
+            match self.place.bucket.put_new(&manifest::name(next.number), &next.encode(&self.place.store))? {
+                Put::Done => self.adopt(next, runs),
+                Put::Taken => drop(self.follow(&next)?),
+            }
+        }
+    }
+
     /// Opens the log for reading, and finds its end. Errors: batches are missing, or the copies are of another log.
     pub fn open(place: LogPlace, options: LogOptions, meaning: Arc<dyn Meaning>) -> Result<ObjectLog> {
         let mut log = ObjectLog::unread(place, options, meaning);
@@ -240,7 +264,7 @@ impl ObjectLog {
             read => read.and_then(|()| self.unless_trimmed(state, &BTreeSet::new()))?,
         };
         *self.state.get_mut() = match looked {
-            Looked::Found(state) => self.found(*state),
+            Looked::Found(state) => self.found(*state)?,
             Looked::Moved => self.find(false)?,
         };
         Ok(self)
@@ -429,7 +453,7 @@ impl ObjectLog {
     /// `for_taking`: a fence follows. It is put behind the copies, and so asks what comes there.
     fn find(&self, for_taking: bool) -> Result<State> {
         match self.look_behind_copies(for_taking)? {
-            Looked::Found(state) => Ok(self.found(*state)),
+            Looked::Found(state) => self.found(*state),
             Looked::Moved => self.find_from_manifest(for_taking),
         }
     }
@@ -437,15 +461,19 @@ impl ObjectLog {
     fn find_from_manifest(&self, for_taking: bool) -> Result<State> {
         for _ in 0..LOOKS {
             if let Looked::Found(state) = self.look(for_taking)? {
-                return Ok(self.found(*state));
+                return self.found(*state);
             }
         }
         Err(damaged(self.place.bucket.describe("log"), "batches of the log are missing"))
     }
 
-    fn found(&self, mut state: State) -> State {
+    /// Ends a look. Errors: the log is not for this opening.
+    fn found(&self, mut state: State) -> Result<State> {
+        if state.manifest.is_shared && !self.place.is_of_node {
+            return Err(LogError::Shared { path: self.place.bucket.describe("") });
+        }
         state.full_at_bytes = self.options.full_at_bytes(used_bytes(&state));
-        state
+        Ok(state)
     }
 
     /// Looks at the log from the last copy on. If the log has it, it has all copies before it, too.

@@ -162,7 +162,7 @@ impl<'a> Check<'a> {
             self.knows_all_entries = false;
         }
         self.monitor.advance(1);
-        for partition in 0..self.engine.object_partitions() {
+        for partition in 0..self.engine.all_object_partitions() {
             match self.engine.object_index().verify_partition(partition, &|| !self.monitor.is_cancelled()) {
                 Verified::Whole => {}
                 Verified::Damaged(damage) => self.report.add(ProblemKind::ObjectIndex, format!("{}: {}", damage.path, damage.why)),

@@ -249,7 +249,7 @@ impl Scrub<'_> {
                 self.engine.containers().map_or(0, |containers| containers.parity_statistics().map_or(0, |parity| parity.groups)),
             ),
             Phase::ChunkIndex => ("chunk index", self.engine.index_partitions()),
-            Phase::ObjectIndex => ("object index", u64::from(self.engine.object_partitions())),
+            Phase::ObjectIndex => ("object index", u64::from(self.engine.all_object_partitions())),
             Phase::End => return,
         };
         monitor.step(what, total);
@@ -315,7 +315,7 @@ impl Scrub<'_> {
             }
             Phase::ObjectIndex => {
                 pass.sample(self.clock.wall_ns());
-                if from.unit >= u64::from(self.engine.object_partitions()) {
+                if from.unit >= u64::from(self.engine.all_object_partitions()) {
                     return Ok(behind);
                 }
                 Ok(self.object_index(step, pace, go_on))

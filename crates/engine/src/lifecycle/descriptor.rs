@@ -15,9 +15,11 @@ pub const DESCRIPTOR: &str = "descriptor";
 pub const DESCRIPTOR_BEGINNING: &str = "# Written by onefold at init.";
 /// Its second copy.
 pub const DESCRIPTOR_COPY: &str = "descriptor.copy";
-/// The format that this version reads and writes. It would misread a store in another format: in format 1, batches of
+/// The format of a store in a directory. This version would misread one in an earlier format: in format 1, batches of
 /// the log were aligned to 512 bytes; in format 2, the object index had other names.
 pub const FORMAT: u64 = 3;
+/// The format of a store whose notes have a [partition of their own](Descriptor::has_own_partition).
+pub const FORMAT_WITH_OWN_PARTITION: u64 = 4;
 /// The longest descriptor.
 const LIMIT_BYTES: u64 = 64 << 10;
 /// The line that ends a descriptor.
@@ -57,6 +59,9 @@ pub struct Descriptor {
     pub object_partitions: u16,
     /// Container partitions.
     pub container_partitions: u16,
+    /// Whether what an opening notes of itself lies in an object partition of its own, behind the others. A store in a
+    /// bucket has one: it never moves when several nodes share the store. Elsewhere the notes are in partition 0.
+    pub has_own_partition: bool,
     /// The tags of the linked index, in a store whose chunks are blocks.
     pub index_tag: Tag,
     /// The area of the linked index, in such a store.
@@ -85,10 +90,25 @@ impl Descriptor {
             index_partitions: 16,
             object_partitions: 1,
             container_partitions: 1,
+            has_own_partition: false,
             index_tag: Tag::default(),
             index_area: Dia::default(),
             discards_data: false,
         })
+    }
+
+    /// Returns the number of object partitions with that of the notes.
+    pub fn all_object_partitions(&self) -> u16 {
+        self.object_partitions + u16::from(self.has_own_partition)
+    }
+
+    /// Returns the object partition of the notes.
+    pub(crate) fn own_partition(&self) -> u16 {
+        if self.has_own_partition { self.object_partitions } else { 0 }
+    }
+
+    fn format(&self) -> u64 {
+        if self.has_own_partition { FORMAT_WITH_OWN_PARTITION } else { FORMAT }
     }
 
     /// Returns the size of a block, in a store whose chunks are blocks.
@@ -213,9 +233,10 @@ impl Descriptor {
         });
         let mut text = format!(
             "{DESCRIPTOR_BEGINNING} What is chosen here holds for the life of the store.\n\
-             format = {FORMAT}\nstore = \"{store}\"\nprofile = \"{}\"\nfingerprint = \"{}\"\nchunker = \"{}\"\n\
+             format = {}\nstore = \"{store}\"\nprofile = \"{}\"\nfingerprint = \"{}\"\nchunker = \"{}\"\n\
              chunk_min_bytes = {}\nchunk_target_bytes = {}\nchunk_max_bytes = {}\ncontainer_bytes = {}\nframe_bytes = {}\n\
              compression = \"{}\"\nsequential_frame_bytes = {}\nsequential_compression = \"{}\"\nindex_partitions = {}\nobject_partitions = {}\ncontainer_partitions = {}\nencryption = \"none\"\n",
+            self.format(),
             self.profile,
             self.fingerprint,
             self.chunker,
@@ -259,12 +280,13 @@ impl Descriptor {
         }
         let table: toml::Table = body.parse().map_err(|error: toml::de::Error| damaged(error.message().to_string()))?;
         let found = table.get("format").and_then(toml::Value::as_integer).ok_or_else(|| damaged("`format` is missing".into()))?;
-        match u64::try_from(found) {
-            Ok(found) if found > FORMAT => return Err(EngineError::Newer { found, known: FORMAT }),
-            Ok(found) if (1..FORMAT).contains(&found) => return Err(EngineError::Older { found, known: FORMAT }),
-            Ok(FORMAT) => {}
+        let has_own_partition = match u64::try_from(found) {
+            Ok(FORMAT) => false,
+            Ok(FORMAT_WITH_OWN_PARTITION) => true,
+            Ok(found) if found > FORMAT => return Err(EngineError::Newer { found, known: FORMAT_WITH_OWN_PARTITION }),
+            Ok(found) if found > 0 => return Err(EngineError::Older { found, known: FORMAT }),
             _ => return Err(damaged(format!("`format` is {found}"))),
-        }
+        };
         let word = |key: &str| {
             table.get(key).and_then(toml::Value::as_str).map(str::to_string).ok_or_else(|| damaged(format!("`{key}` is missing")))
         };
@@ -305,6 +327,7 @@ impl Descriptor {
             index_partitions: number("index_partitions", 1 << 20)? as u32,
             object_partitions: number("object_partitions", 1 << 15)? as u16,
             container_partitions: number("container_partitions", 1 << 15)? as u16,
+            has_own_partition,
             index_tag: match of_index("index_tag")? {
                 None => Tag::default(),
                 Some(tag) => tag.parse().map_err(|why| damaged(format!("`index_tag`: {why}")))?,
@@ -404,6 +427,10 @@ mod tests {
     fn a_descriptor_is_read_as_written() {
         let descriptor = Descriptor::new().unwrap();
         assert_eq!(Descriptor::from_text(&descriptor.to_text(), "d").unwrap(), descriptor);
+        let in_bucket = Descriptor { has_own_partition: true, ..descriptor.clone() };
+        assert_eq!(Descriptor::from_text(&in_bucket.to_text(), "d").unwrap(), in_bucket);
+        assert_eq!((descriptor.own_partition(), descriptor.all_object_partitions()), (0, 1));
+        assert_eq!((in_bucket.own_partition(), in_bucket.all_object_partitions()), (1, 2));
         let keeps_none = Descriptor { discards_data: true, ..descriptor };
         assert_eq!(Descriptor::from_text(&keeps_none.to_text(), "d").unwrap(), keeps_none);
         let planned = Descriptor { profile: StoreProfile::Sampled, capacity_bytes: Some(500 << 40), ..keeps_none };
@@ -463,7 +490,7 @@ mod tests {
             let body = text.split(CHECKSUM_KEY).next().unwrap();
             Descriptor::from_text(&format!("{body}{CHECKSUM_KEY}\"{:016x}\"\n", checksum(body.as_bytes())), "d")
         };
-        assert!(matches!(of_format(9), Err(EngineError::Newer { found: 9, known: FORMAT })));
+        assert!(matches!(of_format(9), Err(EngineError::Newer { found: 9, known: FORMAT_WITH_OWN_PARTITION })));
         assert!(matches!(of_format(1), Err(EngineError::Older { found: 1, known: FORMAT })));
         for none in [0, -1, i64::MIN] {
             assert!(matches!(of_format(none), Err(EngineError::Descriptor { .. })));

@@ -101,7 +101,7 @@ impl Engine {
             ground.link_device(&format!("{ARENA}/blocks"), device)?;
         }
         chunks::create(ground, descriptor)?;
-        ObjectIndex::create(ground, OBJECTS, descriptor.object_partitions)?;
+        ObjectIndex::create(ground, OBJECTS, descriptor.all_object_partitions())?;
         SegmentLog::create(ground, LOG, descriptor.store, log_options(&Settings::default()))?;
         write_epoch(&**ground, 0)?;
         // Create the lock file now, while there is space for it.
@@ -178,6 +178,10 @@ impl Engine {
                     let look = || recovery::look_at_objects(&ground, bucket.clone(), &descriptor, &settings);
                     let log = recovery::take_objects(&*ground, &bucket, &descriptor, &settings, looked.map_or_else(look, Ok)?)?;
                     write_epoch(&*ground, log.epoch())?;
+                    if settings.share.is_some() {
+                        // Before it notes anything: to an ordinary opening, what other nodes write are leftovers.
+                        log.share()?;
+                    }
                     // Tests that count every request have no threads.
                     if settings.background {
                         presence = Some(presence::become_writer(&settings.own_part(bucket), &*ground, &holder)?);
@@ -202,7 +206,7 @@ impl Engine {
         let object_options =
             ObjectIndexOptions { cache_bytes: settings.object_index_cache_bytes, pending_bytes: settings.object_index_pending_bytes };
         let objects = ObjectIndex::open(ground.clone(), OBJECTS, &settings.objects(&descriptor, epoch), object_options, access)?;
-        let objects = Arc::new(objects.with_own_partition(settings.own_partition(&descriptor)));
+        let objects = Arc::new(objects.with_own_partition(descriptor.own_partition()));
         let outbox = Outbox::default();
 
         let digest_bytes = descriptor.fingerprint.digest_bytes();

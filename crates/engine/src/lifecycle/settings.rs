@@ -121,19 +121,14 @@ impl Settings {
         self.share.as_ref().map_or_else(|| Ownership::all(total, epoch), |share| share.of_class(class).clone())
     }
 
-    /// Returns the partitions of objects that this opening has. A node of several has one more, for what it notes of
-    /// itself. Its number is the same in the log of each node: it goes to nobody.
+    /// Returns the partitions of objects that this opening has. Each node of several has the partition of its notes. It
+    /// has the same number in the log of each: it goes to nobody.
     pub(crate) fn objects(&self, descriptor: &Descriptor, epoch: u64) -> Ownership {
+        let Some(share) = &self.share else { return Ownership::all(descriptor.all_object_partitions().into(), epoch) };
         let partitions = u32::from(descriptor.object_partitions);
-        let Some(share) = &self.share else { return Ownership::all(partitions, epoch) };
         let own = Owned { number: partitions, epoch };
         let owned = share.objects.owned().iter().copied().filter(|owned| owned.number < partitions).chain([own]);
         Ownership::of(partitions + 1, owned.collect()).expect("they ascend, and the own one is the last")
-    }
-
-    /// Returns the partition of what this opening notes of itself.
-    pub(crate) fn own_partition(&self, descriptor: &Descriptor) -> u16 {
-        if self.share.is_some() { descriptor.object_partitions } else { 0 }
     }
 
     /// Returns the part of a store's bucket that only this node writes to.

@@ -40,6 +40,7 @@ pub(crate) fn create(ground: &Arc<dyn Ground>, bucket: &Arc<dyn Bucket>, descrip
     if !bucket.list("", "")?.objects.is_empty() {
         return Err(EngineError::PrefixNotFree { place: place() });
     }
+    let descriptor = &Descriptor { has_own_partition: true, ..descriptor.clone() };
     ObjectLog::create(&**bucket, descriptor.store)?;
     if bucket.put_new(STORE, descriptor.to_text().as_bytes())? == Put::Taken {
         return Err(EngineError::PrefixNotFree { place: place() });
@@ -57,8 +58,9 @@ fn make_first(ground: &Arc<dyn Ground>, bucket: &Arc<dyn Bucket>, descriptor: &D
     let _alone = lock(&**ground, &holder)?;
     // Of a store that was here before.
     if discard_alone(&**ground, &holder)? {
-        make_empty(ground, descriptor, &Settings::default())?;
-        recovery::log_place(ground, bucket.clone(), descriptor, true)?.keep_first_manifest();
+        let settings = Settings::default();
+        make_empty(ground, descriptor, &settings)?;
+        recovery::log_place(ground, bucket.clone(), descriptor, &settings, true)?.keep_first_manifest();
         finish(&**ground, descriptor)?;
     }
     Ok(())

@@ -8,10 +8,13 @@ use super::history::{Part, Piece, Run};
 use crate::Position;
 use onefold_ground::checksum;
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_varint};
+use std::ops::RangeInclusive;
 
 const MAGIC: &[u8; 8] = b"1FLDMAN1";
 const RUNS_MAGIC: &[u8; 8] = b"1FLDRUN1";
 const VERSION: u32 = 1;
+/// The version of a manifest of a shared log. So earlier programs refuse it.
+const SHARED_VERSION: u32 = 2;
 /// Version 1 of the runs had no keys.
 const RUNS_VERSION: u32 = 2;
 /// A manifest is never longer.
@@ -35,6 +38,8 @@ pub(super) struct Manifest {
     pub(super) follows: u64,
     /// The object with the [`Runs`]. `None`: `start` is 0.
     pub(super) runs: Option<Piece>,
+    /// The log is that of one of several nodes: other logs say what is true of some keys.
+    pub(super) is_shared: bool,
 }
 
 /// What has the effects of everything before the start of the log.
@@ -71,7 +76,7 @@ impl Manifest {
     pub(super) fn encode(&self, store: &[u8; 16]) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend_from_slice(MAGIC);
-        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&if self.is_shared { SHARED_VERSION } else { VERSION }.to_le_bytes());
         out.extend_from_slice(store);
         for value in [self.number, self.epoch, self.first, self.start.0, self.follows] {
             out.extend_from_slice(&value.to_le_bytes());
@@ -92,13 +97,14 @@ impl Manifest {
 
     /// Does the same, whatever its number is.
     pub(super) fn decode_copy(bytes: &[u8], store: &[u8; 16]) -> Result<Manifest, String> {
-        let mut reader = begin(bytes, MAGIC, VERSION, store)?;
+        let (version, mut reader) = begin(bytes, MAGIC, VERSION..=SHARED_VERSION, store)?;
+        let is_shared = version == SHARED_VERSION;
         let mut fields = || {
             let (number, epoch, first) = (reader.u64()?, reader.u64()?, reader.u64()?);
             let (start, follows) = (Position(reader.u64()?), reader.u64()?);
             let runs = read_pieces(&mut reader)?;
             reader.end()?;
-            Ok::<_, WireError>((Manifest { number, epoch, first, start, follows, runs: runs.first().copied() }, runs.len()))
+            Ok::<_, WireError>((Manifest { number, epoch, first, start, follows, runs: runs.first().copied(), is_shared }, runs.len()))
         };
         let (manifest, runs) = fields().map_err(|error| error.to_string())?;
         if runs > 1 || manifest.runs.is_some() != (manifest.start > Position(0)) {
@@ -133,7 +139,7 @@ impl Runs {
 
     /// Reads the runs before the start of the log; the error is for people.
     pub(super) fn decode(bytes: &[u8], store: &[u8; 16], start: Position) -> Result<Runs, String> {
-        let mut reader = begin(bytes, RUNS_MAGIC, RUNS_VERSION, store)?;
+        let (_, mut reader) = begin(bytes, RUNS_MAGIC, RUNS_VERSION..=RUNS_VERSION, store)?;
         let mut fields = || {
             let mut runs = Vec::new();
             for _ in 0..reader.count("runs", RUN_BYTES)? {
@@ -166,8 +172,8 @@ impl Runs {
     }
 }
 
-/// Checks what both kinds of objects begin and end with.
-fn begin<'a>(bytes: &'a [u8], magic: &[u8; 8], version: u32, store: &[u8; 16]) -> Result<Reader<'a>, String> {
+/// Checks what both kinds of objects begin and end with. Returns the version.
+fn begin<'a>(bytes: &'a [u8], magic: &[u8; 8], versions: RangeInclusive<u32>, store: &[u8; 16]) -> Result<(u32, Reader<'a>), String> {
     let Some((content, sum)) = bytes.split_last_chunk::<8>() else { return Err("the object is too short".to_owned()) };
     if checksum(content) != u64::from_le_bytes(*sum) {
         return Err("its checksum is wrong".to_owned());
@@ -178,13 +184,13 @@ fn begin<'a>(bytes: &'a [u8], magic: &[u8; 8], version: u32, store: &[u8; 16]) -
     if found_magic != magic {
         return Err("this is another kind of object".to_owned());
     }
-    if found_version != version {
-        return Err(format!("it has format version {found_version}; this program reads version {version}"));
+    if !versions.contains(&found_version) {
+        return Err(format!("it has format version {found_version}; this program reads versions up to {}", versions.end()));
     }
     if found_store != store {
         return Err("it belongs to another store".to_owned());
     }
-    Ok(reader)
+    Ok((found_version, reader))
 }
 
 fn put_pieces(out: &mut Vec<u8>, pieces: &[Piece]) {
@@ -229,9 +235,9 @@ mod tests {
 
     #[test]
     fn a_manifest_is_read_as_written_and_every_flipped_bit_is_found() {
-        for runs in [Some(piece(9)), None] {
+        for (runs, is_shared) in [(Some(piece(9)), false), (Some(piece(9)), true), (None, false), (None, true)] {
             let start = Position(if runs.is_some() { 4096 } else { 0 });
-            let manifest = Manifest { number: 4, epoch: 3, first: 17, start, follows: 1 << 60, runs };
+            let manifest = Manifest { number: 4, epoch: 3, first: 17, start, follows: 1 << 60, runs, is_shared };
             let bytes = manifest.encode(&[5; 16]);
             assert_eq!(Manifest::decode(&bytes, &[5; 16], 4), Ok(manifest));
             assert!(Manifest::decode(&bytes, &[5; 16], 5).is_err() && Manifest::decode(&bytes, &[6; 16], 4).is_err());

@@ -7,6 +7,7 @@ use super::*;
 use crate::{Partition, PartitionClass};
 use onefold_bucket::{Failure, MemoryBucket};
 use onefold_ground::{Ground, SimulatedGround};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -55,7 +56,15 @@ impl Meaning for Settings {
 
 fn place(bucket: Arc<dyn Bucket>, directory: &SimulatedGround) -> LogPlace {
     directory.create_directory("log").unwrap();
-    LogPlace { bucket, store: STORE, ground: Arc::new(directory.clone()), directory: "log".to_owned(), keeps_copies: true, owner: [7; 8] }
+    LogPlace {
+        bucket,
+        store: STORE,
+        ground: Arc::new(directory.clone()),
+        directory: "log".to_owned(),
+        keeps_copies: true,
+        owner: [7; 8],
+        is_of_node: false,
+    }
 }
 
 fn look(bucket: &MemoryBucket, directory: &SimulatedGround) -> Result<ObjectLog> {
@@ -90,16 +99,18 @@ fn directory() -> SimulatedGround {
 /// Returns what the history and the log say together.
 fn values(log: &ObjectLog) -> Values {
     let mut values = Values::new();
-    let mut end = Position(0);
+    let end = Cell::new(Position(0));
     let mut visit = |start: Position, next: Position, records: &[Record]| {
-        assert!(start >= end && next > start, "{start:?} to {next:?} after {end:?}");
-        end = next;
+        assert!(start >= end.get() && next > start, "{start:?} to {next:?} after {end:?}");
+        end.set(next);
         apply(&mut values, records);
         ControlFlow::Continue(())
     };
     log.replay_history(&mut visit).unwrap();
+    // A view that applies the history gets to where the log begins.
+    assert_eq!(end.get(), log.start());
     log.replay(log.start(), &mut visit).unwrap();
-    assert_eq!(end.max(log.start()), log.end());
+    assert_eq!(end.get(), log.end());
     values
 }
 
@@ -356,6 +367,26 @@ fn fill(log: &ObjectLog, value: u8) -> Values {
 }
 
 #[test]
+fn a_history_of_which_nothing_is_left_brings_a_view_to_the_start_of_the_log_all_the_same() {
+    let (bucket, here) = (made(), directory());
+    let log = take(&bucket, &here).unwrap();
+    // The first run is empty, as is a later one.
+    for _ in 0..40 {
+        log.commit(&[set(1, 0)]).unwrap();
+    }
+    log.trim(log.end()).unwrap();
+    assert_eq!(elsewhere(&bucket), Values::new());
+    let expected = fill(&log, 3);
+    log.trim(log.end()).unwrap();
+    for _ in 0..40 {
+        log.commit(&[]).unwrap();
+    }
+    log.trim(log.end()).unwrap();
+    assert!(log.start() == log.end() && log.runs().unwrap().runs.iter().any(|run| run.parts.is_empty()));
+    assert_eq!(elsewhere(&bucket), expected);
+}
+
+#[test]
 fn openings_that_looked_at_the_same_moment_do_not_take_one_fence_for_two() {
     let bucket = made();
     let [mut first, mut second] = [(); 2].map(|()| look_for_taking(&bucket, &directory()).unwrap());
@@ -532,6 +563,70 @@ fn an_opening_with_copies_asks_three_times() {
         }
         log.commit_last(&[]).unwrap();
     }
+}
+
+fn take_as_node(bucket: &MemoryBucket, directory: &SimulatedGround) -> Result<ObjectLog> {
+    let place = LogPlace { is_of_node: true, ..place(Arc::new(bucket.clone()), directory) };
+    ObjectLog::look_for_taking(place, SMALL, Arc::new(Settings))?.with_piece_bytes(60).taken(1, &[], &mut never_wait)
+}
+
+#[test]
+fn a_shared_log_is_opened_by_nodes_only_whatever_others_knew_before() {
+    for is_trimmed in [false, true] {
+        let (bucket, here, knows_it) = (made(), directory(), directory());
+        let mut expected = fill(&take(&bucket, &knows_it).unwrap(), 1);
+        let log = take_as_node(&bucket, &here).unwrap();
+        // They have looked and are slow.
+        let late_writer = look_for_taking(&bucket, &knows_it).unwrap();
+        let late_reader = look_for_taking(&bucket, &directory()).unwrap();
+        log.share().unwrap();
+        let manifests = || bucket.names().iter().filter(|name| name.starts_with("manifests/")).count();
+        let count = manifests();
+        log.share().unwrap();
+        assert_eq!(manifests(), count);
+        expected.extend(fill(&log, 2));
+        if is_trimmed {
+            log.trim(log.end()).unwrap();
+        }
+        let is_refused = |opened: Result<ObjectLog>| matches!(opened, Err(LogError::Shared { .. }));
+        assert!(is_refused(late_reader.for_reading()));
+        assert!(is_refused(late_writer.taken(1, &[], &mut never_wait)));
+        for place in [&knows_it, &directory()] {
+            assert!(is_refused(take(&bucket, place)) && is_refused(look(&bucket, place)));
+        }
+        // Who was refused may have put a fence, and nothing else.
+        let log = take_as_node(&bucket, &here).unwrap();
+        assert_eq!(values(&log), expected);
+        log.share().unwrap();
+        log.commit(&[set(1, 9)]).unwrap();
+        expected.insert(1, 9);
+        assert_eq!(values(&take_as_node(&bucket, &directory()).unwrap()), expected);
+    }
+}
+
+#[test]
+fn a_log_is_shared_although_answers_are_lost_or_a_former_owner_trims_it() {
+    for failure in [Failure::Before, Failure::After] {
+        let bucket = made();
+        let log = take_as_node(&bucket, &directory()).unwrap();
+        let expected = fill(&log, 1);
+        bucket.fail_at_change(bucket.changes(), failure);
+        assert!(log.share().is_err());
+        log.share().unwrap();
+        assert_eq!(values(&log), expected);
+        assert!(matches!(take(&bucket, &directory()), Err(LogError::Shared { .. })));
+    }
+    let bucket = made();
+    let former = take(&bucket, &directory()).unwrap();
+    let expected = fill(&former, 1);
+    let log = take_as_node(&bucket, &directory()).unwrap();
+    // Its manifest comes first, and names nothing that the fence is before.
+    former.trim(former.end()).unwrap();
+    log.share().unwrap();
+    assert_eq!(values(&log), expected);
+    assert!(former.trim(former.end()).is_ok() || former.commit(&[]).is_err());
+    assert!(matches!(take(&bucket, &directory()), Err(LogError::Shared { .. })));
+    assert_eq!(values(&take_as_node(&bucket, &directory()).unwrap()), expected);
 }
 
 /// Opens for writing on another machine. Returns how often it was asked, with the error when it was asked more than
