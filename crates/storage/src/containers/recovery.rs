@@ -27,6 +27,8 @@ pub(crate) enum Unnamed {
     Empty,
     /// It was committed, or is damaged.
     Committed,
+    /// There is no such file: a list of a bucket may have what was just deleted.
+    Gone,
 }
 
 impl ContainerStore {
@@ -165,6 +167,7 @@ impl ContainerStore {
                 let is_settled = recovery.settled.get(partition).is_some_and(|settled| number <= settled);
                 let is_named = is_settled || recovery.sealed.contains(&id) || shared.unsealed.contains(id);
                 match if is_named { Unnamed::Committed } else { shared.unnamed(id, log_start)? } {
+                    Unnamed::Gone => {}
                     Unnamed::Leftover => drop(leftovers.insert(id)),
                     // Nobody misses it, but its number must not be given out again: others may refer to its old
                     // content.
@@ -348,7 +351,10 @@ impl Shared {
             // It may be in the log of the earlier owner.
             return Ok(Unnamed::Committed);
         }
-        let file = self.ground.open(&file::path(&self.directory, container), Access::Read)?;
+        let file = match self.ground.open(&file::path(&self.directory, container), Access::Read) {
+            Err(error) if error.is_not_found() && self.options.whole_files => return Ok(Unnamed::Gone),
+            file => file?,
+        };
         let length = file.len()?;
         let mut footer = [0; FOOTER_BYTES];
         let mut header = [0; HEADER_BYTES];
