@@ -187,7 +187,6 @@ pub fn requests_follow_what_is_there(profile: &'static Profile, usual_seeds: u64
             drop(world);
             place = place.elsewhere(case.seed + round);
         }
-        const UNSEALED_AND_TRIM: u64 = 30;
         let world = place.open(case).unwrap_or_else(|error| panic!("{case}: {error}"));
         must(model.verify(&world, false), case, "before upkeep");
         let count = || place.bucket.names().iter().filter(|name| name.starts_with("containers/")).count() as u64;
@@ -219,10 +218,7 @@ pub fn requests_follow_what_is_there(profile: &'static Profile, usual_seeds: u64
         // unsealed, which the first commit seals (a put for each container), and whether that trims the log.
         let (said, done) = (said.get(), place.bucket.steps() - before);
         let is_plain = profile.name == "exact" && case.settings().parity_group == 0;
-        assert!(
-            !is_plain || (said <= 2 * done && done <= 2 * said + 20 + UNSEALED_AND_TRIM),
-            "{case}: {done} requests, and a dry run said {said}"
-        );
+        assert!(!is_plain || (said <= 2 * done && done <= 2 * said + 50), "{case}: {done} requests, and a dry run said {said}");
         counted("a second prune", &|| pruned(options));
         drop(world);
         drop(place.reopen(case, &mut model, "at the end"));

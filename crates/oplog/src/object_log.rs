@@ -223,14 +223,13 @@ impl ObjectLog {
     pub fn share(&self) -> Result<()> {
         let _one_at_a_time = self.changing.lock();
         loop {
-            let (manifest, runs) = {
+            let (manifest, runs, epoch) = {
                 let state = self.writable()?;
-                (state.manifest, state.runs.clone())
+                (state.manifest, state.runs.clone(), state.epoch)
             };
             if manifest.is_shared {
                 return Ok(());
             }
-            let epoch = self.epoch();
             let next = Manifest { number: manifest.number + 1, epoch, is_shared: true, ..manifest };
             match self.place.bucket.put_new(&manifest::name(next.number), &next.encode(&self.place.store))? {
                 Put::Done => self.adopt(next, runs),
