@@ -1,0 +1,127 @@
+//! What a node answers to others.
+
+use crate::Refusal;
+use crate::messages::{ClaimPart, Membership};
+use onefold_engine::{Claim, Delivery, Engine, Wanted};
+use onefold_fingerprint::Fingerprint;
+use onefold_index::ChunkIndex;
+use onefold_oplog::{Partition, PartitionClass, Position};
+use onefold_storage::ContainerId;
+use std::fmt::{self, Debug};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What a node answers to others. Claims, releases and beginnings of one node come one after the other, in the order in
+/// which it sent them.
+pub trait Owner: Debug + Send + Sync {
+    /// Appends an answer for each chunk, in their order. Errors: none of them is claimed.
+    fn claim(&self, from: u32, parts: &[ClaimPart], out: &mut Vec<Claim>) -> Result<(), Refusal>;
+
+    /// Takes claims of a node back.
+    fn release(&self, from: u32, names: &[Fingerprint]);
+
+    /// Waits until a claim may have another answer, or until `until`.
+    fn wait(&self, from: u32, partition: u16, epoch: u64, name: &Fingerprint, until: Instant) -> Result<(), Refusal>;
+
+    /// Makes durable soon what others wait for.
+    fn hurry(&self);
+
+    /// Takes a delivery. Returns up to where this node has everything of the sender's log, durably.
+    fn deliver(&self, from: u32, partition: u16, epoch: u64, delivery: &Delivery) -> Result<Position, Refusal>;
+
+    /// Ends the claims of a node that has opened its log.
+    fn begin(&self, from: u32) -> Result<(), Refusal>;
+
+    /// Puts a container into the bucket.
+    fn seal(&self, container: ContainerId, epoch: u64) -> Result<(), Refusal>;
+
+    /// Takes a message of the membership. Must return at once.
+    fn membership(&self, from: u32, message: Membership);
+}
+
+/// What a node has by its table now.
+pub trait Rights: Debug + Send + Sync {
+    /// Returns whether the node may answer for a partition with this epoch now. It is asked when the request has come.
+    /// Errors: [`Refusal::NotOwned`] or [`Refusal::Later`].
+    fn may_answer(&self, partition: Partition, epoch: u64) -> Result<(), Refusal>;
+
+    /// Takes a message of the membership. Must return at once.
+    fn membership(&self, from: u32, message: Membership);
+}
+
+/// An engine that answers to others.
+pub struct EngineOwner {
+    engine: Arc<Engine>,
+    rights: Arc<dyn Rights>,
+}
+
+impl Debug for EngineOwner {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("EngineOwner").field("rights", &self.rights).finish_non_exhaustive()
+    }
+}
+
+impl EngineOwner {
+    /// Returns an owner that answers with what an engine has.
+    pub fn new(engine: Arc<Engine>, rights: Arc<dyn Rights>) -> EngineOwner {
+        EngineOwner { engine, rights }
+    }
+
+    fn check(&self, class: PartitionClass, number: u16, epoch: u64) -> Result<(), Refusal> {
+        self.rights.may_answer(Partition { class, number }, epoch)
+    }
+
+    /// Checks that chunks are of the partition that the sender says: its epoch was compared.
+    fn check_names<'a>(&self, partition: u16, mut names: impl Iterator<Item = &'a Fingerprint>) -> Result<(), Refusal> {
+        let total = self.engine.descriptor().index_partitions;
+        if names.any(|name| ChunkIndex::partition_of(name, total) != u32::from(partition)) {
+            return Err(Refusal::Refused(format!("a chunk is not of partition {partition}, as it says")));
+        }
+        Ok(())
+    }
+}
+
+impl Owner for EngineOwner {
+    fn claim(&self, from: u32, parts: &[ClaimPart], out: &mut Vec<Claim>) -> Result<(), Refusal> {
+        let mut wanted = Vec::with_capacity(parts.iter().map(|part| part.wanted.len()).sum());
+        for ClaimPart { partition, epoch, wanted: chunks } in parts {
+            self.check(PartitionClass::ChunkIndex, *partition, *epoch)?;
+            self.check_names(*partition, chunks.iter().map(|(name, _)| name))?;
+            wanted.extend(chunks.iter().map(|(fingerprint, search)| Wanted { fingerprint: *fingerprint, search: *search }));
+        }
+        Ok(self.engine.claim_for(from, &wanted, out)?)
+    }
+
+    fn release(&self, from: u32, names: &[Fingerprint]) {
+        self.engine.release_for(from, names);
+    }
+
+    fn wait(&self, _from: u32, partition: u16, epoch: u64, name: &Fingerprint, until: Instant) -> Result<(), Refusal> {
+        self.check(PartitionClass::ChunkIndex, partition, epoch)?;
+        self.engine.wait_for_claim(name, until);
+        Ok(())
+    }
+
+    fn hurry(&self) {
+        self.engine.hurry();
+    }
+
+    fn deliver(&self, from: u32, partition: u16, epoch: u64, delivery: &Delivery) -> Result<Position, Refusal> {
+        self.check(PartitionClass::ChunkIndex, partition, epoch)?;
+        Ok(self.engine.take_delivery(from, partition.into(), delivery)?)
+    }
+
+    fn begin(&self, from: u32) -> Result<(), Refusal> {
+        self.engine.end_claims_of(from);
+        Ok(())
+    }
+
+    fn seal(&self, container: ContainerId, epoch: u64) -> Result<(), Refusal> {
+        self.check(PartitionClass::Container, container.partition(), epoch)?;
+        Ok(self.engine.seal_container(container)?)
+    }
+
+    fn membership(&self, from: u32, message: Membership) {
+        self.rights.membership(from, message);
+    }
+}
