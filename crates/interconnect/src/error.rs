@@ -42,6 +42,9 @@ pub enum CallError {
     /// There was no answer in time.
     #[error("no answer in time{0}")]
     Late(String),
+    /// This node's log is not open yet, so nobody would know which opening asks.
+    #[error("this node has not opened its log")]
+    Unopened,
     /// The interconnect of this node has ended.
     #[error("this node is stopping")]
     Stopped,

@@ -65,7 +65,7 @@ pub struct Interconnect {
 }
 
 impl Interconnect {
-    /// Starts it. Nothing is sent and nobody is let in before [`Interconnect::opened`].
+    /// Starts it. Before [`Interconnect::opened`] nobody is let in, and what the engine asks of others fails at once.
     pub fn new(setup: Setup, index_partitions: u32) -> Result<Interconnect> {
         let builder = || Builder::new_multi_thread().worker_threads(2).max_blocking_threads(MOST_AT_WORK).enable_all().build();
         let runtime = builder().map_err(|source| InterconnectError::Io { action: "cannot start threads", source })?;

@@ -46,6 +46,15 @@ impl fmt::Debug for Nodes {
 
 /// Where a partition is: its owner and the epoch.
 type Place = (u32, u64);
+/// What one owner is asked: by partition and epoch, the places of the chunks among the wanted ones.
+type Parts = BTreeMap<(u16, u64), Vec<usize>>;
+
+/// A claim that was queued.
+struct Asked {
+    peer: Arc<Peer>,
+    places: Vec<usize>,
+    call: std::result::Result<Call, CallError>,
+}
 
 impl Nodes {
     pub(crate) fn new(context: Arc<Context>, index_partitions: u32, runtime: Handle) -> Arc<Nodes> {
@@ -83,6 +92,12 @@ impl Nodes {
     #[cfg(test)]
     pub(crate) fn queued(&self, node: u32) -> usize {
         self.peer(node).queued()
+    }
+
+    /// Returns the most requests of a lane that ever waited to be sent to a node.
+    #[cfg(test)]
+    pub(crate) fn most_queued(&self, node: u32, lane: crate::lanes::Lane) -> usize {
+        self.peer(node).most_queued(lane)
     }
 
     /// Returns why a node cannot be reached.
@@ -134,7 +149,7 @@ impl Nodes {
         answers: &mut [Option<Claim>],
         until: Instant,
     ) -> (Vec<usize>, Vec<EngineError>) {
-        let mut by_owner: BTreeMap<Option<u32>, BTreeMap<(u16, u64), Vec<usize>>> = BTreeMap::new();
+        let mut by_owner: BTreeMap<Option<u32>, Parts> = BTreeMap::new();
         for at in open {
             let partition = self.partition_of(&wanted[*at].fingerprint);
             let place = self.place(partition);
@@ -142,7 +157,7 @@ impl Nodes {
             parts.entry((partition.number, place.map_or(0, |(_, epoch)| epoch))).or_default().push(*at);
         }
         let (mut again, mut errors): (Vec<usize>, _) = (Vec::new(), Vec::new());
-        let mut asked: Vec<(Arc<Peer>, Vec<usize>, std::result::Result<Call, CallError>)> = Vec::new();
+        let mut asked: Vec<Asked> = Vec::new();
         for (owner, parts) in by_owner {
             let Some(owner) = owner else {
                 again.extend(parts.into_values().flatten());
@@ -151,10 +166,10 @@ impl Nodes {
             let peer = self.peer(owner);
             for (parts, places) in messages(wanted, parts) {
                 let call = peer.claim(parts, until);
-                asked.push((peer.clone(), places, call));
+                asked.push(Asked { peer: peer.clone(), places, call });
             }
         }
-        for (peer, places, call) in asked {
+        for Asked { peer, places, call } in asked {
             let answer = call.and_then(|call| peer.answer(&call, until));
             match answer {
                 Ok(Message::Claimed(claims)) => places.iter().zip(claims).for_each(|(at, claim)| answers[*at] = Some(claim)),
@@ -168,7 +183,7 @@ impl Nodes {
 }
 
 /// Splits the claims of an owner into messages, with the places of the chunks in the order of their answers.
-fn messages(wanted: &[Wanted], parts: BTreeMap<(u16, u64), Vec<usize>>) -> Vec<(Vec<ClaimPart>, Vec<usize>)> {
+fn messages(wanted: &[Wanted], parts: Parts) -> Vec<(Vec<ClaimPart>, Vec<usize>)> {
     let mut messages: Vec<(Vec<ClaimPart>, Vec<usize>)> = Vec::new();
     for ((partition, epoch), mut places) in parts {
         while !places.is_empty() {

@@ -63,6 +63,9 @@ struct State {
     /// Why there is no connection.
     trouble: Option<String>,
     is_stopped: bool,
+    /// The most that a queue had, by lane.
+    #[cfg(test)]
+    most_queued: [usize; LANES],
 }
 
 /// A request that waits to be sent.
@@ -182,7 +185,7 @@ impl Peer {
             matches!(item, Item::Call { kind: queued, payload: queued_payload, waiter: None, .. }
             if *queued == kind && *queued_payload == payload)
         };
-        if !is_stopped && queue.len() < lane.capacity() && !queue.iter().any(is_same) {
+        if self.is_opened() && !is_stopped && queue.len() < lane.capacity() && !queue.iter().any(is_same) {
             queue.push_back(Item::Call { ticket: 0, kind, payload, waiter: None });
             drop(state);
             self.announce();
@@ -216,6 +219,9 @@ impl Peer {
     }
 
     fn queue(&self, lane: Lane, until: Instant, item: impl FnOnce(&mut State, u64) -> Item) -> Result<u64, CallError> {
+        if !self.is_opened() {
+            return Err(CallError::Unopened);
+        }
         let mut state = self.state.lock();
         // Releases are bounded by themselves: they must not keep claims out, which are what ends them.
         let is_full = |state: &State| {
@@ -235,9 +241,19 @@ impl Peer {
         let ticket = state.last_ticket;
         let item = item(&mut state, ticket);
         state.queues[lane as usize].push_back(item);
+        #[cfg(test)]
+        {
+            state.most_queued[lane as usize] = state.most_queued[lane as usize].max(state.queues[lane as usize].len());
+        }
         drop(state);
         self.announce();
         Ok(ticket)
+    }
+
+    /// Returns whether the log of this node is open. An engine asks others already while it opens, and does without an
+    /// answer.
+    fn is_opened(&self) -> bool {
+        self.context.opening.get().is_some()
     }
 
     fn announce(&self) {
@@ -268,6 +284,11 @@ impl Peer {
     #[cfg(test)]
     pub(crate) fn queued(&self) -> usize {
         self.state.lock().queues.iter().map(VecDeque::len).sum()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn most_queued(&self, lane: Lane) -> usize {
+        self.state.lock().most_queued[lane as usize]
     }
 
     #[cfg(test)]

@@ -150,10 +150,10 @@ fn a_node_that_stops_within_a_frame_loses_its_connection() {
 
 #[test]
 fn two_nodes_that_have_nothing_to_say_keep_their_connection() {
-    let pair = pair(Options { silence: Duration::from_secs(2), ping: Duration::from_millis(50), ..patient() });
+    let pair = pair(Options { silence: Duration::from_secs(5), ping: Duration::from_millis(50), ..patient() });
     let others = pair.asking.others();
     others.claim(&wanted(&names(0..1)), &mut Vec::new()).unwrap();
-    std::thread::sleep(Duration::from_secs(3));
+    std::thread::sleep(Duration::from_secs(6));
     others.claim(&wanted(&names(1..2)), &mut Vec::new()).unwrap();
     assert_eq!(pair.asking.statistics().connections, 1);
 }

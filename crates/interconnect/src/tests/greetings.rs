@@ -118,6 +118,10 @@ fn a_node_that_has_not_opened_its_log_neither_asks_nor_answers() {
     let waiting = std::thread::spawn(move || others.claim(&wanted(&names(0..1)), &mut Vec::new()));
     let others = asking.others();
     until("it was refused", || others.trouble(1).is_some_and(|why| why.contains("has not opened its log")));
+    // What an engine asks while it opens fails at once.
+    book.addresses.write().insert(0, "127.0.0.1:1".to_owned());
+    let why = answering.others().begin().unwrap_err().to_string();
+    assert!(why.contains("has not opened its log"), "{why}");
     answering.opened(1);
     waiting.join().unwrap().unwrap();
 }

@@ -82,7 +82,8 @@ fn m4_4_answers_come_in_the_order_of_the_chunks_from_all_owners() {
 
 #[test]
 fn m4_4_an_owner_that_is_not_there_is_named_and_the_others_are_given_their_claims_back() {
-    let pair = pair(crate::Options { claim: Duration::from_millis(300), ..patient() });
+    let pair = pair(crate::Options { claim: Duration::from_secs(3), ..patient() });
+    pair.asking.others().begin().unwrap();
     for number in 0..4 {
         pair.book.owners.write().insert(Partition { class: PartitionClass::ChunkIndex, number }, (2, 1));
     }
