@@ -101,7 +101,8 @@ fn a_stranger_that_says_nothing_or_nonsense_is_let_go_and_keeps_nobody_out() {
 
 #[test]
 fn a_node_that_breaks_the_protocol_loses_its_connection() {
-    let pair = pair(patient());
+    // Not because it is silent.
+    let pair = pair(Options { silence: 5 * MINUTE, ping: 5 * MINUTE, ..patient() });
     let own = identity(0);
     pair.book.fingerprints.write().insert(0, own.fingerprint());
     let mut number = 0;
