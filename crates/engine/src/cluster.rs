@@ -7,7 +7,7 @@
 //! * `owner.rs`: what it answers to others.
 //! * `outbox.rs`: what it has logged for others and not delivered yet.
 //! * `adopting.rs`, `containers.rs`, `releasing.rs`: partitions come and go. `notes.rs`: what goes with them.
-//!   `other_logs.rs`: reading the logs of other nodes.
+//!   `other_logs.rs`: reading the logs of other nodes. `restating.rs`: one log says everything again.
 //! * `collecting.rs`: claims that another owner gave, and what lost nodes have left.
 //!
 //! # Why every duplicate is found
@@ -35,6 +35,7 @@ mod other_logs;
 mod outbox;
 mod owner;
 mod releasing;
+mod restating;
 mod rights;
 
 pub use adopting::Adoption;
@@ -42,6 +43,7 @@ pub use other_logs::{HeldPartition, LogPart};
 pub(crate) use outbox::Outbox;
 pub use owner::Delivery;
 pub(crate) use owner::{Guests, HURRIES};
+pub(crate) use restating::Touched;
 pub(crate) use rights::{Cluster, LOOKED_AT_EVERY, MOVES_WITHIN};
 
 use crate::lifecycle::descriptor::Descriptor;
