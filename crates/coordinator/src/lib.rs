@@ -33,7 +33,7 @@ mod zookeeper;
 pub use content::Listed;
 pub use error::{CoordinatorError, Result};
 pub use memory::{MemoryCoordinator, MemoryData};
-pub use zookeeper::ZooKeeper;
+pub use zookeeper::{Credentials, ZooKeeper, ZooKeeperOptions};
 
 use onefold_cluster::{MasterEvent, MemberEvent, NodeNumber, Opening, Present, View};
 use std::collections::BTreeMap;

@@ -100,6 +100,15 @@ impl<'a> Node<'a> {
         self.recorder.events.lock().iter().filter(|event| matches!(event, Event::Heard { .. })).count()
     }
 
+    /// Returns what it heard last: from when on its session has its whole time.
+    pub fn heard_ms(&self) -> Option<u64> {
+        let events = self.recorder.events.lock();
+        events.iter().rev().find_map(|event| match event {
+            Event::Heard { asked_ms, .. } => Some(*asked_ms),
+            _ => None,
+        })
+    }
+
     pub fn over(&self) -> Option<CoordinatorError> {
         let events = self.recorder.events.lock();
         events.iter().find_map(|event| match event {
