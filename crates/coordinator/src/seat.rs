@@ -2,7 +2,7 @@
 
 use crate::content::check_address;
 use crate::{Coordinator, CoordinatorError, Event, Joining, Process, Result, Session};
-use onefold_cluster::{Master, MasterEffect, MasterEvent, Member, MemberEffect, MemberEvent, NodeNumber, Opening, Present, View};
+use onefold_cluster::{Master, MasterEffect, MasterEvent, Member, MemberEffect, MemberEvent, Opening, Present, View};
 use onefold_ground::time::Reading;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -21,8 +21,8 @@ pub enum Effect {
     },
 }
 
-/// The [`Member`] of a node, the [`Master`] of its session, and the session. It begins and ends sessions, announces and
-/// tells tables, and lets the master act only while the member hears (unsafe order 52). One thread uses it, or a lock is
+/// The [`Member`] of a node, the [`Master`] of its session, and the session. It begins and ends sessions, announces
+/// tables, and lets the master act only while the member hears (unsafe order 52). One thread uses it, or a lock is
 /// around it.
 pub struct Seat {
     coordinator: Arc<dyn Coordinator>,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::MemoryCoordinator;
-use onefold_cluster::{Counts, Order, Outcome, Table};
+use onefold_cluster::{Counts, NodeNumber, Order, Outcome, Table};
 use std::sync::mpsc::{Receiver, channel};
 
 const SESSION_MS: u64 = 8_000;

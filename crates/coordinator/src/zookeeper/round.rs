@@ -7,9 +7,9 @@
 //!   answered when a majority has it. The heartbeat is a transaction that only checks that the ephemeral node is there:
 //!   it changes nothing, and wakes no watch.
 //! * A follower tells its leader only with each ping, twice in a tick, which sessions it has heard of. If it dies just
-//!   after it answered a heartbeat, the leader counts from an earlier one: the last one that a ping came after. That one
-//!   was sent an eighth of a session earlier at least, if a session has eight ticks. `Heard` says when *that one* was
-//!   sent ([`Asked`]). With the time of the newest one, less an eighth, a round that is slow would promise too much.
+//!   after it answered a heartbeat, the leader counts from an earlier one: the last one that a ping came after. `Heard`
+//!   says when the newest one was sent that is an eighth of a session older, at least ([`Asked`]): that is a tick, if a
+//!   session has eight. With the time of the newest one, less an eighth, a slow round would promise too much.
 //!
 //! The look comes behind the heartbeat in the same session, so it sees everything that was there when that was sent.
 
