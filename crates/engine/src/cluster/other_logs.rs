@@ -86,7 +86,8 @@ fn place_of_node(ground: &Arc<dyn Ground>, descriptor: &Descriptor, node: u32) -
 }
 
 impl Engine {
-    /// Closes the log of a node that is gone, for ever, or finds it closed. Returns its end. The node may be alive: it has acknowledged nothing behind the end, and never will.
+    /// Closes the log of a node that is gone, for ever, or finds it closed. Returns its end. The node may be alive: it
+    /// has acknowledged nothing behind the end, and never will.
     pub fn close_log_of(ground: &Arc<dyn Ground>, node: u32) -> Result<Position> {
         let bucket = ground.bucket().ok_or_else(|| EngineError::Inconsistent { why: "it is not in a bucket".to_owned() })?;
         let descriptor = state::read_store(&*bucket)?;
