@@ -192,6 +192,10 @@ pub trait OtherNodes: Debug + Send + Sync {
     /// Errors: some were not told.
     fn begin(&self) -> Result<()>;
 
+    /// Returns whether this node may answer reads now: it has heard from the coordinator lately. If not, another node
+    /// may have what it had. Must return at once.
+    fn may_answer(&self) -> bool;
+
     /// Has the owner of a container's partition put the container into the bucket.
     fn seal(&self, container: ContainerId) -> Result<()>;
 }
@@ -200,6 +204,17 @@ impl Engine {
     /// Returns the partition of the chunk index that has a chunk, if another node has it.
     pub(crate) fn foreign_partition(&self, name: &Fingerprint) -> Option<u32> {
         self.cluster.as_ref()?.foreign_partition(name)
+    }
+
+    /// Errors: this node may not answer reads now, as another one may have what it had. Whoever answers from memory of
+    /// its own asks here when the request has come.
+    pub fn check_may_answer(&self) -> Result<()> {
+        match &self.cluster {
+            Some(cluster) if !cluster.others.may_answer() => {
+                Err(EngineError::OtherNode { why: "this node has not heard from the coordinator of the cluster for too long".to_owned() })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns the partition of the chunk index that has a chunk.
