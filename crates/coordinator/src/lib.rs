@@ -28,7 +28,7 @@
 //! # How a process uses it
 //! ```no_run
 //! use onefold_cluster::{MemberEvent, NodeNumber};
-//! use onefold_coordinator::{CoordinatorError, Effect, Event, Inbox, Seat, ZooKeeper, ZooKeeperOptions};
+//! use onefold_coordinator::{CoordinatorError, Effect, Event, Faces, Inbox, Seat, ZooKeeper, ZooKeeperOptions};
 //! use std::sync::{Arc, mpsc};
 //! use std::time::Duration;
 //!
@@ -48,7 +48,7 @@
 //!     let options = ZooKeeperOptions::new("one.example:2181,two.example:2181,three.example:2181", 6_000);
 //!     let (sender, messages) = mpsc::channel();
 //!     let coordinator = Arc::new(ZooKeeper::new(options, store)?);
-//!     let mut seat = Seat::new(coordinator, Inbox::new(sender.clone()), "node-1.example:7420".to_owned())?;
+//!     let mut seat = Seat::new(coordinator, Inbox::new(sender.clone()), "node-1.example:7420".to_owned(), Faces::new())?;
 //!     let mut effects = seat.tell_member(MemberEvent::Numbered(NodeNumber(1)));
 //!     loop {
 //!         // Finding and putting tables, opening the log and applying what others logged: on other threads.
@@ -72,7 +72,7 @@ mod memory;
 mod seat;
 mod zookeeper;
 
-pub use content::Listed;
+pub use content::{Faces, Listed};
 pub use error::{CoordinatorError, Result};
 pub use memory::{MemoryCoordinator, MemoryData};
 pub use seat::{Effect, Inbox, Seat};
@@ -89,6 +89,8 @@ pub struct Joining {
     pub present: Present,
     /// Where other nodes reach it: host and port.
     pub address: String,
+    /// Where clients reach it.
+    pub faces: Faces,
     /// The newest table that it knows.
     pub table: Option<u64>,
 }

@@ -1,7 +1,7 @@
 //! A node's member and master, tied to their coordinator.
 
-use crate::content::check_address;
-use crate::{Coordinator, CoordinatorError, Event, Joining, Process, Result, Session};
+use crate::content::check_joining;
+use crate::{Coordinator, Event, Faces, Joining, Process, Result, Session};
 use onefold_cluster::{Master, MasterEffect, MasterEvent, Member, MemberEffect, MemberEvent, Opening, Present, View};
 use onefold_ground::time::Reading;
 use std::sync::Arc;
@@ -28,6 +28,7 @@ pub struct Seat {
     coordinator: Arc<dyn Coordinator>,
     process: Arc<dyn Process>,
     address: String,
+    faces: Faces,
     member: Member,
     /// The opening that has the session, and its master.
     joined: Option<Joined>,
@@ -45,13 +46,13 @@ struct Joined {
 
 impl Seat {
     /// Begins without a number: the first event is [`MemberEvent::Numbered`]. Other nodes reach the node at `address`,
-    /// `HOST:PORT`. Events go to `process`, which gives them to [`Seat::told`].
+    /// `HOST:PORT`, and clients at `faces`. Events go to `process`, which gives them to [`Seat::told`].
     ///
-    /// Errors: [`CoordinatorError::Setting`]: the address cannot be written down.
-    pub fn new(coordinator: Arc<dyn Coordinator>, process: Arc<dyn Process>, address: String) -> Result<Seat> {
-        check_address(&address).map_err(|why| CoordinatorError::Setting { what: "the address", why: why.to_owned() })?;
+    /// Errors: [`CoordinatorError::Setting`]: an address cannot be written down.
+    pub fn new(coordinator: Arc<dyn Coordinator>, process: Arc<dyn Process>, address: String, faces: Faces) -> Result<Seat> {
+        check_joining(&address, &faces)?;
         let member = Member::new(coordinator.session_ms());
-        Ok(Seat { coordinator, process, address, member, joined: None })
+        Ok(Seat { coordinator, process, address, faces, member, joined: None })
     }
 
     /// Returns the member, which knows what may be answered.
@@ -126,7 +127,7 @@ impl Seat {
 
     fn join(&mut self, present: Present) -> Vec<Effect> {
         let table = self.member.table().map(|table| table.number);
-        let joining = Joining { present, address: self.address.clone(), table };
+        let joining = Joining { present, address: self.address.clone(), faces: self.faces.clone(), table };
         match self.coordinator.join(joining, self.process.clone()) {
             Ok(session) => {
                 let master = Master::new(self.coordinator.session_ms());

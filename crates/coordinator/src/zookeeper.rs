@@ -3,7 +3,7 @@
 //! | znode | content | |
 //! |---|---|---|
 //! | `/onefold/STORE` | how long sessions are | whoever finds none makes it |
-//! | `/onefold/STORE/nodes/N` | opening, address, and known table of node N | ephemeral |
+//! | `/onefold/STORE/nodes/N` | opening, addresses, and known table of node N | ephemeral |
 //! | `/onefold/STORE/master` | the number of the master's node | ephemeral |
 //! | `/onefold/STORE/table` | the number of the table | compared and set, never lowered |
 //!
@@ -13,7 +13,7 @@
 mod attendance;
 mod round;
 
-use crate::content::check_address;
+use crate::content::check_joining;
 use crate::{Coordinator, CoordinatorError, Event, Joining, Process, Result, Session};
 use attendance::Attendance;
 use onefold_cluster::NodeNumber;
@@ -178,7 +178,7 @@ impl Coordinator for ZooKeeper {
     }
 
     fn join(&self, joining: Joining, process: Arc<dyn Process>) -> Result<Box<dyn Session>> {
-        check_address(&joining.address).map_err(|why| CoordinatorError::Setting { what: "the address", why: why.to_owned() })?;
+        check_joining(&joining.address, &joining.faces)?;
         let cannot = |error: std::io::Error| CoordinatorError::Thread { why: error.to_string() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(cannot)?;
         let (wanted, is_wanted) = watch::channel(Wanted { knows: joining.table, ..Wanted::default() });

@@ -1,4 +1,5 @@
 use super::*;
+use crate::CoordinatorError;
 use crate::MemoryCoordinator;
 use onefold_cluster::{Counts, NodeNumber, Order, Outcome, Table};
 use std::sync::mpsc::{Receiver, channel};
@@ -36,7 +37,7 @@ impl Node {
     fn begin(memory: &MemoryCoordinator, node: NodeNumber, opening: Opening) -> Node {
         let (sender, events) = channel();
         let process = Arc::new(Recorder { memory: memory.clone(), sender });
-        let seat = Seat::new(Arc::new(memory.clone()), process, "one.example:7420".to_owned()).unwrap();
+        let seat = Seat::new(Arc::new(memory.clone()), process, "one.example:7420".to_owned(), Faces::new()).unwrap();
         let mut node_ = Node { memory: memory.clone(), seat, events, view: None };
         assert_eq!(node_.seat.tell_member(MemberEvent::Numbered(node)), [Effect::Member(MemberEffect::OpenLog(node))]);
         let effects = node_.seat.tell_member(MemberEvent::Opened(opening));
@@ -158,6 +159,6 @@ fn m4_3_a_log_that_is_opened_again_ends_the_session_and_its_master() {
 #[test]
 fn m4_3_a_seat_without_a_usable_address_is_refused() {
     let (sender, _events) = channel::<Event>();
-    let seat = Seat::new(Arc::new(MemoryCoordinator::new(SESSION_MS)), Inbox::new(sender), "one two:1".to_owned());
+    let seat = Seat::new(Arc::new(MemoryCoordinator::new(SESSION_MS)), Inbox::new(sender), "one two:1".to_owned(), Faces::new());
     assert!(matches!(seat.err(), Some(CoordinatorError::Setting { .. })));
 }

@@ -14,7 +14,7 @@
 //! The look comes behind the heartbeat in the same session, so it sees everything that was there when that was sent.
 
 use super::{BEATS, Settings, Wanted};
-use crate::content::{decode_store, decode_table, encode_store, encode_table, node_of_name};
+use crate::content::{Faces, decode_store, decode_table, encode_store, encode_table, node_of_name};
 use crate::{CoordinatorError, Event, Joining, Listed, Process};
 use onefold_cluster::{NodeNumber, Opening, Present, View};
 use std::collections::{BTreeMap, VecDeque};
@@ -44,6 +44,7 @@ pub(super) struct Round {
     node: NodeNumber,
     opening: Opening,
     address: String,
+    faces: Faces,
     /// The ephemeral node.
     own_path: String,
     process: Arc<dyn Process>,
@@ -113,7 +114,7 @@ struct Seen {
 
 impl Round {
     pub(super) fn new(settings: Arc<Settings>, joining: Joining, process: Arc<dyn Process>) -> Round {
-        let Joining { present: Present { node, opening }, address, table: _ } = joining;
+        let Joining { present: Present { node, opening }, address, faces, table: _ } = joining;
         Round {
             own_path: settings.paths.node(node),
             ephemeral: CreateMode::Ephemeral.with_acls(settings.acls()),
@@ -123,6 +124,7 @@ impl Round {
             node,
             opening,
             address,
+            faces,
             process,
             is_prepared: false,
             has_joined: false,
@@ -222,7 +224,8 @@ impl Round {
 
     /// Makes the ephemeral node, or writes what has changed in it. Returns why there is none and never will be.
     async fn describe(&mut self, client: &Client, wanted: Wanted) -> Result<Option<CoordinatorError>, Failure> {
-        let listed = Listed { opening: self.opening, address: self.address.clone(), table: wanted.knows };
+        let (address, faces) = (self.address.clone(), self.faces.clone());
+        let listed = Listed { opening: self.opening, address, faces, table: wanted.knows };
         if !self.has_joined {
             match client.create(&self.own_path, &listed.encode(), &self.ephemeral).await {
                 Ok(_) => self.written = Some(listed.clone()),
