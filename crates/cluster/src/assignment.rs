@@ -1,9 +1,9 @@
 //! Which node gets which partition: with few moves, and the same whoever computes it.
 //!
 //! Partitions of the chunk index and of containers are spread evenly. Those of objects stay together, at the *home* of
-//! the objects: whoever lists or serves what is in the store needs all of them. (The paper spreads them, M4.2. Then
-//! each list is a question to all nodes, and no part of the work on data would be done elsewhere: chunks are claimed,
-//! stored and read by whoever serves them.)
+//! the objects, which has a partition of containers too: whoever lists or serves what is in the store needs all of
+//! them. (The paper spreads them, M4.2. A volume, or a series of backups, will be served by the node that has it once
+//! those who list or remove something can ask all nodes.)
 
 use crate::table::CLASSES;
 use crate::{Assigned, NodeNumber};
@@ -25,7 +25,8 @@ pub(crate) struct Homeless {
 /// Chooses an owner for each homeless partition. Returns nothing if there is no node.
 pub(crate) fn owners_of(partitions: &[Assigned], homeless: &[Homeless], nodes: &BTreeSet<NodeNumber>) -> BTreeMap<usize, NodeNumber> {
     let mut chosen = BTreeMap::new();
-    if let Some(home) = home_of_objects(partitions, homeless, nodes) {
+    let home = home_of_objects(partitions, homeless, nodes);
+    if let Some(home) = home {
         chosen.extend(homeless.iter().filter(|homeless| is_object(&partitions[homeless.at])).map(|homeless| (homeless.at, home)));
     }
     for class in CLASSES.into_iter().filter(|class| *class != PartitionClass::ObjectIndex) {
@@ -39,7 +40,10 @@ pub(crate) fn owners_of(partitions: &[Assigned], homeless: &[Homeless], nodes: &
         for Homeless { at, is_lost } in homeless.iter().filter(|homeless| partitions[homeless.at].partition.class == class) {
             let follower = partitions[*at].follower.filter(|follower| nodes.contains(follower));
             let Some((least, load)) = least(&loads) else { continue };
-            let node = match follower {
+            let needs_one = |home: &NodeNumber| class == PartitionClass::Container && loads.get(home) == Some(&0);
+            let node = match follower.or(home.filter(needs_one)) {
+                // It stores what is in the objects.
+                Some(home) if needs_one(&home) => home,
                 Some(follower) if *is_lost || loads[&follower] == load => follower,
                 _ => least,
             };
@@ -277,6 +281,16 @@ mod tests {
             partitions[at].lineage = vec![Link { node, since: Position(0), upto: None }];
         }
         assert_eq!(home(&partitions), follower);
+        // With one partition of containers, it is where data is stored.
+        let mut few = Table::first(Counts { containers: 1, ..counts }, NodeNumber(0), 1).partitions;
+        settle(&mut few, &nodes(0..4), &nodes([]));
+        set_followers(&mut few, &nodes(0..4));
+        let is_lost = |at: &usize| few[*at].owner() == NodeNumber(0);
+        let homeless: Vec<Homeless> = (0..few.len()).filter(is_lost).map(|at| Homeless { at, is_lost: true }).collect();
+        for (at, node) in owners_of(&few, &homeless, &nodes(1..4)) {
+            few[at].lineage = vec![Link { node, since: Position(0), upto: None }];
+        }
+        assert_eq!(few.last().unwrap().owner(), home(&few));
         // It leaves: they go together.
         settle(&mut partitions, &nodes((1..4).filter(|node| *node != follower.0)), &nodes([follower.0]));
         assert_ne!(home(&partitions), follower);
