@@ -37,7 +37,7 @@ struct Shared {
 }
 
 struct World {
-    /// The next session, counted from 1 on. An end of a session that has no number yet has one, too.
+    /// The next number, of a session or of an end of one.
     next: u64,
     data: MemoryData,
     /// The ends of sessions at their processes.

@@ -18,7 +18,7 @@ use zookeeper_client::{Client, EventType, PersistentWatcher, SessionInfo, Watche
 /// The first wait after a failure. Each further one is twice as long.
 const FIRST_WAIT_MS: u64 = 50;
 /// The longest wait before another connection is tried.
-const LONGEST_WAIT_MS: u64 = 2_000;
+const LONGEST_WAIT_MS: u64 = 1_000;
 /// Changes that come together are looked at together.
 const SETTLES_MS: u64 = 10;
 
@@ -73,7 +73,9 @@ impl Attendance {
     async fn connect(&self, session: Option<&SessionInfo>, leaving: &mut Leaving) -> Result<Option<Client>> {
         let mut wait_ms = FIRST_WAIT_MS;
         loop {
-            let mut connector = Client::connector().with_session_timeout(Duration::from_millis(self.settings.session_ms));
+            // Once through all servers: the library's waits between grow too long for a session that may be ending.
+            let length = Duration::from_millis(self.settings.session_ms);
+            let mut connector = Client::connector().with_session_timeout(length).with_fail_eagerly();
             if let Some(session) = session {
                 connector = connector.with_session(session.clone());
             }

@@ -135,10 +135,13 @@ impl Round {
             }
             damage = self.tell_view(client, seen)?;
         }
-        if damage.is_some() && damage != self.told_damage {
-            self.process.tell(Event::Damaged { opening: self.opening, error: damage.clone().expect("it is there") });
+        if damage != self.told_damage {
+            self.told_damage = damage.clone();
+            if let Some(error) = damage {
+                tracing::warn!(%error, "ZooKeeper has something that no node of this version wrote");
+                self.process.tell(Event::Damaged { opening: self.opening, error });
+            }
         }
-        self.told_damage = damage;
         let asked_ms = asked_ms.saturating_sub(self.settings.session_ms / BEATS);
         self.process.tell(Event::Heard { opening: self.opening, asked_ms });
         Ok(())

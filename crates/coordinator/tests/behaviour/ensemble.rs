@@ -127,7 +127,8 @@ impl Server {
         let output = std::fs::File::create(self.directory.join("output")).unwrap();
         let mut command = Command::new("java");
         // Nobody needs these data when the machine loses power.
-        command.args(["-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.forceSync=no", "-cp", JAR]);
+        command.args(["-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.forceSync=no"]);
+        command.args(["-Dzookeeper.jmx.log4j.disable=true", "-cp", JAR]);
         command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain").arg(self.directory.join("zoo.cfg"));
         command.current_dir(&self.directory).stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
         self.child = Some(command.spawn().unwrap());

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zookeeper_client::{Acls, Client, CreateMode, Error};
 
-/// One ensemble at a time: three machines of Java fill a small computer.
+/// One ensemble at a time: three JVMs fill a small computer.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// A store of an ensemble.
