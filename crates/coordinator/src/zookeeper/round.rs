@@ -151,7 +151,7 @@ impl Round {
     async fn prepare(&self, client: &Client) -> Result<(), Failure> {
         let Settings { session_ms, ref paths, .. } = *self.settings;
         let content = encode_store(session_ms);
-        for (path, content) in [(TOP, &[][..]), (&*paths.store, &*content), (&*paths.nodes, &[][..])] {
+        for (path, content) in [(TOP, b"".as_slice()), (&*paths.store, content.as_slice()), (&*paths.nodes, b"".as_slice())] {
             match client.create(path, content, &PERSISTENT).await {
                 Ok(_) | Err(Error::NodeExists) => {}
                 Err(error) => return Err(error.into()),
