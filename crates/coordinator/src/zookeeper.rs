@@ -13,10 +13,11 @@ mod attendance;
 mod round;
 
 use crate::content::check_address;
-use crate::{Coordinator, CoordinatorError, Joining, Process, Result, Session};
+use crate::{Coordinator, CoordinatorError, Event, Joining, Process, Result, Session};
 use attendance::Attendance;
 use onefold_cluster::NodeNumber;
 use std::convert::Infallible;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use tokio::sync::{oneshot, watch};
@@ -110,8 +111,16 @@ impl Coordinator for ZooKeeper {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(cannot)?;
         let (wanted, is_wanted) = watch::channel(Wanted { knows: joining.table, ..Wanted::default() });
         let (ends, leaving) = oneshot::channel();
+        let (opening, told) = (joining.present.opening, process.clone());
         let attendance = Attendance::new(self.settings.clone(), joining, process);
-        let attend = move || runtime.block_on(attendance.run(is_wanted, leaving));
+        let attend = move || {
+            // A defect of the library must not leave the process with a session that nobody keeps up.
+            let attended = catch_unwind(AssertUnwindSafe(|| runtime.block_on(attendance.run(is_wanted, leaving))));
+            if attended.is_err() {
+                tracing::error!("the thread of a session with ZooKeeper has panicked");
+                told.tell(Event::Over { opening, error: CoordinatorError::Ended });
+            }
+        };
         let thread = std::thread::Builder::new().name("coordinator".to_owned()).spawn(attend).map_err(cannot)?;
         Ok(Box::new(ZooKeeperSession { wanted, ends, thread }))
     }
@@ -140,7 +149,7 @@ impl Session for ZooKeeperSession {
         let ZooKeeperSession { wanted, ends, thread } = *self;
         drop((wanted, ends));
         if thread.join().is_err() {
-            tracing::error!("the thread of a session with the coordinator has panicked");
+            tracing::error!("a process has panicked when it was told of its session");
         }
     }
 }

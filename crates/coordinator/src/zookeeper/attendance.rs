@@ -178,8 +178,9 @@ fn refuses(error: &zookeeper_client::Error) -> bool {
     matches!(error, Error::AuthFailed | Error::NoAuth | Error::InvalidAcl | Error::BadArguments(_) | Error::Unimplemented)
 }
 
-/// Returns whether the library has given the session up.
+/// Returns whether the library has given the session up, or its connection says things that it must not say.
 fn gives_up(error: &zookeeper_client::Error) -> bool {
     use zookeeper_client::Error;
-    matches!(error, Error::SessionExpired | Error::SessionMoved | Error::ClientClosed | Error::NoHosts | Error::Timeout)
+    let is_over = matches!(error, Error::SessionExpired | Error::SessionMoved | Error::ClientClosed | Error::NoHosts | Error::Timeout);
+    is_over || matches!(error, Error::UnexpectedError(_) | Error::UnmarshalError { .. })
 }
