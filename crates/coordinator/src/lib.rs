@@ -53,7 +53,7 @@ pub struct Joining {
 /// What happens in a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The session went on for at least its whole time behind `asked_ms` of the process's clock.
+    /// The session does not end before its whole length has passed since `asked_ms` of the process's clock.
     Heard {
         /// Whose session it is.
         opening: Opening,
