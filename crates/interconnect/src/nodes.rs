@@ -1,7 +1,7 @@
 //! The other nodes, as the engine of this one needs them: claims and deliveries over connections (M4.4 to M4.7).
 
 use crate::connection;
-use crate::messages::{ClaimPart, MOST_NAMES, Membership, Message, encode_delivery, kinds};
+use crate::messages::{ClaimPart, MOST_COLLECTED, MOST_NAMES, Membership, Message, encode_delivery, kinds};
 use crate::peer::{Call, Peer};
 use crate::setup::Context;
 use crate::{CallError, Refusal};
@@ -65,6 +65,32 @@ impl Nodes {
     pub fn tell(&self, node: u32, message: Membership) {
         let message = Message::Membership(message);
         self.peer(node).tell(message.kind(), self.encode(&message));
+    }
+
+    /// Asks a node which chunks of a partition it has claimed. This node is the new owner, with this epoch.
+    ///
+    /// Errors: some may be missing. Ask again, unless the node is no longer in the newest table.
+    pub fn collect(&self, node: u32, partition: u16, epoch: u64, limit: Duration) -> std::result::Result<Vec<Fingerprint>, CallError> {
+        let until = Instant::now() + limit;
+        let peer = self.peer(node);
+        let mut names: Vec<Fingerprint> = Vec::new();
+        loop {
+            let after = names.last().copied();
+            let payload = self.encode(&Message::Collect { partition, epoch, after });
+            let call = peer.call(kinds::COLLECT, payload, until)?;
+            let Message::Collected(more) = peer.answer(&call, until)? else {
+                return Err(CallError::Lost("a collect has another answer".to_owned()));
+            };
+            // Each answer goes on behind the one before: so this ends.
+            if more.first().is_some_and(|first| after.is_some_and(|after| *first <= after)) || !more.is_sorted() {
+                return Err(CallError::Lost("the answers to a collect do not ascend".to_owned()));
+            }
+            let is_last = more.len() < MOST_COLLECTED;
+            names.extend(more);
+            if is_last {
+                return Ok(names);
+            }
+        }
     }
 
     pub(crate) fn stop(&self) {

@@ -119,7 +119,8 @@ impl Sent {
             (_, Message::Refused(_)) => true,
             (Sent::Claim(waiters), Message::Claimed(claims)) => waiters.iter().map(|(_, names)| names).sum::<usize>() == claims.len(),
             (Sent::Call { kind: kinds::DELIVER, .. }, Message::Delivered(_)) => true,
-            (Sent::Call { kind, .. }, Message::Done) => *kind != kinds::DELIVER,
+            (Sent::Call { kind: kinds::COLLECT, .. }, Message::Collected(_)) => true,
+            (Sent::Call { kind, .. }, Message::Done) => !matches!(*kind, kinds::DELIVER | kinds::COLLECT),
             (Sent::Release(_), Message::Done) => true,
             _ => false,
         }

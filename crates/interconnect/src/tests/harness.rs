@@ -111,6 +111,7 @@ pub enum Asked {
     Deliver(u32, u16, u64, Delivery),
     Begin(u32),
     Seal(ContainerId, u64),
+    Collect(u32, u16, u64),
     Membership(u32, Membership),
 }
 
@@ -124,6 +125,8 @@ pub struct Noting {
     pub seals: Gate,
     /// What it answers to claims instead.
     pub refusal: Mutex<Option<Refusal>>,
+    /// What it has claimed itself.
+    pub claimed: Mutex<Vec<Fingerprint>>,
 }
 
 impl Noting {
@@ -174,6 +177,11 @@ impl Owner for Noting {
         self.seals.pass();
         self.note(Asked::Seal(container, epoch));
         Ok(())
+    }
+
+    fn collect(&self, from: u32, partition: u16, epoch: u64) -> Result<Vec<Fingerprint>, Refusal> {
+        self.note(Asked::Collect(from, partition, epoch));
+        Ok(self.claimed.lock().clone())
     }
 
     fn membership(&self, from: u32, message: Membership) {
