@@ -3,16 +3,20 @@
 //!
 //! * [`Share`]: what this opening owns.
 //! * [`OtherNodes`]: how it reaches what it does not own.
+//! * `rights.rs`: what it has of the chunk index now.
 //! * `owner.rs`: what it answers to others.
 //! * `outbox.rs`: what it has logged for others and not delivered yet.
+//! * `adopting.rs`, `containers.rs`, `releasing.rs`: partitions come and go. `notes.rs`: what goes with them.
+//!   `other_logs.rs`: reading the logs of other nodes.
+//! * `collecting.rs`: claims that another owner gave, and what lost nodes have left.
 //!
 //! # Why every duplicate is found
 //! 1. A node that stores a chunk has claimed it at the owner of its index partition. The owner gives a claim to one
 //!    node at a time.
 //! 2. A claim ends when the chunk is in the owner's index. Until then nobody else gets it.
 //!
-//! This holds as long as the owner keeps its claims in memory. When it opens again, the nodes that hold some must tell
-//! it (`collect` in `docs/cluster.md`), which they do not yet: then a chunk may be stored twice.
+//! An owner that comes, or opens again, asks all nodes for the claims that they hold ([`Engine::claims_of`]) before it
+//! gives one itself ([`Engine::serve_chunks`]).
 //!
 //! # Why nobody refers to a chunk that gets lost
 //! A node refers only to chunks that are its own, or that the owner of their index partition has in its index. They are
@@ -23,13 +27,24 @@
 //! commit, or a stream of the other node. A commit waits for nobody. A delivery makes the owner commit; no lock is held
 //! meanwhile.
 
+mod adopting;
+mod collecting;
+mod containers;
+mod notes;
+mod other_logs;
 mod outbox;
 mod owner;
+mod releasing;
+mod rights;
 
+pub use adopting::Adoption;
+pub use other_logs::{HeldPartition, LogPart};
 pub(crate) use outbox::Outbox;
 pub use owner::Delivery;
 pub(crate) use owner::{Guests, HURRIES};
+pub(crate) use rights::{Cluster, LOOKED_AT_EVERY, MOVES_WITHIN};
 
+use crate::lifecycle::descriptor::Descriptor;
 use crate::lifecycle::settings::Settings;
 use crate::lifecycle::state;
 use crate::write::claims::{Claim, Wanted};
@@ -43,7 +58,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What an opening owns of a store in a bucket.
+/// What an opening owns of a store in a bucket at its beginning. [`Engine::adopt`] and [`Engine::release_partition`]
+/// change it.
 #[derive(Clone, Debug)]
 pub struct Share {
     /// The number of this node. Each node has a log of its own.
@@ -68,6 +84,23 @@ impl PartialEq for Share {
 impl Eq for Share {}
 
 impl Share {
+    /// Returns the share of an opening that has adopted nothing yet.
+    pub fn of_nothing(node: u32, descriptor: &Descriptor, others: Arc<dyn OtherNodes>) -> Share {
+        let none_of = |total| Ownership::of(total, Vec::new()).expect("nothing ascends");
+        Share {
+            node,
+            chunk_index: none_of(descriptor.index_partitions),
+            objects: none_of(descriptor.object_partitions.into()),
+            containers: none_of(descriptor.container_partitions.into()),
+            others,
+        }
+    }
+
+    /// Returns whether it owns nothing.
+    pub(crate) fn is_of_nothing(&self) -> bool {
+        [&self.chunk_index, &self.objects, &self.containers].iter().all(|owned| owned.owned().is_empty())
+    }
+
     /// Checks that the store can be shared, and makes this node's log if there is none.
     pub(crate) fn check(&self, bucket: Option<&Arc<dyn Bucket>>, mode: Mode, settings: &Settings) -> Result<()> {
         let refused = |why: &str| Err(EngineError::Invalid { what: "share of a store".into(), why: why.into() });
@@ -109,16 +142,7 @@ impl Share {
 
     /// Returns the part of the bucket that only this node writes to: its log is there.
     pub(crate) fn own_part(&self, bucket: Arc<dyn Bucket>) -> Arc<dyn Bucket> {
-        match self.node {
-            0 => bucket,
-            node => Arc::new(BucketPart::new(bucket, format!("nodes/{node}/"))),
-        }
-    }
-
-    /// Returns the partition of the chunk index that has a chunk, if another node has it.
-    pub(crate) fn foreign_partition(&self, name: &Fingerprint) -> Option<u32> {
-        let partition = ChunkIndex::partition_of(name, self.chunk_index.total());
-        self.chunk_index.place(partition).is_none().then_some(partition)
+        part_of_node(bucket, self.node)
     }
 
     /// Returns what it owns of a class.
@@ -131,12 +155,21 @@ impl Share {
     }
 }
 
+/// Returns the part of a bucket that only one node writes to.
+pub(crate) fn part_of_node(bucket: Arc<dyn Bucket>, node: u32) -> Arc<dyn Bucket> {
+    match node {
+        0 => bucket,
+        node => Arc::new(BucketPart::new(bucket, format!("nodes/{node}/"))),
+    }
+}
+
 /// The other nodes, as an engine needs them. Each call may take as long as a message, and the other node's work, takes.
 /// No lock is held meanwhile.
 pub trait OtherNodes: Debug + Send + Sync {
     /// Claims chunks at the owners of their partitions (M4.4, M4.5): one message for each owner. Appends an answer for
     /// each: [`Claim::Known`], [`Claim::Mine`] or [`Claim::Theirs`]. A chunk that this node has claimed already is
-    /// [`Claim::Mine`] again. Errors: some may be claimed. The caller [gives them back](OtherNodes::release).
+    /// [`Claim::Mine`] again. Errors: some may be claimed. The caller [gives them back](OtherNodes::release). This node
+    /// has one of the partitions by now, or takes it over: [`EngineError::NotOwned`], at once.
     fn claim(&self, wanted: &[Wanted], out: &mut Vec<Claim>) -> Result<()>;
 
     /// Gives claims back. It may fail: the owner then gives them to others when it hears of it.
@@ -164,7 +197,7 @@ pub trait OtherNodes: Debug + Send + Sync {
 impl Engine {
     /// Returns the partition of the chunk index that has a chunk, if another node has it.
     pub(crate) fn foreign_partition(&self, name: &Fingerprint) -> Option<u32> {
-        self.settings.share.as_ref()?.foreign_partition(name)
+        self.cluster.as_ref()?.foreign_partition(name)
     }
 
     /// Returns the partition of the chunk index that has a chunk.
@@ -175,10 +208,14 @@ impl Engine {
     /// Delivers to other nodes what this one has logged for them so far. Errors: some of it is not delivered. It is
     /// sent again later.
     pub fn deliver(&self) -> Result<()> {
-        let Some(share) = &self.settings.share else { return Ok(()) };
+        let Some(cluster) = &self.cluster else { return Ok(()) };
         let result = self.outbox.deliver(
             |partition, delivery| {
-                let upto = share.others.deliver(partition, delivery)?;
+                // It may have come to this node since.
+                let upto = match cluster.has(partition) {
+                    true => self.take_delivery(cluster.node, partition, delivery)?,
+                    false => cluster.others.deliver(partition, delivery)?,
+                };
                 // Each answer brings it further, and nobody has more than this node has logged.
                 if upto > self.log.end() || delivery.behind.is_some_and(|behind| upto <= behind) {
                     let (behind, upto, end) = (delivery.behind.unwrap_or_default().0, upto.0, self.log.end().0);
@@ -195,7 +232,7 @@ impl Engine {
         );
         if result.is_ok() && !self.outbox.has_delivered_once() {
             // Of an earlier opening's claims, those whose chunks are durable have ended by the delivery.
-            share.others.begin()?;
+            cluster.others.begin()?;
             self.outbox.delivered_once();
         }
         result

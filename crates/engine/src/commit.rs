@@ -31,11 +31,11 @@ use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_oplog::{Effects, Log, LogError, Position, Record, View};
 use onefold_storage::components::STORAGE_WRITE;
-use onefold_storage::{ChunkKind, FileFigures, Prepared, Scope};
+use onefold_storage::{ChunkKind, ChunkStore, FileFigures, Prepared, Scope};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashSet;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Changes that become durable together.
 #[derive(Clone, Debug, Default)]
@@ -269,6 +269,13 @@ impl Engine {
         })
     }
 
+    /// Calls `then` if no transaction waits that changes objects of a partition. Nobody submits one meanwhile.
+    pub(crate) fn unless_queued<T>(&self, partition: u16, then: impl FnOnce() -> T) -> Option<T> {
+        let queue = self.commits.queue.lock();
+        let mut changes = queue.transactions.iter().flat_map(|transaction| &transaction.changes);
+        (!changes.any(|change| change.0 == partition)).then(then)
+    }
+
     /// Returns whether transactions wait for a flush.
     pub(crate) fn has_queued(&self) -> bool {
         !self.commits.queue.lock().transactions.is_empty()
@@ -305,7 +312,7 @@ impl Engine {
                 (std::mem::take(&mut queue.transactions), queue.sequence)
             }
         };
-        let result = self.prepare(scope).and_then(|prepared| self.commit_prepared(prepared, &taken, sequence, write));
+        let result = self.prepare(scope).and_then(|prepared| self.commit_prepared(&self.storage, prepared, &taken, sequence, write));
         if result.is_err() {
             // Put them back at the front of the queue: they are older than transactions submitted meanwhile.
             let mut queue = self.commits.queue.lock();
@@ -340,7 +347,16 @@ impl Engine {
         references.iter().any(|fingerprint| !known.contains(fingerprint))
     }
 
-    fn commit_prepared(&self, prepared: Prepared, transactions: &[Transaction], sequence: u64, write: Write) -> Result<()> {
+    /// Commits what `of` has prepared: the chunk store, or one that takes a partition over. The caller holds
+    /// [`Commits::alone`].
+    pub(crate) fn commit_prepared(
+        &self,
+        of: &Arc<dyn ChunkStore>,
+        prepared: Prepared,
+        transactions: &[Transaction],
+        sequence: u64,
+        write: Write,
+    ) -> Result<()> {
         let StoredAgain { changes: stored_again, mut redirects, counted, may_have_moved } = self.quarantine.stored(&prepared);
         let references: Vec<&[Reference]> = transactions.iter().map(|transaction| &transaction.references[..]).collect();
         let stored = self.stored_metadata(&prepared, &counted);
@@ -388,14 +404,14 @@ impl Engine {
         records.extend(noted.records);
         records.extend(encode_objects(&changes));
         if records.is_empty() {
-            self.storage.abandoned(prepared);
+            of.abandoned(prepared);
             self.liveness.committed();
             return Ok(());
         }
         let effects = Effects { deltas: &noted.deltas, changes: &changes, sequence, ..Effects::default() };
         // A reader who still goes to one of these places finds by the name that the chunk is not there any more.
         records.extend(self.storage.begin_removal(&superseded.freed)?);
-        if let Err(error) = self.log_and_apply(write, prepared, &records, effects) {
+        if let Err(error) = self.log_and_apply_of(of, write, prepared, &records, effects) {
             self.storage.abandon_removal(&superseded.freed);
             return Err(error);
         }
@@ -498,10 +514,22 @@ impl Engine {
         self.commits.log_failed.get().filter(|_| self.log.has_history()).map(String::as_str)
     }
 
-    /// Writes the batch to the log and applies it. `effects` belongs to the records that are not in `prepared`. The
-    /// caller holds [`Commits::alone`].
+    /// Writes the batch to the log and applies it. `effects` belongs to the records that are not in `prepared`, which
+    /// the chunk store made. The caller holds [`Commits::alone`].
     pub(crate) fn log_and_apply(
         &self,
+        write: Write,
+        prepared: Prepared,
+        records: &[Record],
+        effects: Effects<'_>,
+    ) -> Result<(Position, Position)> {
+        self.log_and_apply_of(&self.storage, write, prepared, records, effects)
+    }
+
+    /// Does the same with what `of` has prepared.
+    fn log_and_apply_of(
+        &self,
+        of: &Arc<dyn ChunkStore>,
         write: Write,
         prepared: Prepared,
         records: &[Record],
@@ -512,7 +540,7 @@ impl Engine {
         let (start, end) = match logged {
             Ok(range) => range,
             Err(error) => {
-                self.storage.abandoned(prepared);
+                of.abandoned(prepared);
                 if let EngineError::Log(LogError::NotSynced(why)) = &error {
                     let _ = self.commits.log_failed.set(why.to_string());
                 }
@@ -527,8 +555,8 @@ impl Engine {
         }
         let stored: Vec<_> = prepared.chunks.iter().map(|(fingerprint, address, _)| (*fingerprint, address.bits())).collect();
         let effects = Effects { start, stored: &stored, notes: &prepared.notes, ..effects };
-        if let Some(share) = &self.settings.share {
-            self.outbox.add(end, &effects, |name| share.foreign_partition(name));
+        if let Some(cluster) = &self.cluster {
+            self.outbox.add(end, &effects, |name| cluster.foreign_partition(name));
         }
         for (component, view) in self.indexes() {
             if let Err(error) = self.profile.time(component, bytes, || view.apply(end, &effects)) {
@@ -544,7 +572,7 @@ impl Engine {
             sampled.durable(prepared.chunks.iter().map(|(fingerprint, address, _)| (*fingerprint, *address)));
         }
         self.claims.durable(&known);
-        self.storage.committed(prepared, start, end);
+        of.committed(prepared, start, end);
         Ok((start, end))
     }
 

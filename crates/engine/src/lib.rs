@@ -33,7 +33,7 @@ mod read;
 mod statistics;
 mod write;
 
-pub use cluster::{Delivery, OtherNodes, Share};
+pub use cluster::{Adoption, Delivery, HeldPartition, LogPart, OtherNodes, Share};
 pub use commit::Transaction;
 pub use commit::records::{CHUNK_DELTAS, CHUNKS_PLACED, CHUNKS_REMOVED, OBJECTS_WRITTEN, decode_deltas, decode_places, decode_removals};
 pub use error::{EngineError, Result};
@@ -84,8 +84,9 @@ use onefold_index::ObjectIndex;
 use onefold_oplog::{Log, Position};
 use onefold_storage::{ArenaStore, ChunkStore, ChunkView, ContainerStore, LevelsStore};
 use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use write::chain::Chain;
 use write::claims::Claims;
 
@@ -115,6 +116,17 @@ pub struct Engine {
     objects: Arc<ObjectIndex>,
     log: Box<dyn Log>,
     claims: Arc<dyn Claims>,
+    /// This node among others, if several have the store open.
+    cluster: Option<Arc<cluster::Cluster>>,
+    /// How many are taking partitions over.
+    adopting: AtomicUsize,
+    /// Whether the log may be trimmed.
+    may_trim: AtomicBool,
+    /// Partitions of containers of which the log says something, and since when. If they are not opened, others may
+    /// read it.
+    kept_containers: Mutex<BTreeMap<u16, Position>>,
+    /// Where the log is cut, as partitions were released there.
+    cuts: Mutex<BTreeMap<onefold_oplog::Partition, Position>>,
     /// What was logged for partitions of other nodes.
     outbox: cluster::Outbox,
     /// Claims that other nodes hold here.

@@ -172,9 +172,9 @@ impl Engine {
         };
         // Another node may not have put it into the bucket yet.
         let container = ContainerId::from_bits(wanted.0.origin().bits());
-        if let Some(share) = &self.settings.share
-            && share.containers.place(container.partition().into()).is_none()
-            && share.others.seal(container).is_ok()
+        if let Some(cluster) = &self.cluster
+            && self.containers.as_ref().is_some_and(|containers| !containers.has_partition(container.partition()))
+            && cluster.others.seal(container).is_ok()
             && let Ok(slice) = load(wanted.0)
         {
             return Ok(slice);

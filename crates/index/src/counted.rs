@@ -37,6 +37,11 @@ pub trait CountedIndex: Debug + Send + Sync {
     /// Begins the reads that a look-up of these chunks will wait for.
     fn expect(&self, names: &[Fingerprint]);
 
+    /// Returns the index if its partitions can come and go.
+    fn movable(&self) -> Option<&ChunkIndex> {
+        None
+    }
+
     /// Returns the numbers of the opened partitions, ascending.
     fn partitions(&self) -> Vec<u32>;
 
@@ -120,6 +125,10 @@ impl<E: From<IndexError>> View<E> for IndexView {
 }
 
 impl CountedIndex for ChunkIndex {
+    fn movable(&self) -> Option<&ChunkIndex> {
+        Some(self)
+    }
+
     fn apply(&self, end: Position, effects: &Effects<'_>) -> Result<()> {
         let Effects { removals, places, stored, deltas, .. } = *effects;
         ChunkIndex::apply_batch(self, end, ChunkBatch { removals, places, inserts: stored, deltas, ..ChunkBatch::default() })

@@ -142,6 +142,11 @@ pub trait Log: Send + Sync + Debug {
     /// Does a bounded piece of work that nobody waits for. Returns whether there was any.
     fn tidy(&self) -> Result<bool>;
 
+    /// Returns the log if it is in a bucket: for what only such logs can do.
+    fn in_bucket(&self) -> Option<&crate::ObjectLog> {
+        None
+    }
+
     /// Frees the space kept for further batches, when the log closes. The next opening reserves it again. A failure
     /// only leaves that space in use.
     fn release_room(&self);

@@ -304,7 +304,12 @@ impl ObjectLog {
         state.end
     }
 
-    /// Ends a cut: the holding begins there by now, or never will.
+    /// Cuts the log at an earlier end: a holding has ended there.
+    pub fn cut_at(&self, position: Position) {
+        self.cuts.lock().push(position);
+    }
+
+    /// Ends a cut: the holding begins there by now, or never will; or nobody asks for the one that has ended there.
     pub fn uncut(&self, position: Position) {
         let mut cuts = self.cuts.lock();
         if let Some(at) = cuts.iter().position(|cut| *cut == position) {
@@ -1080,6 +1085,10 @@ impl ObjectLog {
 }
 
 impl Log for ObjectLog {
+    fn in_bucket(&self) -> Option<&ObjectLog> {
+        Some(self)
+    }
+
     fn start(&self) -> Position {
         self.state.lock().manifest.start
     }

@@ -83,6 +83,26 @@ impl Outbox {
         self.has_delivered_once.store(true, Ordering::Release);
     }
 
+    /// Takes back what is of a partition that this node has since a position: what it logged from there on counts as
+    /// the owner's. Returns the chunks whose places that are.
+    pub(crate) fn came(&self, partition: u32, since: Position) -> Vec<Fingerprint> {
+        let mut state = self.state.lock();
+        // The cursor of this node at the owner before is its own now.
+        state.delivered.remove(&partition);
+        let Some(parts) = state.undelivered.get_mut(&partition) else { return Vec::new() };
+        let before = parts.partition_point(|part| part.start < since);
+        let own = parts.drain(before..).flat_map(|part| part.places).map(|(name, _)| name).collect();
+        if parts.is_empty() {
+            state.undelivered.remove(&partition);
+        }
+        own
+    }
+
+    /// Forgets what the owner of a partition had: another one asks anew.
+    pub(crate) fn moved(&self, partition: u32) {
+        self.state.lock().delivered.remove(&partition);
+    }
+
     /// Returns whether something is undelivered.
     pub(crate) fn has_some(&self) -> bool {
         !self.state.lock().undelivered.is_empty()

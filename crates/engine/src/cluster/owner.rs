@@ -40,6 +40,16 @@ struct Guest {
 }
 
 impl Guests {
+    /// Notes claims that a node has from an owner before.
+    pub(super) fn take_in(&self, node: u32, names: &[Fingerprint]) {
+        self.0.lock().extend(names.iter().map(|name| (*name, Guest { node, bad: None })));
+    }
+
+    /// Forgets all claims of these chunks. Returns them.
+    pub(super) fn forget(&self, is_wanted: impl Fn(&Fingerprint) -> bool) -> Vec<Fingerprint> {
+        self.0.lock().extract_if(|name, _| is_wanted(name)).map(|(name, _)| name).collect()
+    }
+
     /// Returns the node that holds the claim of a chunk.
     pub(crate) fn holder(&self, name: &Fingerprint) -> Option<u32> {
         self.0.lock().get(name).map(|guest| guest.node)
@@ -50,12 +60,12 @@ impl Guests {
 pub(crate) const HURRIES: Duration = Duration::from_millis(20);
 
 /// First byte of the keys of cursors, in the partition of what a node notes of itself.
-const PREFIX: u8 = b'C';
+pub(crate) const CURSOR_PREFIX: u8 = b'C';
 const VERSION: u8 = 1;
 
 /// Returns the key of what a partition's owner has of a sender's log.
-fn cursor_key(partition: u32, sender: u32) -> Vec<u8> {
-    let mut key = vec![PREFIX];
+pub(crate) fn cursor_key(partition: u32, sender: u32) -> Vec<u8> {
+    let mut key = vec![CURSOR_PREFIX];
     key.extend_from_slice(&partition.to_be_bytes());
     key.extend_from_slice(&sender.to_be_bytes());
     key
@@ -68,6 +78,9 @@ impl Engine {
     pub fn claim_for(&self, node: u32, wanted: &[Wanted], out: &mut Vec<Claim>) -> Result<()> {
         self.writable()?;
         self.check_owned(wanted.iter().map(|wanted| &wanted.fingerprint))?;
+        if let Some(partition) = wanted.iter().find_map(|wanted| self.cluster.as_ref()?.coming_partition(&wanted.fingerprint)) {
+            return Err(EngineError::NotOwned { partition });
+        }
         self.reclaiming.watch().touch(wanted.iter().map(|wanted| &wanted.fingerprint));
         let begin = out.len();
         self.claims.claim(wanted, out)?;
@@ -171,7 +184,7 @@ impl Engine {
             let known = entries.iter().zip(&held);
             let places = delivery.places.iter().zip(known).filter(|(_, (entry, guest))| is_new(entry, guest));
             let places: Vec<(Fingerprint, u64)> = places.map(|(place, _)| *place).collect();
-            let changes = [self.cursor_change(partition, sender, delivery.upto)];
+            let changes = [cursor_change(self.objects.own_partition(), partition, sender, delivery.upto)];
             let mut records = Vec::new();
             if !places.is_empty() {
                 records.push(encode_places(&places, self.digest_bytes()));
@@ -215,7 +228,7 @@ impl Engine {
         }
     }
 
-    fn check_owned<'a>(&self, names: impl Iterator<Item = &'a Fingerprint>) -> Result<()> {
+    pub(super) fn check_owned<'a>(&self, names: impl Iterator<Item = &'a Fingerprint>) -> Result<()> {
         for name in names {
             if let Some(partition) = self.foreign_partition(name) {
                 return Err(EngineError::NotOwned { partition });
@@ -224,19 +237,20 @@ impl Engine {
         Ok(())
     }
 
-    fn cursor(&self, partition: u32, sender: u32) -> Result<Position> {
+    pub(super) fn cursor(&self, partition: u32, sender: u32) -> Result<Position> {
         let value = self.objects.get(self.objects.own_partition(), &cursor_key(partition, sender))?;
         value.map_or(Ok(Position(0)), |value| decode_cursor(&value))
     }
-
-    fn cursor_change(&self, partition: u32, sender: u32, upto: Position) -> Change {
-        let mut value = vec![VERSION];
-        value.extend_from_slice(&upto.0.to_le_bytes());
-        (self.objects.own_partition(), cursor_key(partition, sender), Some(value))
-    }
 }
 
-fn decode_cursor(value: &[u8]) -> Result<Position> {
+/// Returns the change that says up to where a partition's owner has a sender's log. `own` is the partition of its notes.
+pub(crate) fn cursor_change(own: u16, partition: u32, sender: u32, upto: Position) -> Change {
+    let mut value = vec![VERSION];
+    value.extend_from_slice(&upto.0.to_le_bytes());
+    (own, cursor_key(partition, sender), Some(value))
+}
+
+pub(crate) fn decode_cursor(value: &[u8]) -> Result<Position> {
     let mut reader = Reader::new(value);
     let read = reader.u8().and_then(|version| match version {
         VERSION => reader.u64(),

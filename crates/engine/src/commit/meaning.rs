@@ -9,7 +9,7 @@ use crate::Change;
 use crate::commit::records::{Decoded, encode_deltas, encode_objects, encode_places, encode_removals};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::{Reader, WireError, put_signed};
-use onefold_oplog::{KeyedEffects, Meaning, Position, Record};
+use onefold_oplog::{KeyedEffects, Meaning, Partition, PartitionClass, Position, Record};
 
 const CHUNK: u8 = 0;
 const OBJECT: u8 = 1;
@@ -89,6 +89,27 @@ fn object_key(partition: u16, key: &[u8]) -> Vec<u8> {
     out.extend_from_slice(&partition.to_be_bytes());
     out.extend_from_slice(key);
     out
+}
+
+/// Returns the keys of a partition: the first one, and the first one behind them. The store has `index_partitions`
+/// partitions of the chunk index, a power of 2. A partition of containers has no keys.
+pub(crate) fn keys_of(partition: Partition, index_partitions: u32) -> Option<(Vec<u8>, Vec<u8>)> {
+    let number = partition.number;
+    match partition.class {
+        PartitionClass::Container => None,
+        PartitionClass::ChunkIndex => {
+            let from = |number: u32| match number < index_partitions {
+                // The first bits of a fingerprint choose its partition.
+                true => [&[CHUNK], &(u64::from(number) << (64 - index_partitions.trailing_zeros()) % 64).to_be_bytes()[..]].concat(),
+                false => vec![CHUNK + 1],
+            };
+            Some((from(number.into()), from(u32::from(number) + 1)))
+        }
+        PartitionClass::ObjectIndex => {
+            let behind = number.checked_add(1).map_or_else(|| vec![OBJECT + 1], |next| object_key(next, &[]));
+            Some((object_key(number, &[]), behind))
+        }
+    }
 }
 
 fn change(key: &[u8], effect: &[u8]) -> Result<Change, String> {

@@ -60,6 +60,11 @@ pub(crate) struct Background {
 }
 
 impl Background {
+    /// Waits until the maintenance has ended that is under way.
+    pub(crate) fn await_maintenance(&self) {
+        drop(self.maintaining.lock());
+    }
+
     /// Returns whether the store is being closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)
@@ -306,8 +311,12 @@ impl Engine {
     /// Frees the part of the log that all views have applied. Open containers that still need older parts rewrite
     /// themselves at its head.
     fn trim(&self) -> Result<()> {
+        if self.is_untrimmed() {
+            return Ok(());
+        }
         let indexed = self.indexes().map(|(_, view)| view.position()).fold(self.log.end(), Position::min);
         let indexed = self.outbox.oldest().map_or(indexed, |undelivered| indexed.min(undelivered));
+        let indexed = self.kept_for_others().map_or(indexed, |kept| indexed.min(kept));
         // First free what needs no writing: the log may be full.
         self.trim_to(indexed)?;
         if self.views().any(|(_, view)| view.position() < indexed) {

@@ -1,10 +1,10 @@
 //! What keeps a store's chunks and what finds them: made, opened, and brought to the end of the log.
 
-use crate::cluster::Outbox;
+use crate::cluster::{Cluster, Outbox};
 use crate::lifecycle::descriptor::Descriptor;
 use crate::lifecycle::layout::{ARENA, CONTAINERS, INDEX, LEVELS, arena_options, levels_options, storage_options};
 use crate::lifecycle::profile::ChunkStoreKind;
-use crate::lifecycle::recovery::recover;
+use crate::lifecycle::recovery::{Sent, recover};
 use crate::lifecycle::settings::Settings;
 use crate::lookup::blocks::Blocks;
 use crate::lost::rebuild::blocks::{NEW_INDEX, forget_new_index, new_linked_index};
@@ -82,6 +82,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) objects: &'a Arc<ObjectIndex>,
     pub(crate) log: &'a dyn Log,
     pub(crate) outbox: &'a Outbox,
+    pub(crate) cluster: Option<&'a Cluster>,
 }
 
 impl Parts<'_> {
@@ -189,7 +190,7 @@ impl Parts<'_> {
     fn recover(&self, storage: &ChunkView, index: Option<&IndexView>) -> Result<()> {
         let chunks = index.map(|index| index as &dyn View<EngineError>);
         let views: Vec<_> = chunks.into_iter().chain([&**self.objects as &dyn View<EngineError>]).collect();
-        let sent = self.settings.share.as_ref().map(|share| (share, self.outbox));
+        let sent = self.settings.share.as_ref().zip(self.cluster).map(|(share, cluster)| Sent { share, cluster, outbox: self.outbox });
         recover(storage, &views, self.log, self.mode, self.descriptor.fingerprint.digest_bytes(), sent)
     }
 

@@ -6,7 +6,7 @@
 
 use super::background::Background;
 use super::{background, copied, presence, recovery, reserve, state};
-use crate::cluster::{Guests, Outbox};
+use crate::cluster::{Cluster, Guests, Outbox};
 use crate::commit::Commits;
 use crate::lifecycle::activity::Earlier;
 use crate::lifecycle::chunks::{self, Chunks, Parts};
@@ -42,7 +42,7 @@ use onefold_storage::{ArenaStore, FileFigures};
 use parking_lot::{Mutex, RwLock};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 impl Engine {
     /// Creates an empty store on an empty ground, or in its bucket. The descriptor is written last: before it, there is
@@ -208,6 +208,8 @@ impl Engine {
         let objects = ObjectIndex::open(ground.clone(), OBJECTS, &settings.objects(&descriptor, epoch), object_options, access)?;
         let objects = Arc::new(objects.with_own_partition(descriptor.own_partition()));
         let outbox = Outbox::default();
+        let cluster = settings.share.as_ref().map(|share| Arc::new(Cluster::new(share)));
+        let may_trim = settings.share.as_ref().is_none_or(|share| !share.is_of_nothing());
 
         let digest_bytes = descriptor.fingerprint.digest_bytes();
         let parts = Parts {
@@ -220,6 +222,7 @@ impl Engine {
             objects: &objects,
             log: &*log,
             outbox: &outbox,
+            cluster: cluster.as_deref(),
         };
         let Chunks { storage: storage_view, containers, arena, levels, index } = parts.open()?;
         let storage = storage_view.0.clone();
@@ -260,7 +263,7 @@ impl Engine {
             (None, _, _) => return Err(EngineError::Inconsistent { why: "it has neither an index nor containers".into() }),
         };
         let guests = Arc::new(Guests::default());
-        let claims = Arc::new(LocalClaims::new(lookup.clone(), filters.bloom().cloned(), settings.share.clone(), guests.clone()));
+        let claims = Arc::new(LocalClaims::new(lookup.clone(), filters.bloom().cloned(), cluster.clone(), guests.clone()));
         let marks = || Marked::new(ground.clone(), objects.clone(), &*storage);
         let liveness: Box<dyn Liveness> = match lookup.index().filter(|_| descriptor.profile.counts()) {
             Some(index) => Box::new(Counted::new(index.clone(), digest_bytes)),
@@ -295,6 +298,11 @@ impl Engine {
             objects,
             log,
             claims,
+            cluster,
+            adopting: AtomicUsize::new(0),
+            may_trim: AtomicBool::new(may_trim),
+            kept_containers: Mutex::default(),
+            cuts: Mutex::default(),
             outbox,
             guests,
             superseded: Default::default(),

@@ -1,6 +1,6 @@
 //! Opening the log, and bringing everything to its end.
 
-use crate::cluster::{Outbox, Share};
+use crate::cluster::{Cluster, Outbox, Share};
 use crate::commit::meaning::Meanings;
 use crate::commit::records::Decoded;
 use crate::lifecycle::descriptor::Descriptor;
@@ -94,6 +94,24 @@ fn meaning(descriptor: &Descriptor) -> Arc<Meanings> {
     Arc::new(Meanings { digest_bytes: descriptor.fingerprint.digest_bytes(), has_index: descriptor.profile.is_exact() })
 }
 
+/// What a replay of a node's log fills beside the views.
+#[derive(Clone, Copy)]
+pub(crate) struct Sent<'a> {
+    pub(crate) share: &'a Share,
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) outbox: &'a Outbox,
+}
+
+impl Sent<'_> {
+    /// Returns the records without those of containers that this opening does not have from its beginning.
+    fn own_records(&self, records: &[Record]) -> Vec<Record> {
+        let is_own = |record: &&Record| {
+            record.partition.class != PartitionClass::Container || self.share.containers.place(record.partition.number.into()).is_some()
+        };
+        records.iter().filter(is_own).cloned().collect()
+    }
+}
+
 /// Brings the containers and `indexes` to the end of the log. The state of open containers is in the log alone, so they
 /// read all of it.
 pub(crate) fn recover(
@@ -102,7 +120,7 @@ pub(crate) fn recover(
     log: &dyn Log,
     mode: Mode,
     digest_bytes: usize,
-    sent: Option<(&Share, &Outbox)>,
+    sent: Option<Sent<'_>>,
 ) -> Result<()> {
     let applied = indexes.iter().map(|view| view.position()).min().unwrap_or_default();
     let ahead = indexes.iter().map(|view| view.required_end()).max().unwrap_or_default();
@@ -146,9 +164,11 @@ pub(crate) fn recover(
             }
             let decoded = Decoded::read(records, digest_bytes)?;
             let effects = decoded.effects(start, records);
-            containers.apply(end, &effects)?;
-            if let Some((share, outbox)) = sent {
-                outbox.add(end, &effects, |name| share.foreign_partition(name));
+            if let Some(sent) = sent {
+                containers.apply(end, &Effects { replayed: &sent.own_records(records), ..effects })?;
+                sent.outbox.add(end, &effects, |name| sent.cluster.foreign_partition(name));
+            } else {
+                containers.apply(end, &effects)?;
             }
             if end <= applied {
                 return Ok(());

@@ -4,7 +4,7 @@ use crate::{Change, Engine, EngineError, Result, Transaction};
 use onefold_ground::wire::{Reader, WireError};
 use onefold_storage::{ContainerId, VoidNumbers};
 
-const PREFIX: u8 = b'V';
+pub(crate) const PREFIX: u8 = b'V';
 const VERSION: u8 = 1;
 /// Objects read at a time.
 const READ_AT_ONCE: usize = 1000;
@@ -49,6 +49,31 @@ impl Engine {
             match some.last() {
                 Some((last, _)) if some.len() == READ_AT_ONCE => from = [&last[..], &[0]].concat(),
                 _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Returns the changes that note the void numbers of a partition that is taken over.
+    pub(crate) fn void_changes(&self, found: Vec<VoidNumbers>) -> Vec<Change> {
+        let partition = self.objects.own_partition();
+        found.into_iter().map(|void| change(partition, void)).collect()
+    }
+
+    /// Returns the void numbers of a partition, as they are noted.
+    pub(crate) fn noted_void(&self, number: u16) -> Result<Vec<VoidNumbers>> {
+        let (mut from, mut noted) = (key(ContainerId::new(number, 0)), Vec::new());
+        loop {
+            let some = self.objects.range(self.objects.own_partition(), &from, &[PREFIX + 1], READ_AT_ONCE)?;
+            for (key, value) in &some {
+                let void = decode(key, value)?;
+                if void.first.partition() != number {
+                    return Ok(noted);
+                }
+                noted.push(void);
+            }
+            match some.last() {
+                Some((last, _)) if some.len() == READ_AT_ONCE => from = [&last[..], &[0]].concat(),
+                _ => return Ok(noted),
             }
         }
     }

@@ -85,6 +85,11 @@ pub(crate) trait Claims: Send + Sync + Debug {
     /// Waits until nobody else holds these claims, or until `until`. Appends an address for each, or `None`: claim it
     /// again.
     fn wait(&self, names: &[Fingerprint], until: Instant, out: &mut Vec<Option<Address>>);
+    /// Claims chunks for others, who had them from an owner before: those that are neither stored nor claimed. Returns
+    /// them. Errors: none of them is claimed.
+    fn take_in(&self, names: &[Fingerprint]) -> Result<Vec<Fingerprint>>;
+    /// Returns the claimed and placed chunks that are wanted.
+    fn held(&self, is_wanted: &dyn Fn(&Fingerprint) -> bool) -> Vec<Fingerprint>;
     /// Reports that look-ups find these chunks now.
     fn durable(&self, names: &[Fingerprint]);
     /// Returns where a placed chunk is, durable or not.

@@ -3,7 +3,7 @@
 //! A chunk whose index partition another node has is reserved here first, so that one stream of this node asks its
 //! owner. Here it stays reserved, and then placed, until it is delivered there (`cluster.rs`).
 
-use crate::cluster::{Guests, HURRIES, Share};
+use crate::cluster::{Cluster, Guests, HURRIES, LOOKED_AT_EVERY, MOVES_WITHIN};
 use crate::lookup::Lookup;
 use crate::write::chain::BloomFilter;
 #[cfg(test)]
@@ -22,31 +22,31 @@ pub(crate) struct LocalClaims {
     reservations: Reservations,
     lookup: Lookup,
     bloom: Option<Arc<BloomFilter>>,
-    /// What this node owns, if it is one of several.
-    share: Option<Share>,
+    /// What this node has, if it is one of several.
+    cluster: Option<Arc<Cluster>>,
     /// Claims of other nodes.
     guests: Arc<Guests>,
 }
 
 impl LocalClaims {
     /// Returns claims that look chunks up in `lookup`. `bloom` is asked again if a filter denied a chunk.
-    pub(crate) fn new(lookup: Lookup, bloom: Option<Arc<BloomFilter>>, share: Option<Share>, guests: Arc<Guests>) -> LocalClaims {
-        LocalClaims { reservations: Reservations::default(), lookup, bloom, share, guests }
+    pub(crate) fn new(lookup: Lookup, bloom: Option<Arc<BloomFilter>>, cluster: Option<Arc<Cluster>>, guests: Arc<Guests>) -> LocalClaims {
+        LocalClaims { reservations: Reservations::default(), lookup, bloom, cluster, guests }
     }
 
     /// Returns whether another node has the chunk's partition of the index.
     fn is_foreign(&self, name: &Fingerprint) -> bool {
-        self.share.as_ref().is_some_and(|share| share.foreign_partition(name).is_some())
+        self.cluster.as_ref().is_some_and(|cluster| cluster.foreign_partition(name).is_some())
     }
 
     /// Takes the answers of other nodes for those of `out` that are ours here.
     fn claim_elsewhere(&self, foreign: &[(usize, Wanted)], out: &mut [Claim]) -> Result<()> {
-        let Some(share) = self.share.as_ref().filter(|_| !foreign.is_empty()) else { return Ok(()) };
+        let Some(cluster) = self.cluster.as_ref().filter(|_| !foreign.is_empty()) else { return Ok(()) };
         let wanted: Vec<Wanted> = foreign.iter().map(|(_, wanted)| *wanted).collect();
         let mut answers = Vec::with_capacity(wanted.len());
-        if let Err(error) = share.others.claim(&wanted, &mut answers) {
+        if let Err(error) = cluster.others.claim(&wanted, &mut answers) {
             // Some owners may have given theirs.
-            share.others.release(&wanted.iter().map(|wanted| wanted.fingerprint).collect::<Vec<_>>());
+            cluster.others.release(&wanted.iter().map(|wanted| wanted.fingerprint).collect::<Vec<_>>());
             return Err(error);
         }
         if answers.len() != foreign.len() || answers.iter().any(|answer| matches!(answer, Claim::Placed(_))) {
@@ -61,25 +61,7 @@ impl LocalClaims {
         Ok(())
     }
 
-    /// Returns whether the index must be asked for a chunk whose claim is held.
-    fn is_asked_for(&self, wanted: &Wanted) -> bool {
-        match wanted.search {
-            Search::Unasked => false,
-            Search::Denied => self.bloom.as_ref().is_none_or(|bloom| bloom.is_doubted(&wanted.fingerprint)),
-            Search::Stored | Search::Not(_) => true,
-        }
-    }
-}
-
-impl Claims for LocalClaims {
-    fn expect(&self, names: &[Fingerprint]) -> usize {
-        match &self.share {
-            None => self.lookup.expect(names),
-            Some(_) => self.lookup.expect(&names.iter().filter(|name| !self.is_foreign(name)).copied().collect::<Vec<_>>()),
-        }
-    }
-
-    fn claim(&self, wanted: &[Wanted], out: &mut Vec<Claim>) -> Result<usize> {
+    fn claim_once(&self, wanted: &[Wanted], out: &mut Vec<Claim>) -> Result<usize> {
         let begin = out.len();
         let (mut asked, mut names) = (Vec::with_capacity(wanted.len()), Vec::with_capacity(wanted.len()));
         let mut foreign = Vec::new();
@@ -123,6 +105,52 @@ impl Claims for LocalClaims {
         Ok(waited)
     }
 
+    /// Returns whether the index must be asked for a chunk whose claim is held.
+    fn is_asked_for(&self, wanted: &Wanted) -> bool {
+        match wanted.search {
+            Search::Unasked => false,
+            Search::Denied => self.bloom.as_ref().is_none_or(|bloom| bloom.is_doubted(&wanted.fingerprint)),
+            Search::Stored | Search::Not(_) => true,
+        }
+    }
+}
+
+impl Claims for LocalClaims {
+    fn expect(&self, names: &[Fingerprint]) -> usize {
+        match &self.cluster {
+            None => self.lookup.expect(names),
+            Some(_) => self.lookup.expect(&names.iter().filter(|name| !self.is_foreign(name)).copied().collect::<Vec<_>>()),
+        }
+    }
+
+    fn claim(&self, wanted: &[Wanted], out: &mut Vec<Claim>) -> Result<usize> {
+        let Some(cluster) = &self.cluster else { return self.claim_once(wanted, out) };
+        let (begin, until) = (out.len(), Instant::now() + MOVES_WITHIN);
+        loop {
+            let moves = cluster.moves();
+            // Whoever gets a partition asks for claims that others hold. Before that, nobody gets one here.
+            let coming = wanted.iter().find_map(|wanted| cluster.coming_partition(&wanted.fingerprint));
+            let result = match coming {
+                Some(partition) => Err(EngineError::NotOwned { partition }),
+                None => self.claim_once(wanted, out),
+            };
+            let has_moved = cluster.moves() != moves;
+            match &result {
+                Ok(_) if !has_moved => return result,
+                Err(error) if Instant::now() > until || !has_moved && !matches!(error, EngineError::NotOwned { .. }) => return result,
+                _ => {}
+            }
+            // Somebody who had a partition may have answered, and another one may keep what this node was asking for.
+            let ours = out.drain(begin..).zip(wanted).filter(|(claim, _)| *claim == Claim::Mine);
+            self.release(&ours.map(|(_, wanted)| wanted.fingerprint).collect::<Vec<_>>());
+            let foreign = wanted.iter().map(|wanted| wanted.fingerprint).filter(|name| self.is_foreign(name)).collect::<Vec<_>>();
+            if has_moved && !foreign.is_empty() {
+                cluster.others.release(&foreign);
+            }
+            std::thread::sleep(LOOKED_AT_EVERY);
+        }
+    }
+
     fn announce(&self, name: &Fingerprint, references: &[Fingerprint]) {
         self.reservations.announce(name, references);
     }
@@ -132,12 +160,12 @@ impl Claims for LocalClaims {
     }
 
     fn release(&self, names: &[Fingerprint]) {
-        if let Some(share) = &self.share {
+        if let Some(cluster) = &self.cluster {
             // What was placed stays. The owner first: from then on another stream of this node may claim it there.
             let is_released = |name: &&Fingerprint| self.is_foreign(name) && self.reservations.is_reserved(name);
             let foreign: Vec<Fingerprint> = names.iter().filter(is_released).copied().collect();
             if !foreign.is_empty() {
-                share.others.release(&foreign);
+                cluster.others.release(&foreign);
             }
         }
         for name in names {
@@ -147,17 +175,29 @@ impl Claims for LocalClaims {
 
     fn wait(&self, names: &[Fingerprint], until: Instant, out: &mut Vec<Option<Address>>) {
         out.extend(names.iter().map(|name| {
-            let Some(share) = &self.share else { return self.reservations.wait(name, until) };
+            let Some(cluster) = &self.cluster else { return self.reservations.wait(name, until) };
             while let Some(node) = self.guests.holder(name).filter(|_| Instant::now() < until) {
-                share.others.hurry(node);
+                cluster.others.hurry(node);
                 self.reservations.wait(name, until.min(Instant::now() + HURRIES));
             }
             let found = self.reservations.wait(name, until);
             if found.is_none() && self.is_foreign(name) {
-                share.others.wait(name, until);
+                cluster.others.wait(name, until);
             }
             found
         }));
+    }
+
+    fn take_in(&self, names: &[Fingerprint]) -> Result<Vec<Fingerprint>> {
+        let wanted: Vec<Wanted> = names.iter().map(|name| Wanted { fingerprint: *name, search: Search::Stored }).collect();
+        let mut claims = Vec::with_capacity(names.len());
+        self.claim_once(&wanted, &mut claims)?;
+        let mine = claims.into_iter().zip(names).filter(|(claim, _)| *claim == Claim::Mine);
+        Ok(mine.map(|(_, name)| *name).collect())
+    }
+
+    fn held(&self, is_wanted: &dyn Fn(&Fingerprint) -> bool) -> Vec<Fingerprint> {
+        self.reservations.names(is_wanted)
     }
 
     fn durable(&self, names: &[Fingerprint]) {

@@ -131,6 +131,15 @@ impl Reservations {
         matches!(self.shard(fingerprint).states.lock().get(fingerprint), Some(State::Reserved { .. }))
     }
 
+    /// Returns the chunks that are here and that `is_wanted`.
+    pub fn names(&self, is_wanted: impl Fn(&Fingerprint) -> bool) -> Vec<Fingerprint> {
+        let mut names = Vec::new();
+        for shard in &self.shards {
+            names.extend(shard.states.lock().keys().filter(|name| is_wanted(name)));
+        }
+        names
+    }
+
     /// Releases a reservation: the chunk was known, or storing it failed. Does nothing to a placed chunk.
     pub fn release(&self, fingerprint: &Fingerprint) {
         let shard = self.shard(fingerprint);

@@ -31,6 +31,11 @@ pub struct RemovedObjects {
 const LIMIT_SHARE: usize = 8;
 
 impl ObjectIndex {
+    /// Returns whether a partition is opened.
+    pub fn has_partition(&self, number: u16) -> bool {
+        self.partitions.get(number.into()).is_some()
+    }
+
     /// Makes an empty partition beside the index, in place of what is there. Errors: the index has it, there is none of
     /// this number, or somebody makes it or still uses one that was removed.
     pub fn make_partition(&self, owned: Owned) -> Result<NewObjects> {

@@ -1,5 +1,5 @@
 //! Engines that have a store in a bucket open together, tied by this crate. The scene is that of
-//! `crates/crash-harness/tests/cluster.rs`.
+//! `crates/engine/tests/cluster.rs`.
 
 use super::harness::{Book, Line, MINUTE, listener, until};
 use crate::messages::Membership;

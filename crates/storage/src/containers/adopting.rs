@@ -67,6 +67,11 @@ impl LeftPartition {
 }
 
 impl ContainerStore {
+    /// Returns whether a partition is opened.
+    pub fn has_partition(&self, number: u16) -> bool {
+        self.shared.owners.has(number)
+    }
+
     /// Returns whether the partition is opened that an address is in.
     pub fn has_partition_of(&self, address: Address) -> bool {
         self.shared.owners.has(address.container().partition())

@@ -1,151 +1,19 @@
 //! Several nodes of one process have a store in a bucket open, each with some partitions (`docs/cluster.md`).
 
-use onefold_bucket::{BucketGround, MemoryBucket};
-use onefold_crash_harness::{EXACT, Random};
-use onefold_engine::{
-    Claim, Delivery, Descriptor, Engine, EngineError, Group, Hints, Mode, OtherNodes, Piece, Reference, Result, Search, Settings, Share,
-    Transaction, Wanted, WriteStream,
-};
+mod common;
+mod nodes;
+
+use nodes::*;
+use onefold_bucket::MemoryBucket;
+use onefold_engine::{Claim, Delivery, Engine, EngineError, Group, Mode, Piece, Reference, Search, Settings, Share, Transaction, Wanted};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Ground, SimulatedGround};
 use onefold_index::ChunkIndex;
-use onefold_oplog::{LogError, Owned, Ownership, Position};
-use onefold_storage::ContainerId;
-use parking_lot::{Mutex, RwLock};
+use onefold_oplog::{LogError, Ownership, PartitionClass, Position};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::Instant;
-
-const INDEX: u32 = 8;
-const OBJECTS: u16 = 8;
-const CONTAINERS: u16 = 8;
-
-fn descriptor() -> Descriptor {
-    Descriptor { index_partitions: INDEX, object_partitions: OBJECTS, container_partitions: CONTAINERS, ..(EXACT.descriptor)(0) }
-}
-
-/// How the nodes of one process reach each other: by calls.
-#[derive(Debug)]
-struct Wire {
-    nodes: RwLock<BTreeMap<u32, Weak<Engine>>>,
-    count: u32,
-    /// Nobody reaches anybody.
-    is_cut: AtomicBool,
-    /// Every second delivery arrives, but its answer does not.
-    loses_answers: AtomicBool,
-    deliveries: AtomicU64,
-    claims: AtomicU64,
-    seals: AtomicU64,
-}
-
-impl Wire {
-    fn new(count: u32) -> Arc<Wire> {
-        Arc::new(Wire {
-            nodes: RwLock::default(),
-            count,
-            is_cut: AtomicBool::new(false),
-            loses_answers: AtomicBool::new(false),
-            deliveries: AtomicU64::new(0),
-            claims: AtomicU64::new(0),
-            seals: AtomicU64::new(0),
-        })
-    }
-
-    fn owner_of(&self, partition: u32) -> u32 {
-        partition % self.count
-    }
-
-    fn node(&self, number: u32) -> Result<Arc<Engine>> {
-        let gone = || EngineError::OtherNode { why: format!("node {number} is not there") };
-        if self.is_cut.load(Ordering::SeqCst) {
-            return Err(gone());
-        }
-        self.nodes.read().get(&number).and_then(Weak::upgrade).ok_or_else(gone)
-    }
-
-    fn owned(&self, node: u32, total: u32) -> Ownership {
-        let owned = (0..total).filter(|number| self.owner_of(*number) == node).map(|number| Owned { number, epoch: 1 });
-        Ownership::of(total, owned.collect()).unwrap()
-    }
-}
-
-/// The others, as one node sees them.
-#[derive(Debug)]
-struct Others {
-    node: u32,
-    wire: Arc<Wire>,
-}
-
-impl Others {
-    fn owner(&self, name: &Fingerprint) -> u32 {
-        self.wire.owner_of(ChunkIndex::partition_of(name, INDEX))
-    }
-}
-
-impl OtherNodes for Others {
-    fn claim(&self, wanted: &[Wanted], out: &mut Vec<Claim>) -> Result<()> {
-        let mut answers: BTreeMap<Fingerprint, Claim> = BTreeMap::new();
-        for owner in 0..self.wire.count {
-            let of_owner: Vec<Wanted> = wanted.iter().filter(|wanted| self.owner(&wanted.fingerprint) == owner).copied().collect();
-            if of_owner.is_empty() {
-                continue;
-            }
-            self.wire.claims.fetch_add(1, Ordering::SeqCst);
-            let mut claims = Vec::new();
-            self.wire.node(owner)?.claim_for(self.node, &of_owner, &mut claims)?;
-            answers.extend(of_owner.iter().map(|wanted| wanted.fingerprint).zip(claims));
-        }
-        out.extend(wanted.iter().map(|wanted| answers[&wanted.fingerprint]));
-        Ok(())
-    }
-
-    fn release(&self, names: &[Fingerprint]) {
-        for name in names {
-            if let Ok(owner) = self.wire.node(self.owner(name)) {
-                owner.release_for(self.node, &[*name]);
-            }
-        }
-    }
-
-    fn wait(&self, name: &Fingerprint, until: Instant) {
-        if let Ok(owner) = self.wire.node(self.owner(name)) {
-            owner.wait_for_claim(name, until);
-        }
-    }
-
-    fn hurry(&self, node: u32) {
-        if let Ok(node) = self.wire.node(node) {
-            node.hurry();
-        }
-    }
-
-    fn deliver(&self, partition: u32, delivery: &Delivery) -> Result<Position> {
-        let upto = self.wire.node(self.wire.owner_of(partition))?.take_delivery(self.node, partition, delivery)?;
-        let number = self.wire.deliveries.fetch_add(1, Ordering::SeqCst);
-        if self.wire.loses_answers.load(Ordering::SeqCst) && number.is_multiple_of(2) {
-            return Err(EngineError::OtherNode { why: "the answer is lost".to_owned() });
-        }
-        Ok(upto)
-    }
-
-    fn begin(&self) -> Result<()> {
-        for owner in (0..self.wire.count).filter(|owner| *owner != self.node) {
-            // Who is not there has no claims.
-            match self.wire.node(owner) {
-                Ok(owner) => owner.end_claims_of(self.node),
-                Err(error) if self.wire.is_cut.load(Ordering::SeqCst) => return Err(error),
-                Err(_) => {}
-            }
-        }
-        Ok(())
-    }
-
-    fn seal(&self, container: ContainerId) -> Result<()> {
-        self.wire.seals.fetch_add(1, Ordering::SeqCst);
-        self.wire.node(self.wire.owner_of(container.partition().into()))?.seal_container(container)
-    }
-}
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A store in a bucket that some nodes have open, and what is in it.
 struct Cluster {
@@ -178,9 +46,9 @@ impl Cluster {
     fn settings(&self, node: u32) -> Settings {
         let share = Share {
             node,
-            chunk_index: self.wire.owned(node, INDEX),
-            objects: self.wire.owned(node, OBJECTS.into()),
-            containers: self.wire.owned(node, CONTAINERS.into()),
+            chunk_index: self.wire.owned(node, PartitionClass::ChunkIndex, INDEX),
+            objects: self.wire.owned(node, PartitionClass::ObjectIndex, OBJECTS.into()),
+            containers: self.wire.owned(node, PartitionClass::Container, CONTAINERS.into()),
             others: Arc::new(Others { node, wire: self.wire.clone() }),
         };
         // A background that commits only when somebody waits.
@@ -284,25 +152,6 @@ impl Cluster {
     }
 }
 
-fn ground(bucket: &MemoryBucket, disk: &SimulatedGround) -> Arc<dyn Ground> {
-    Arc::new(BucketGround::with_kept_bytes(Arc::new(disk.clone()), Arc::new(bucket.clone()), 64 << 10))
-}
-
-fn write(stream: &mut WriteStream, data: &[u8]) -> Result<Vec<Piece>> {
-    let mut pieces = Vec::new();
-    let mut start = 0;
-    while start < data.len() {
-        start += stream.write(&data[start..], true, Hints::default(), &mut pieces)?;
-    }
-    Ok(pieces)
-}
-
-/// Data of which much is in others, too.
-fn runs(count: u64) -> Vec<Vec<u8>> {
-    let part = |seed: u64| Random(seed).fresh(20_000);
-    (0..count).map(|run| (0..4).flat_map(|at| part(run / 3 + at * 7 % 5 + at)).collect()).collect()
-}
-
 #[test]
 fn m4_4_the_same_data_through_one_node_and_through_four_in_any_distribution_is_stored_once() {
     let mut results = Vec::new();
@@ -332,7 +181,7 @@ fn m4_4_the_same_data_through_one_node_and_through_four_in_any_distribution_is_s
 fn m4_5_clients_that_write_the_same_new_data_at_the_same_time_through_different_nodes_store_it_once() {
     let cluster = Cluster::new(4, true);
     for round in 0..4 {
-        let data = Random(1000 + round).fresh(150_000);
+        let data = bytes(1000 + round, 150_000);
         std::thread::scope(|scope| {
             for node in 0..4 {
                 let (cluster, data) = (&cluster, &data);
@@ -348,7 +197,7 @@ fn m4_5_clients_that_write_the_same_new_data_at_the_same_time_through_different_
 #[test]
 fn m4_5_a_node_refers_to_nothing_that_another_node_may_lose() {
     let mut cluster = Cluster::new(3, false);
-    let data = Random(7).fresh(100_000);
+    let data = bytes(7, 100_000);
     // It is stored, and nobody has asked to make it durable.
     let pieces = write(&mut cluster.node(0).stream(), &data).unwrap();
     cluster.write(1, 1, &data);
@@ -371,7 +220,7 @@ fn m4_5_what_an_owner_has_stored_itself_is_nobodys_before_it_is_durable() {
         let name = Reference::of(&pieces, Group::new(b'x', 0), 1).next().unwrap().fingerprint;
         cluster.wire.owner_of(ChunkIndex::partition_of(&name, INDEX)) == 0
     };
-    let data = (7..).map(|seed| Random(seed).fresh(200)).find(is_own).unwrap();
+    let data = (7..).map(|seed| bytes(seed, 200)).find(is_own).unwrap();
     cluster.write(1, 1, &data);
     cluster.kill(0);
     cluster.open(0);
@@ -383,7 +232,7 @@ fn m4_5_catalogs_of_other_nodes_containers_answer_nothing() {
     // Their chunks may be in the bucket before a log names them.
     for (count, is_asked) in [(1, true), (2, false)] {
         let cluster = Cluster::new(count, false);
-        let data = Random(11).fresh(400_000);
+        let data = bytes(11, 400_000);
         cluster.write(0, 0, &data);
         cluster.node(0).flush_all().unwrap();
         let last = count - 1;
@@ -440,10 +289,10 @@ fn m4_6_what_others_need_of_the_log_is_kept_until_they_have_it() {
     let mut cluster = Cluster::new(2, false);
     cluster.wire.is_cut.store(true, Ordering::SeqCst);
     // Without the other node nothing can be claimed there.
-    let refused = write(&mut cluster.node(0).stream(), &Random(1).fresh(50_000)).unwrap_err();
+    let refused = write(&mut cluster.node(0).stream(), &bytes(1, 50_000)).unwrap_err();
     assert!(matches!(refused, EngineError::OtherNode { .. }), "{refused}");
     cluster.wire.is_cut.store(false, Ordering::SeqCst);
-    let data = Random(2).fresh(50_000);
+    let data = bytes(2, 50_000);
     let pieces = write(&mut cluster.node(0).stream(), &data).unwrap();
     cluster.submit(0, 0, pieces, &data);
     cluster.wire.is_cut.store(true, Ordering::SeqCst);

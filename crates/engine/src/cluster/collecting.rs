@@ -1,0 +1,70 @@
+//! Claims that nodes have from an earlier owner, and what lost nodes have left (unsafe orders 13 to 16, 22).
+
+use crate::cluster::Delivery;
+use crate::cluster::other_logs::OtherLogs;
+use crate::cluster::outbox::Outbox;
+use crate::cluster::rights::Right;
+use crate::commit::records::Decoded;
+use crate::{Engine, EngineError, Result};
+use onefold_fingerprint::Fingerprint;
+use onefold_oplog::{Log, Position};
+use std::ops::ControlFlow;
+
+impl Engine {
+    /// Returns the chunks of another node's partition that this node has claimed, or stored and not delivered. A new
+    /// owner asks for them. What this node is asking the owner before at the moment is among them, and is asked anew.
+    pub fn claims_of(&self, partition: u32) -> Vec<Fingerprint> {
+        if let Some(cluster) = &self.cluster {
+            cluster.moved();
+        }
+        self.claims.held(&|name| self.partition_of(name) == partition)
+    }
+
+    /// Takes in what a node has claimed from earlier owners of a partition. What is stored or claimed here stays so.
+    /// Errors: the partition is not owned here.
+    pub fn collected(&self, node: u32, partition: u32, names: &[Fingerprint]) -> Result<()> {
+        if names.iter().any(|name| self.partition_of(name) != partition) {
+            let why = format!("some are of other partitions than {partition}");
+            return Err(EngineError::Invalid { what: "claims that were collected".into(), why });
+        }
+        self.check_owned(names.iter())?;
+        let claimed = self.claims.take_in(names)?;
+        self.guests.take_in(node, &claimed);
+        Ok(())
+    }
+
+    /// Gives claims for a partition from now on: what others have of it is known.
+    pub fn serve_chunks(&self, partition: u32) {
+        if let Some(cluster) = self.cluster.as_ref().filter(|cluster| cluster.has(partition)) {
+            cluster.set(partition, Right::All);
+        }
+    }
+
+    /// Takes what a lost node has logged for this node's partitions of the chunk index and not delivered, and ends its
+    /// claims. Its log is closed. Durable on return. May be repeated.
+    pub fn take_rest_of(&self, node: u32) -> Result<()> {
+        let Some(cluster) = self.cluster.as_ref().filter(|cluster| cluster.node != node) else { return Ok(()) };
+        let log = OtherLogs::new(self).get(node)?;
+        let rest = Outbox::default();
+        let digest_bytes = self.digest_bytes();
+        let mut failed = None;
+        log.replay(log.start(), &mut |start, end, records| match Decoded::read(records, digest_bytes) {
+            Ok(decoded) => {
+                let effects = decoded.effects(start, records);
+                rest.add(end, &effects, |name| {
+                    let partition = self.partition_of(name);
+                    cluster.has(partition).then_some(partition)
+                });
+                ControlFlow::Continue(())
+            }
+            Err(error) => {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }
+        })?;
+        failed.map_or(Ok(()), Err)?;
+        rest.deliver(|partition, delivery: &Delivery| -> Result<Position> { self.take_delivery(node, partition, delivery) }, |_| {})?;
+        self.end_claims_of(node);
+        Ok(())
+    }
+}
