@@ -11,7 +11,7 @@ use onefold_index::ChunkIndex;
 use onefold_oplog::{Partition, PartitionClass, Position};
 use onefold_storage::ContainerId;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -140,6 +140,14 @@ impl Nodes {
         of_index(ChunkIndex::partition_of(name, self.index_partitions))
     }
 
+    /// Returns the partition of one of these chunks that this node has by now, or takes over.
+    fn own_partition(&self, wanted: &[Wanted]) -> Option<u32> {
+        let (directory, own) = (&self.context.setup.directory, self.context.setup.node);
+        let partitions: BTreeSet<u16> = wanted.iter().map(|wanted| self.partition_of(&wanted.fingerprint).number).collect();
+        let is_own = |number: &u16| directory.owner(of_index((*number).into())).is_some_and(|(owner, _)| owner == own);
+        partitions.into_iter().find(is_own).map(u32::from)
+    }
+
     fn place(&self, partition: Partition) -> Option<Place> {
         self.context.setup.directory.owner(partition).filter(|(owner, _)| *owner != self.context.setup.node)
     }
@@ -235,6 +243,11 @@ impl OtherNodes for Nodes {
         let mut pauses = Pauses::new();
         loop {
             let (again, mut errors) = self.claim_once(wanted, &open, &mut answers, until);
+            if !again.is_empty()
+                && let Some(partition) = self.own_partition(wanted)
+            {
+                errors.insert(0, EngineError::NotOwned { partition });
+            }
             if errors.is_empty() && !again.is_empty() && !pauses.pause(until) {
                 let partition = self.partition_of(&wanted[again[0]].fingerprint);
                 let node = self.place(partition).map(|(node, _)| node);

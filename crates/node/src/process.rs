@@ -15,15 +15,15 @@ use crate::mastering::Mastering;
 use crate::opening::{self, OpenLog, Opened};
 use crate::shared::Shared;
 use onefold_cluster::{
-    Link, MasterEffect, MasterEvent, MemberEffect, MemberEvent, NodeNumber, Order, Outcome, Present, Released, Right, Table,
+    Held, Link, MasterEffect, MasterEvent, MemberEffect, MemberEvent, NodeNumber, Order, Outcome, Present, Released, Restated, Right, Table,
 };
 use onefold_coordinator::{Event as OfCoordinator, Joining, Process as Told, Session};
 use onefold_engine::{Adoption, Engine, HeldPartition, LogPart};
 use onefold_interconnect::Nodes;
 use onefold_interconnect::messages::Membership;
-use onefold_oplog::{Partition, Position};
+use onefold_oplog::{Partition, PartitionClass, Position};
 use parking_lot::Mutex;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -103,6 +103,11 @@ pub(crate) struct Process {
     adopting: BTreeSet<(Partition, u64)>,
     /// Positions that the log is about to reach, with the table of the order.
     jumping: BTreeSet<(u64, Position)>,
+    /// Partitions of containers that are being taken over behind other logs, and since where this one counts.
+    restating: BTreeMap<Partition, Position>,
+    /// Positions of which the member says that the log is cut there, and it is not: nothing of a partition of
+    /// containers is in runs.
+    uncut: Vec<Position>,
     /// Whether the log may be trimmed, as the engine knows.
     may_trim: bool,
     /// One take-over at a time.
@@ -138,6 +143,8 @@ impl Process {
             todo: VecDeque::new(),
             adopting: BTreeSet::new(),
             jumping: BTreeSet::new(),
+            restating: BTreeMap::new(),
+            uncut: Vec::new(),
             may_trim: false,
             moving: Arc::default(),
             opened_at: Instant::now(),
@@ -404,6 +411,10 @@ impl Process {
 
     fn adopt(&mut self, adoptions: Vec<Adoption>) {
         self.adopting.extend(adoptions.iter().map(|adoption| (adoption.partition, adoption.epoch)));
+        let is_long = |adoption: &&Adoption| adoption.partition.class == PartitionClass::Container && adoption.lineage.len() > 1;
+        for adoption in adoptions.iter().filter(is_long) {
+            self.restating.extend(adoption.lineage.last().map(|own| (adoption.partition, own.since)));
+        }
         self.allow_trim(false);
         let moving = self.moving.clone();
         self.on_engine(move |_, engine| {
@@ -449,7 +460,7 @@ impl Process {
             MemberEffect::Hold(held) => {
                 let held: Vec<HeldPartition> = held
                     .into_iter()
-                    .map(|held| HeldPartition { partition: held.partition, since: held.since, is_first: held.is_first })
+                    .map(|Held { partition, since, upto, is_first }| HeldPartition { partition, since, upto, is_first })
                     .collect();
                 let result = self.log.as_ref().map_or(Ok(()), |log| log.engine.hold_in_log(&held));
                 if let Err(error) = result {
@@ -458,12 +469,21 @@ impl Process {
             }
             MemberEffect::LogAdopted { partition, epoch } => {
                 self.todo.push_back(Todo::Member(MemberEvent::Adopted { partition, epoch }));
+                // This log says everything of containers from the adoption on.
+                if let Some(since) = self.restating.remove(&partition) {
+                    self.uncut.push(since);
+                    let restated = Restated { partition, epoch, since };
+                    self.todo.push_back(Todo::Member(MemberEvent::Restating(restated)));
+                    self.todo.push_back(Todo::Member(MemberEvent::Restated(restated)));
+                }
             }
             MemberEffect::Release { partition, epoch } => {
                 self.on_engine(move |_, engine| Some(jobs::release(engine, partition, epoch)));
             }
             MemberEffect::Uncut(position) => {
-                if let Some(log) = &self.log {
+                if let Some(at) = self.uncut.iter().position(|other| *other == position) {
+                    self.uncut.swap_remove(at);
+                } else if let Some(log) = &self.log {
                     log.engine.uncut(position);
                 }
             }
@@ -551,6 +571,8 @@ impl Process {
         self.mastering = None;
         self.adopting.clear();
         self.jumping.clear();
+        self.restating.clear();
+        self.uncut.clear();
         self.moving = Arc::default();
         let mut state = self.shared.state.lock();
         state.alive.clear();

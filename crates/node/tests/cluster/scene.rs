@@ -104,7 +104,7 @@ impl Scene {
             Scene { bucket, coordinator, machines: Vec::new(), descriptor, runs: Mutex::default(), clock: Some(clock), is_over };
         for at in 0..count {
             scene.add();
-            scene.balanced(&(0..=at).collect::<Vec<_>>());
+            scene.shared_by(&(0..=at).collect::<Vec<_>>());
         }
         scene
     }
@@ -176,27 +176,32 @@ impl Scene {
         self.there().map(of).collect()
     }
 
-    /// Waits until these machines serve everything, as evenly as it goes.
-    pub fn balanced(&self, machines: &[usize]) {
-        let is_even = || {
-            let mut all = 0;
-            for class in [PartitionClass::ChunkIndex, PartitionClass::ObjectIndex, PartitionClass::Container] {
-                let of_class = |at: &usize| self.status(*at).served.iter().filter(|partition| partition.class == class).count();
-                let loads: Vec<usize> = machines.iter().map(of_class).collect();
-                all += loads.iter().sum::<usize>();
-                if loads.iter().max() > loads.iter().min().map(|fewest| fewest + 1).as_ref() {
-                    return false;
-                }
-            }
-            all == ALL
+    /// Waits until these machines serve everything, each some of each class, and nothing moves any more.
+    pub fn shared_by(&self, machines: &[usize]) {
+        let has_some = |at: &usize| {
+            let served = self.status(*at).served;
+            let has = |class| served.iter().any(|partition| partition.class == class);
+            [PartitionClass::ChunkIndex, PartitionClass::ObjectIndex, PartitionClass::Container].into_iter().all(has)
         };
-        until("partitions are spread evenly", || self.describe(), is_even);
+        let quiet_since = Mutex::new((None, Instant::now()));
+        let is_shared = || {
+            let table = self.status(machines[0]).table;
+            let mut quiet_since = quiet_since.lock();
+            if quiet_since.0 != table {
+                *quiet_since = (table, Instant::now());
+            }
+            quiet_since.1.elapsed() > Duration::from_secs(1) && self.all_is_served(machines) && machines.iter().all(has_some)
+        };
+        until("each has some", || self.describe(), is_shared);
+    }
+
+    fn all_is_served(&self, machines: &[usize]) -> bool {
+        machines.iter().map(|at| self.status(*at).served.len()).sum::<usize>() == ALL
     }
 
     /// Waits until these machines serve everything.
     pub fn served_by(&self, machines: &[usize]) {
-        let all = || machines.iter().map(|at| self.status(*at).served.len()).sum::<usize>() == ALL;
-        until("everything is served", || self.describe(), all);
+        until("everything is served", || self.describe(), || self.all_is_served(machines));
     }
 
     /// The process of a node dies: its session goes on to its end, and nothing is written.
@@ -260,31 +265,57 @@ impl Scene {
 
     /// Does the same where these machines serve everything.
     pub fn check_counts_of(&self, machines: &[usize]) -> usize {
-        for at in machines.iter().copied() {
-            let deliver = || self.node(at).engine().is_some_and(|engine| engine.deliver().is_ok());
-            until("everything is delivered", || self.describe(), deliver);
+        let end = Instant::now() + PATIENCE;
+        loop {
+            self.served_by(machines);
+            let table = self.status(machines[0]).table;
+            let counts = self.counts(machines);
+            // If a partition has moved meanwhile, it was missing, or counted twice.
+            if self.all_is_served(machines) && machines.iter().all(|at| self.status(*at).table == table) {
+                let (found, expected) = (counts.unwrap_or_else(|why| panic!("{why}")), self.expected());
+                assert_eq!(found.len(), expected.len(), "chunks");
+                assert_eq!(found, expected);
+                return found.len();
+            }
+            assert!(Instant::now() < end, "partitions go on moving: {}", self.describe());
         }
+    }
+
+    /// Returns the counts that follow from the runs.
+    fn expected(&self) -> BTreeMap<Fingerprint, u32> {
         let mut expected: BTreeMap<Fingerprint, u32> = BTreeMap::new();
         for run in self.runs.lock().values() {
             for reference in Reference::of(&run.pieces, Group::new(b'x', 0), 1) {
                 *expected.entry(reference.fingerprint).or_default() += reference.change as u32;
             }
         }
+        expected
+    }
+
+    /// Returns the counts of all chunks, as their owners have them.
+    fn counts(&self, machines: &[usize]) -> std::result::Result<BTreeMap<Fingerprint, u32>, String> {
+        for at in machines {
+            let deliver = || self.node(*at).engine().is_some_and(|engine| engine.deliver().is_ok());
+            until("everything is delivered", || self.describe(), deliver);
+        }
         let mut found: BTreeMap<Fingerprint, u32> = BTreeMap::new();
-        for at in machines.iter().copied() {
-            let (status, engine) = (self.status(at), self.node(at).engine().unwrap());
+        for at in machines {
+            let (status, engine) = (self.status(*at), self.node(*at).engine().ok_or("an opening is over")?);
             for partition in status.served.iter().filter(|partition| partition.class == PartitionClass::ChunkIndex) {
+                let mut wrong = None;
                 let mut note = |name: &Fingerprint, entry: IndexEntry| {
-                    assert_eq!(ChunkIndex::partition_of(name, INDEX), u32::from(partition.number));
-                    assert!(entry.address != 0 && found.insert(*name, entry.count).is_none(), "{name:?} is there twice or nowhere");
+                    let is_its = ChunkIndex::partition_of(name, INDEX) == u32::from(partition.number);
+                    if !is_its || entry.address == 0 || found.insert(*name, entry.count).is_some() {
+                        wrong = Some(format!("{name:?} is twice there, or nowhere: {entry:?}"));
+                    }
                     Ok(())
                 };
-                engine.index().unwrap().for_each(partition.number.into(), &mut note).unwrap();
+                let index = engine.index().ok_or("it has no index")?;
+                index.for_each(partition.number.into(), &mut note).map_err(|error| error.to_string())?;
+                wrong.map_or(Ok(()), Err)?;
             }
         }
-        assert_eq!(found.len(), expected.len(), "chunks");
-        assert_eq!(found, expected);
-        found.len()
+        Ok(found)
     }
 }
 
