@@ -85,7 +85,7 @@ pub struct Held {
     pub partition: Partition,
     /// What the log says of it before does not count.
     pub since: Position,
-    /// What the log says of it behind does not count. `None`: the node is the owner.
+    /// Where its first part in the lineage ends. `None`: the node is the owner, and has no other part.
     pub upto: Option<Position>,
     /// Whether no other log comes before this one.
     pub is_first: bool,

@@ -36,13 +36,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(
-        settings: NodeSettings,
-        shared: Arc<Shared>,
-        home: Home,
-        listener: TcpListener,
-        address: String,
-    ) -> Context {
+    pub(crate) fn new(settings: NodeSettings, shared: Arc<Shared>, home: Home, listener: TcpListener, address: String) -> Context {
         let tables = Tables::new(settings.bucket.clone(), settings.descriptor.store);
         Context {
             settings,

@@ -232,8 +232,9 @@ impl Node {
         *has_left
     }
 
-    /// Ends the process of a node that comes back: what was written is flushed, and the session ends at once. Others
-    /// take its partitions over, unless it is back before they do.
+    /// Ends the process of a node: what was written is flushed, and its session ends at once. So others take its
+    /// partitions over without waiting for that. Then it comes back with a new number; with the same one if it was
+    /// alone.
     pub fn stop(mut self) {
         let Some(Rest { log, session }) = self.end() else { return };
         if let Some(log) = &log

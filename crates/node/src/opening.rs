@@ -1,7 +1,7 @@
 //! An opening of the node's log: its engine, what it asks of other nodes, and what answers them.
 
-use crate::identity::OwnIdentity;
 use crate::context::Context;
+use crate::identity::OwnIdentity;
 use crate::shared::OpeningRights;
 use crate::{NodeError, Result};
 use onefold_cluster::{Counts, NodeNumber, Opening, Table};

@@ -261,9 +261,9 @@ impl Process {
                     self.todo.push_back(Todo::Member(MemberEvent::Applied { partition, epoch }));
                 }
             }
-            Came::Collected(collected) => self.todo.extend(
-                collected.into_iter().map(|(partition, epoch)| Todo::Member(MemberEvent::Collected { partition, epoch })),
-            ),
+            Came::Collected(collected) => {
+                self.todo.extend(collected.into_iter().map(|(partition, epoch)| Todo::Member(MemberEvent::Collected { partition, epoch })))
+            }
             Came::Released(released) => self.todo.push_back(Todo::Member(MemberEvent::Released(released))),
             Came::Jumped { table, at_least, end } => {
                 self.jumping.remove(&(table, at_least));

@@ -5,9 +5,15 @@ mod cluster {
 }
 
 use cluster::scene::{ALL, PATIENCE, SESSION_MS, Scene, object_partition, until};
-use onefold_cluster::{NodeNumber, Opening, Phase, Right};
+use onefold_cluster::{NodeNumber, Phase, Right};
 use onefold_crash_harness::Random;
 use std::time::{Duration, Instant};
+
+/// Says how long something took, for people who look for what is slow.
+fn step(begin: &mut Instant, what: &str) {
+    println!("{what}: {} ms", begin.elapsed().as_millis());
+    *begin = Instant::now();
+}
 
 /// Data of which much is in others, too.
 fn data(run: u64) -> Vec<u8> {
@@ -57,31 +63,39 @@ fn m4_2_nodes_that_come_share_the_store_and_store_the_same_data_once() {
 
 #[test]
 fn m4_8_others_take_over_what_a_killed_node_had_and_it_comes_back_with_a_new_number() {
+    let mut begin = Instant::now();
     let mut scene = Scene::new(3);
+    step(&mut begin, "three nodes share the store");
     for key in 0..9 {
         scene.write(key as usize % 3, key, &data(key));
     }
+    step(&mut begin, "data are written");
     scene.kill(1);
     scene.served_by(&[0, 2]);
+    step(&mut begin, "others have taken over");
     scene.check_data();
     scene.check_counts();
+    step(&mut begin, "data and counts are checked");
     for key in 10..16 {
         scene.write(key as usize % 2 * 2, key, &data(key));
     }
     scene.check_counts();
+    step(&mut begin, "data are written, counts are checked");
     // Its log is closed.
     scene.start(1);
-    until("it has a new number", || scene.describe(), || scene.status(1).phase == Phase::In);
-    assert_eq!(scene.status(1).node, Some(NodeNumber(3)));
+    scene.takes_part(1, NodeNumber(3));
     scene.served_by(&[0, 1, 2]);
     scene.check_data();
     scene.check_counts();
+    step(&mut begin, "it is back, everything is checked");
     // The first node, and the master, is no exception.
     let master = (0..3).find(|at| scene.status(*at).is_master).unwrap();
     scene.kill(master);
     scene.served_by(&(0..3).filter(|at| *at != master).collect::<Vec<_>>());
+    step(&mut begin, "others have taken over from the master");
     scene.check_data();
     scene.check_counts();
+    step(&mut begin, "everything is checked");
 }
 
 #[test]
@@ -102,8 +116,7 @@ fn m4_2_a_node_that_leaves_gives_everything_away_first() {
     assert_eq!(scene.status(1).served.len(), ALL);
     // Its number is gone.
     scene.start(0);
-    until("it takes part", || scene.describe(), || scene.status(0).phase == Phase::In);
-    assert_eq!(scene.status(0).node, Some(NodeNumber(2)));
+    scene.takes_part(0, NodeNumber(2));
     scene.check_data();
 }
 
@@ -124,8 +137,7 @@ fn m4_3_a_node_that_is_cut_off_stops_answering_before_others_take_over() {
     scene.check_counts_of(&[0]);
     // It hears again, finds its log closed, and takes part with a new number.
     scene.coordinator.set_cut_off(cut_off, false);
-    until("it takes part", || scene.describe(), || scene.status(1).phase == Phase::In);
-    assert_eq!(scene.status(1).node, Some(NodeNumber(2)));
+    scene.takes_part(1, NodeNumber(2));
     scene.check_data();
 }
 
@@ -143,20 +155,25 @@ fn m4_3_without_a_coordinator_all_stop_and_go_on_with_the_same_table() {
 }
 
 #[test]
-fn m4_2_a_node_that_was_stopped_comes_back_with_its_number_and_its_partitions() {
-    let mut scene = Scene::new(2);
-    for key in 0..4 {
-        scene.write(key as usize % 2, key, &data(key));
-    }
-    let before = scene.present(1);
-    // Nobody sees that it is gone.
-    scene.coordinator.set_away(true);
+fn m4_2_a_node_alone_comes_back_with_its_number_and_among_others_it_has_been_replaced() {
+    let mut scene = Scene::new(1);
+    (0..3).for_each(|key| scene.write(0, key, &data(key)));
+    let before = scene.present(0);
+    scene.machines[0].node.take().unwrap().stop();
+    scene.start(0);
+    scene.served_by(&[0]);
+    let after = scene.present(0);
+    assert!(after.node == before.node && after.opening > before.opening, "{before:?} {after:?}");
+    scene.add();
+    scene.shared_by(&[0, 1]);
+    scene.write(1, 3, &data(3));
+    let begin = Instant::now();
     scene.machines[1].node.take().unwrap().stop();
+    scene.served_by(&[0]);
+    println!("what a node had that ended orderly is served after {} ms", begin.elapsed().as_millis());
     scene.start(1);
-    scene.coordinator.set_away(false);
+    scene.takes_part(1, NodeNumber(2));
     scene.served_by(&[0, 1]);
-    let after = scene.present(1);
-    assert!(after.node == before.node && after.opening > Opening(before.opening.0), "{before:?} {after:?}");
     scene.check_data();
     scene.check_counts();
 }

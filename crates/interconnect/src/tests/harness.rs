@@ -12,7 +12,7 @@ use onefold_oplog::{Partition, Position};
 use onefold_remote::transport::CertificateFingerprint;
 use onefold_storage::ContainerId;
 use parking_lot::{Condvar, Mutex, RwLock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -85,7 +85,9 @@ impl Directory for Book {
     }
 
     fn nodes(&self) -> Vec<u32> {
-        self.addresses.read().keys().copied().collect()
+        let owners = self.owners.read().values().map(|(owner, _)| *owner).collect::<Vec<_>>();
+        let named: BTreeSet<u32> = self.addresses.read().keys().copied().chain(owners).collect();
+        named.into_iter().collect()
     }
 
     fn table(&self) -> u64 {

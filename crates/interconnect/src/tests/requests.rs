@@ -65,9 +65,10 @@ fn m4_4_a_message_of_every_kind_arrives_and_is_answered() {
     until("all is answered", || pair.asking.statistics().of("done").received.messages == 8);
     let (asking, answering) = (pair.asking.statistics(), pair.answering.statistics());
     assert_eq!((asking.connections, answering.connections), (1, 0));
-    for (kind, count) in [("claim", 1), ("wait", 1), ("hurry", 1), ("release", 1), ("deliver", 1), ("seal", 1), ("collect", 1), ("begin", 1)]
-        .into_iter()
-        .chain([("report", 2)])
+    for (kind, count) in
+        [("claim", 1), ("wait", 1), ("hurry", 1), ("release", 1), ("deliver", 1), ("seal", 1), ("collect", 1), ("begin", 1)]
+            .into_iter()
+            .chain([("report", 2)])
     {
         assert_eq!((asking.of(kind).sent.messages, answering.of(kind).received), (count, asking.of(kind).sent), "{kind}");
     }
@@ -113,6 +114,29 @@ fn m4_4_an_owner_that_is_not_there_is_named_and_the_others_are_given_their_claim
     let released = |name| pair.owner.asked.lock().iter().any(|asked| matches!(asked, Asked::Release(0, names) if names.contains(name)));
     let of_first = |name: &&onefold_fingerprint::Fingerprint| onefold_index::ChunkIndex::partition_of(name, INDEX) >= 4;
     until("they are given back", || chunks.iter().filter(of_first).all(released));
+}
+
+#[test]
+fn m4_8_nobody_waits_for_a_node_that_is_gone_when_another_one_has_its_partitions() {
+    let pair = pair(patient());
+    let all: Vec<_> = (0..INDEX as u16).map(|number| Partition { class: PartitionClass::ChunkIndex, number }).collect();
+    all.iter().for_each(|partition| drop(pair.book.owners.write().insert(*partition, (2, 1))));
+    let delivery = Delivery { behind: Some(Position(0)), upto: Position(4096), ..Delivery::default() };
+    let begin = Instant::now();
+    std::thread::scope(|threads| {
+        let asking = threads.spawn(|| {
+            let mut claims = Vec::new();
+            pair.asking.others().claim(&wanted(&names(0..20)), &mut claims).unwrap();
+            claims
+        });
+        let delivering = threads.spawn(|| pair.asking.others().deliver(3, &delivery).unwrap());
+        until("they wait", || pair.asking.others().queued(2) > 1);
+        all.iter().for_each(|partition| drop(pair.book.owners.write().insert(*partition, (1, 2))));
+        assert_eq!(asking.join().unwrap(), vec![Claim::Mine; 20]);
+        assert_eq!(delivering.join().unwrap(), Position(4096));
+    });
+    assert!(begin.elapsed() < MINUTE / 2);
+    assert!(pair.owner.asked.lock().iter().any(|asked| matches!(asked, Asked::Deliver(0, 3, 2, _))));
 }
 
 #[test]

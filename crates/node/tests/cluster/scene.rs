@@ -1,7 +1,7 @@
 //! Machines with nodes of one store, over sockets of this machine. Bucket and coordinator are in memory.
 
 use onefold_bucket::{BucketGround, MemoryBucket};
-use onefold_cluster::{NodeNumber, Present};
+use onefold_cluster::{NodeNumber, Phase, Present};
 use onefold_coordinator::MemoryCoordinator;
 use onefold_crash_harness::EXACT;
 use onefold_engine::{Descriptor, Engine, EngineError, Group, Hints, Piece, Reference, Result, Settings, Transaction, WriteStream};
@@ -78,12 +78,8 @@ impl Scene {
     /// Makes a store, and starts nodes one after the other.
     pub fn new(count: usize) -> Scene {
         let bucket = MemoryBucket::new();
-        let descriptor = Descriptor {
-            index_partitions: INDEX,
-            object_partitions: OBJECTS,
-            container_partitions: CONTAINERS,
-            ..(EXACT.descriptor)(0)
-        };
+        let descriptor =
+            Descriptor { index_partitions: INDEX, object_partitions: OBJECTS, container_partitions: CONTAINERS, ..(EXACT.descriptor)(0) };
         let first: Arc<dyn Ground> = Arc::new(BucketGround::new(Arc::new(SimulatedGround::new(99)), Arc::new(bucket.clone())));
         Engine::create(&first, &descriptor).unwrap();
         let descriptor = Engine::descriptor_of(&*first).unwrap();
@@ -174,6 +170,12 @@ impl Scene {
             )
         };
         self.there().map(of).collect()
+    }
+
+    /// Waits until the node of a machine takes part with this number.
+    pub fn takes_part(&self, at: usize, number: NodeNumber) {
+        let is_in = || self.status(at).phase == Phase::In && self.status(at).node == Some(number);
+        until("it takes part", || self.describe(), is_in);
     }
 
     /// Waits until these machines serve everything, each some of each class, and nothing moves any more.
