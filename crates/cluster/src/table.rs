@@ -85,6 +85,8 @@ pub struct Held {
     pub partition: Partition,
     /// What the log says of it before does not count.
     pub since: Position,
+    /// Where its first part in the lineage ends. `None`: the node is the owner, and has no other part.
+    pub upto: Option<Position>,
     /// Whether no other log comes before this one.
     pub is_first: bool,
 }
@@ -146,7 +148,8 @@ impl Table {
     pub fn held_by(&self, node: NodeNumber) -> impl Iterator<Item = Held> + '_ {
         self.partitions.iter().filter_map(move |assigned| {
             let at = assigned.lineage.iter().position(|link| link.node == node)?;
-            Some(Held { partition: assigned.partition, since: assigned.lineage[at].since, is_first: at == 0 })
+            let Link { since, upto, .. } = assigned.lineage[at];
+            Some(Held { partition: assigned.partition, since, upto, is_first: at == 0 })
         })
     }
 

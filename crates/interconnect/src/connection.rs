@@ -53,6 +53,8 @@ pub(crate) async fn keep(peer: Arc<Peer>) {
         let pause = peer.unreached(why.clone());
         if let Trouble::Lasting(why) = trouble {
             peer.refused(&CallError::Unfit(why));
+        } else if !peer.is_named() {
+            peer.gone();
         }
         if !peer.is_stopped() {
             sleep(pause).await;

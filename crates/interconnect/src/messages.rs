@@ -13,6 +13,8 @@ use onefold_storage::{Address, ContainerId};
 
 /// The most names of a claim or a release. One request of a stream (256 KiB) has 32 at 8 KiB for each chunk.
 pub const MOST_NAMES: usize = 1024;
+/// The most names of an answer to a collect. One with as many may have more behind it.
+pub const MOST_COLLECTED: usize = 16 << 10;
 /// The longest text of a refusal.
 pub const TEXT_BYTES: usize = 1024;
 
@@ -76,12 +78,23 @@ pub enum Message {
         /// The ownership of its partition that the sender knows.
         epoch: u64,
     },
+    /// Which chunks of this partition has the receiver claimed? The sender is its new owner.
+    Collect {
+        /// The partition of the chunk index.
+        partition: u16,
+        /// The sender's ownership.
+        epoch: u64,
+        /// Only those behind this one. `None`: from the first one on.
+        after: Option<Fingerprint>,
+    },
     /// Between members and their master.
     Membership(Membership),
     /// The answer to a claim: for each chunk in its order.
     Claimed(Vec<Claim>),
     /// The answer to a delivery: up to where the owner has everything of the sender's log.
     Delivered(Position),
+    /// The answer to a collect: the first [`MOST_COLLECTED`] of them, ascending.
+    Collected(Vec<Fingerprint>),
     /// The answer to every other request.
     Done,
     /// The other answer to every request.
@@ -104,6 +117,8 @@ pub mod kinds {
     pub const BEGIN: u8 = 0x15;
     /// [`Seal`](super::Message::Seal).
     pub const SEAL: u8 = 0x16;
+    /// [`Collect`](super::Message::Collect).
+    pub const COLLECT: u8 = 0x17;
     /// A report of a member.
     pub const REPORT: u8 = 0x20;
     /// An order of the master.
@@ -118,9 +133,11 @@ pub mod kinds {
     pub const DONE: u8 = 0x82;
     /// [`Refused`](super::Message::Refused).
     pub const REFUSED: u8 = 0x83;
+    /// [`Collected`](super::Message::Collected).
+    pub const COLLECTED: u8 = 0x84;
 
     /// All of them with their names.
-    pub const ALL: [(u8, &str); 14] = [
+    pub const ALL: [(u8, &str); 16] = [
         (CLAIM, "claim"),
         (RELEASE, "release"),
         (WAIT, "wait"),
@@ -128,6 +145,7 @@ pub mod kinds {
         (DELIVER, "deliver"),
         (BEGIN, "begin"),
         (SEAL, "seal"),
+        (COLLECT, "collect"),
         (REPORT, "report"),
         (ORDER, "order"),
         (PREPARED, "prepared"),
@@ -135,6 +153,7 @@ pub mod kinds {
         (DELIVERED, "delivered"),
         (DONE, "done"),
         (REFUSED, "refused"),
+        (COLLECTED, "collected"),
     ];
 }
 
@@ -145,12 +164,15 @@ const USUAL_BYTES: usize = 128 << 10;
 const DELIVERY_BYTES: usize = 2 * BATCH_MAX_BYTES as usize;
 /// The longest report: all partitions of a store.
 const REPORT_BYTES: usize = 2 << 20;
+/// The longest answer to a collect: [`MOST_COLLECTED`] chunks.
+const COLLECTED_BYTES: usize = 1 << 20;
 
 /// Returns the longest payload of a kind. `None`: there is no such kind.
 pub fn limit_bytes(kind: u8) -> Option<usize> {
     kinds::ALL.iter().any(|(known, _)| *known == kind).then_some(match kind {
         kinds::DELIVER => DELIVERY_BYTES,
         kinds::REPORT => REPORT_BYTES,
+        kinds::COLLECTED => COLLECTED_BYTES,
         _ => USUAL_BYTES,
     })
 }
@@ -168,6 +190,7 @@ impl Message {
             Message::Deliver { .. } => kinds::DELIVER,
             Message::Begin => kinds::BEGIN,
             Message::Seal { .. } => kinds::SEAL,
+            Message::Collect { .. } => kinds::COLLECT,
             Message::Membership(Membership::Report(_)) => kinds::REPORT,
             Message::Membership(Membership::Order(_)) => kinds::ORDER,
             Message::Membership(Membership::Prepared(_)) => kinds::PREPARED,
@@ -175,6 +198,7 @@ impl Message {
             Message::Delivered(_) => kinds::DELIVERED,
             Message::Done => kinds::DONE,
             Message::Refused(_) => kinds::REFUSED,
+            Message::Collected(_) => kinds::COLLECTED,
         }
     }
 
@@ -198,7 +222,7 @@ impl Message {
                     }
                 }
             }
-            Message::Release(names) => {
+            Message::Release(names) | Message::Collected(names) => {
                 out.push(digest_bytes as u8);
                 put_varint(&mut out, names.len() as u64);
                 names.iter().for_each(|name| put_name(&mut out, name));
@@ -214,6 +238,13 @@ impl Message {
             Message::Seal { container, epoch } => {
                 put_varint(&mut out, container.bits());
                 put_varint(&mut out, *epoch);
+            }
+            Message::Collect { partition, epoch, after } => {
+                out.push(digest_bytes as u8);
+                put_varint(&mut out, (*partition).into());
+                put_varint(&mut out, *epoch);
+                out.push(after.is_some().into());
+                after.iter().for_each(|name| put_name(&mut out, name));
             }
             Message::Membership(message) => message.encode(&mut out),
             Message::Claimed(claims) => {
@@ -279,11 +310,27 @@ impl Message {
                 let bits = reader.varint_to("container", (1 << 48) - 1)?;
                 Message::Seal { container: ContainerId::from_bits(bits), epoch: reader.varint()? }
             }
+            kinds::COLLECT => {
+                let digest_bytes = digest_bytes(reader)?;
+                let (partition, epoch) = (partition(reader)?, reader.varint()?);
+                let after = match reader.u8()? {
+                    0 => None,
+                    1 => Some(name(reader, digest_bytes)?),
+                    other => return Err(unknown("flag", other, reader)),
+                };
+                Message::Collect { partition, epoch, after }
+            }
             kinds::REPORT | kinds::ORDER | kinds::PREPARED => Message::Membership(Membership::decode(kind, reader)?),
             kinds::CLAIMED => {
                 let claims = list(reader, 1, claim)?;
                 at_most("answers to a claim", claims.len(), MOST_NAMES, reader)?;
                 Message::Claimed(claims)
+            }
+            kinds::COLLECTED => {
+                let digest_bytes = digest_bytes(reader)?;
+                let names = list(reader, digest_bytes, |reader| name(reader, digest_bytes))?;
+                at_most("answers to a collect", names.len(), MOST_COLLECTED, reader)?;
+                Message::Collected(names)
             }
             kinds::DELIVERED => Message::Delivered(Position(reader.varint()?)),
             kinds::DONE => Message::Done,

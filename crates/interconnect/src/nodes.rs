@@ -1,7 +1,7 @@
 //! The other nodes, as the engine of this one needs them: claims and deliveries over connections (M4.4 to M4.7).
 
 use crate::connection;
-use crate::messages::{ClaimPart, MOST_NAMES, Membership, Message, encode_delivery, kinds};
+use crate::messages::{ClaimPart, MOST_COLLECTED, MOST_NAMES, Membership, Message, encode_delivery, kinds};
 use crate::peer::{Call, Peer};
 use crate::setup::Context;
 use crate::{CallError, Refusal};
@@ -11,7 +11,7 @@ use onefold_index::ChunkIndex;
 use onefold_oplog::{Partition, PartitionClass, Position};
 use onefold_storage::ContainerId;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -67,6 +67,32 @@ impl Nodes {
         self.peer(node).tell(message.kind(), self.encode(&message));
     }
 
+    /// Asks a node which chunks of a partition it has claimed. This node is the new owner, with this epoch.
+    ///
+    /// Errors: some may be missing. Ask again, unless the node is no longer in the newest table.
+    pub fn collect(&self, node: u32, partition: u16, epoch: u64, limit: Duration) -> std::result::Result<Vec<Fingerprint>, CallError> {
+        let until = Instant::now() + limit;
+        let peer = self.peer(node);
+        let mut names: Vec<Fingerprint> = Vec::new();
+        loop {
+            let after = names.last().copied();
+            let payload = self.encode(&Message::Collect { partition, epoch, after });
+            let call = peer.call(kinds::COLLECT, payload, until)?;
+            let Message::Collected(more) = peer.answer(&call, until)? else {
+                return Err(CallError::Lost("a collect has another answer".to_owned()));
+            };
+            // Each answer goes on behind the one before: so this ends.
+            if more.first().is_some_and(|first| after.is_some_and(|after| *first <= after)) || !more.is_sorted() {
+                return Err(CallError::Lost("the answers to a collect do not ascend".to_owned()));
+            }
+            let is_last = more.len() < MOST_COLLECTED;
+            names.extend(more);
+            if is_last {
+                return Ok(names);
+            }
+        }
+    }
+
     pub(crate) fn stop(&self) {
         let mut peers = self.peers.lock();
         peers.is_stopped = true;
@@ -112,6 +138,14 @@ impl Nodes {
 
     fn partition_of(&self, name: &Fingerprint) -> Partition {
         of_index(ChunkIndex::partition_of(name, self.index_partitions))
+    }
+
+    /// Returns the partition of one of these chunks that this node has by now, or takes over.
+    fn own_partition(&self, wanted: &[Wanted]) -> Option<u32> {
+        let (directory, own) = (&self.context.setup.directory, self.context.setup.node);
+        let partitions: BTreeSet<u16> = wanted.iter().map(|wanted| self.partition_of(&wanted.fingerprint).number).collect();
+        let is_own = |number: &u16| directory.owner(of_index((*number).into())).is_some_and(|(owner, _)| owner == own);
+        partitions.into_iter().find(is_own).map(u32::from)
     }
 
     fn place(&self, partition: Partition) -> Option<Place> {
@@ -209,6 +243,11 @@ impl OtherNodes for Nodes {
         let mut pauses = Pauses::new();
         loop {
             let (again, mut errors) = self.claim_once(wanted, &open, &mut answers, until);
+            if !again.is_empty()
+                && let Some(partition) = self.own_partition(wanted)
+            {
+                errors.insert(0, EngineError::NotOwned { partition });
+            }
             if errors.is_empty() && !again.is_empty() && !pauses.pause(until) {
                 let partition = self.partition_of(&wanted[again[0]].fingerprint);
                 let node = self.place(partition).map(|(node, _)| node);
@@ -285,6 +324,10 @@ impl OtherNodes for Nodes {
             result = result.and(answer.map(drop).map_err(|error| failed(Some(peer.node), &error)));
         }
         result
+    }
+
+    fn may_answer(&self) -> bool {
+        self.context.setup.directory.hears()
     }
 
     fn seal(&self, container: ContainerId) -> Result<()> {

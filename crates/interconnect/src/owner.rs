@@ -35,6 +35,10 @@ pub trait Owner: Debug + Send + Sync {
     /// Puts a container into the bucket.
     fn seal(&self, container: ContainerId, epoch: u64) -> Result<(), Refusal>;
 
+    /// Returns the chunks of a partition that this node has claimed, in any order. A node asks that takes the partition
+    /// over.
+    fn collect(&self, from: u32, partition: u16, epoch: u64) -> Result<Vec<Fingerprint>, Refusal>;
+
     /// Takes a message of the membership. Must return at once.
     fn membership(&self, from: u32, message: Membership);
 }
@@ -44,6 +48,11 @@ pub trait Rights: Debug + Send + Sync {
     /// Returns whether the node may answer for a partition with this epoch now. It is asked when the request has come.
     /// Errors: [`Refusal::NotOwned`] or [`Refusal::Later`].
     fn may_answer(&self, partition: Partition, epoch: u64) -> Result<(), Refusal>;
+
+    /// Returns whether a node may hear what this one has claimed of a partition: by the newest table that is known
+    /// here, it is the owner with this epoch. Errors: [`Refusal::NotOwned`], or [`Refusal::Later`] if it is by a table
+    /// that is not known here. Until then this node may claim from the owner before.
+    fn may_collect(&self, from: u32, partition: Partition, epoch: u64) -> Result<(), Refusal>;
 
     /// Takes a message of the membership. Must return at once.
     fn membership(&self, from: u32, message: Membership);
@@ -119,6 +128,11 @@ impl Owner for EngineOwner {
     fn seal(&self, container: ContainerId, epoch: u64) -> Result<(), Refusal> {
         self.check(PartitionClass::Container, container.partition(), epoch)?;
         Ok(self.engine.seal_container(container)?)
+    }
+
+    fn collect(&self, from: u32, partition: u16, epoch: u64) -> Result<Vec<Fingerprint>, Refusal> {
+        self.rights.may_collect(from, Partition { class: PartitionClass::ChunkIndex, number: partition }, epoch)?;
+        Ok(self.engine.claims_of(partition.into()))
     }
 
     fn membership(&self, from: u32, message: Membership) {

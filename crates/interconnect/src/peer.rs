@@ -7,11 +7,11 @@
 //!   claim that this node holds by an answer is released by a repetition.
 //! * No queue is longer than its [capacity](Lane::capacity), and no lane has more under way than its window.
 
-use crate::CallError;
 use crate::frame::Frame;
 use crate::lanes::{LANES, Lane};
 use crate::messages::{ClaimPart, MOST_NAMES, Message, kinds};
 use crate::setup::Context;
+use crate::{CallError, Refusal};
 use onefold_fingerprint::Fingerprint;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -119,7 +119,8 @@ impl Sent {
             (_, Message::Refused(_)) => true,
             (Sent::Claim(waiters), Message::Claimed(claims)) => waiters.iter().map(|(_, names)| names).sum::<usize>() == claims.len(),
             (Sent::Call { kind: kinds::DELIVER, .. }, Message::Delivered(_)) => true,
-            (Sent::Call { kind, .. }, Message::Done) => *kind != kinds::DELIVER,
+            (Sent::Call { kind: kinds::COLLECT, .. }, Message::Collected(_)) => true,
+            (Sent::Call { kind, .. }, Message::Done) => !matches!(*kind, kinds::DELIVER | kinds::COLLECT),
             (Sent::Release(_), Message::Done) => true,
             _ => false,
         }
@@ -341,6 +342,22 @@ impl Peer {
             let failed: VecDeque<Item> = failed;
             failed.into_iter().for_each(|item| item.fail(error));
         }
+        self.room.notify_all();
+    }
+
+    /// Returns whether the node takes part, or is there: it may answer one day.
+    pub(crate) fn is_named(&self) -> bool {
+        let directory = &self.context.setup.directory;
+        directory.address(self.node).is_some() || directory.nodes().contains(&self.node)
+    }
+
+    /// Fails what is queued: the node owns nothing any more, and is not there. Others have what it had, so the callers
+    /// ask them. What it would be given back, nobody holds any more.
+    pub(crate) fn gone(&self) {
+        self.refused(&CallError::Refusal(Refusal::NotOwned));
+        let mut state = self.state.lock();
+        state.released.clear();
+        state.queues[Lane::Claims as usize].retain(|item| !matches!(item, Item::Release(_)));
         self.room.notify_all();
     }
 

@@ -13,7 +13,7 @@ use crate::connection::{READ_BYTES, Writer, greet};
 use crate::frame::{self, Frame};
 use crate::greeting::{Hello, VERSION, Welcome, codes, encode_refusal, kinds};
 use crate::lanes::{LANES, Lane};
-use crate::messages::{Membership, Message};
+use crate::messages::{MOST_COLLECTED, Membership, Message};
 use crate::owner::Owner;
 use crate::setup::Context;
 use crate::tls::{is_of, node_name};
@@ -376,6 +376,14 @@ impl Connection {
             Message::Deliver { partition, epoch, delivery } => {
                 return owner.deliver(self.from, partition, epoch, &delivery).map(Message::Delivered);
             }
+            Message::Collect { partition, epoch, after } => {
+                let mut names = owner.collect(self.from, partition, epoch)?;
+                names.retain(|name| after.is_none_or(|after| *name > after));
+                // They are in any order.
+                names.sort_unstable();
+                names.truncate(MOST_COLLECTED);
+                return Ok(Message::Collected(names));
+            }
             Message::Release(names) => owner.release(self.from, &names),
             Message::Wait { partition, epoch, name, most_ms } => {
                 let until = Instant::now() + LONGEST_WAIT.min(Duration::from_millis(most_ms.into()));
@@ -395,7 +403,7 @@ impl Connection {
                 }
                 owner.membership(self.from, message);
             }
-            Message::Claimed(_) | Message::Delivered(_) | Message::Done | Message::Refused(_) => {
+            Message::Claimed(_) | Message::Delivered(_) | Message::Collected(_) | Message::Done | Message::Refused(_) => {
                 return Err(Refusal::Refused("an answer is no request".to_owned()));
             }
         }

@@ -17,11 +17,15 @@ pub trait Directory: Debug + Send + Sync {
     /// Returns where a node listens (`host:port`). `None`: it is not there.
     fn address(&self, node: u32) -> Option<String>;
 
-    /// Returns the nodes that own something, or will: those that are told when this one begins.
+    /// Returns the nodes that own something, or will: those that are told when this one begins. Nobody waits for a node
+    /// that is not among them and has no address.
     fn nodes(&self) -> Vec<u32>;
 
     /// Returns the number of the newest table that this node knows.
     fn table(&self) -> u64;
+
+    /// Returns whether this node has heard from the coordinator lately. If not, it answers no read.
+    fn hears(&self) -> bool;
 
     /// Returns the owner of a partition and the epoch of its ownership. `None`: nobody has it now.
     fn owner(&self, partition: Partition) -> Option<(u32, u64)>;

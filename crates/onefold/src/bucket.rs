@@ -10,7 +10,7 @@ use crate::settings;
 use crate::store::{SETTINGS_FILE, cannot_open, read_settings};
 use onefold_bucket::{BucketGround, BucketOptions, CACHE_DIRECTORY, CacheOptions, Location, is_location, open};
 use onefold_engine::{DESCRIPTOR, Engine, EngineError, STATE_DAMAGED};
-use onefold_ground::{Bucket, Ground, LocalGround, Permissions, checksum, replace_file};
+use onefold_ground::{Bucket, Ground, GroundError, LocalGround, Permissions, checksum, replace_file};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -73,7 +73,7 @@ pub fn ground_of_node(
     bucket: Arc<dyn Bucket>,
     settings: &settings::Cache,
 ) -> onefold_ground::Result<Arc<dyn Ground>> {
-    let cannot = |source| GroundError::Io { path: directory.display().to_string(), source };
+    let cannot = |source| GroundError::Io { operation: "make", path: directory.display().to_string(), source };
     DirBuilder::new().recursive(true).mode(Permissions::PRIVATE.directory).create(directory).map_err(cannot)?;
     let cache = CacheOptions { directory: directory.join(CACHE_DIRECTORY), bytes: settings.bytes, stamp: DESCRIPTOR.to_owned() };
     Ok(Arc::new(BucketGround::with_cache(Arc::new(LocalGround::open(directory)?), bucket, cache)))

@@ -176,7 +176,7 @@ fn a_log_that_is_twice_in_a_lineage_is_known() {
     table.check().unwrap();
     assert!(table.has_twice(NodeNumber(4)) && !table.has_twice(NodeNumber(6)));
     let held: Vec<Held> = table.held_by(NodeNumber(6)).collect();
-    assert_eq!(held, [Held { partition: table.partitions[1].partition, since: units(3), is_first: false }]);
+    assert_eq!(held, [Held { partition: table.partitions[1].partition, since: units(3), upto: Some(units(5)), is_first: false }]);
     assert_eq!(table.held_by(NodeNumber(4)).nth(1).unwrap().since, units(2), "the first of both");
 }
 

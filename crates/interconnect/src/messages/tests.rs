@@ -76,7 +76,11 @@ fn any_message() -> impl Strategy<Value = (usize, Message)> {
             delivery,
         });
         let seal = (any::<u64>(), any::<u64>()).prop_map(|(bits, epoch)| Message::Seal { container: ContainerId::from_bits(bits), epoch });
+        let collect = (0..Partition::ANY, any::<u64>(), proptest::option::of(any_name(bytes)))
+            .prop_map(|(partition, epoch, after)| Message::Collect { partition, epoch, after });
         let message = prop_oneof![
+            collect,
+            vec(any_name(bytes), 0..8).prop_map(Message::Collected),
             vec(part, 0..4).prop_map(Message::Claim),
             vec(any_name(bytes), 0..8).prop_map(Message::Release),
             wait,

@@ -41,6 +41,10 @@ impl Rights for Fixed {
         if has { Ok(()) } else { Err(Refusal::NotOwned) }
     }
 
+    fn may_collect(&self, _from: u32, _partition: Partition, _epoch: u64) -> std::result::Result<(), Refusal> {
+        Err(Refusal::NotOwned)
+    }
+
     fn membership(&self, _from: u32, _message: Membership) {}
 }
 

@@ -12,7 +12,7 @@ use onefold_oplog::{Partition, Position};
 use onefold_remote::transport::CertificateFingerprint;
 use onefold_storage::ContainerId;
 use parking_lot::{Condvar, Mutex, RwLock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -76,6 +76,10 @@ pub struct Book {
 }
 
 impl Directory for Book {
+    fn hears(&self) -> bool {
+        true
+    }
+
     fn fingerprint(&self, node: u32) -> Option<CertificateFingerprint> {
         self.fingerprints.read().get(&node).copied()
     }
@@ -85,7 +89,9 @@ impl Directory for Book {
     }
 
     fn nodes(&self) -> Vec<u32> {
-        self.addresses.read().keys().copied().collect()
+        let owners = self.owners.read().values().map(|(owner, _)| *owner).collect::<Vec<_>>();
+        let named: BTreeSet<u32> = self.addresses.read().keys().copied().chain(owners).collect();
+        named.into_iter().collect()
     }
 
     fn table(&self) -> u64 {
@@ -111,6 +117,7 @@ pub enum Asked {
     Deliver(u32, u16, u64, Delivery),
     Begin(u32),
     Seal(ContainerId, u64),
+    Collect(u32, u16, u64),
     Membership(u32, Membership),
 }
 
@@ -124,6 +131,8 @@ pub struct Noting {
     pub seals: Gate,
     /// What it answers to claims instead.
     pub refusal: Mutex<Option<Refusal>>,
+    /// What it has claimed itself.
+    pub claimed: Mutex<Vec<Fingerprint>>,
 }
 
 impl Noting {
@@ -174,6 +183,11 @@ impl Owner for Noting {
         self.seals.pass();
         self.note(Asked::Seal(container, epoch));
         Ok(())
+    }
+
+    fn collect(&self, from: u32, partition: u16, epoch: u64) -> Result<Vec<Fingerprint>, Refusal> {
+        self.note(Asked::Collect(from, partition, epoch));
+        Ok(self.claimed.lock().clone())
     }
 
     fn membership(&self, from: u32, message: Membership) {

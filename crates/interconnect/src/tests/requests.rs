@@ -1,5 +1,5 @@
 use super::harness::*;
-use crate::messages::Membership;
+use crate::messages::{MOST_COLLECTED, Membership};
 use crate::{CallError, Refusal};
 use onefold_cluster::{NodeNumber, Opening, Order, Prepared, Report};
 use onefold_engine::{Claim, Delivery, EngineError, OtherNodes};
@@ -7,6 +7,20 @@ use onefold_oplog::{Partition, PartitionClass, Position};
 use onefold_storage::ContainerId;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+#[test]
+fn what_a_node_has_claimed_is_collected_in_as_many_answers_as_it_takes() {
+    let pair = pair(patient());
+    let claimed = names(0..(2 * MOST_COLLECTED as u64 + 5));
+    for count in [0, 1, MOST_COLLECTED, 2 * MOST_COLLECTED + 5] {
+        *pair.owner.claimed.lock() = claimed[..count].to_vec();
+        let mut expected = claimed[..count].to_vec();
+        expected.sort_unstable();
+        assert!(pair.asking.others().collect(1, 0, 1, MINUTE).unwrap() == expected, "{count}");
+    }
+    let asked = pair.owner.asked.lock().len();
+    assert_eq!(asked, 1 + 1 + 2 + 3, "a full answer may have more behind it");
+}
 
 #[test]
 fn m4_4_a_message_of_every_kind_arrives_and_is_answered() {
@@ -24,6 +38,10 @@ fn m4_4_a_message_of_every_kind_arrives_and_is_answered() {
         Delivery { behind: Some(Position(0)), upto: Position(4096), places: vec![(chunks[1], 77)], deltas: vec![(chunks[1], -2)] };
     assert_eq!(others.deliver(5, &delivery).unwrap(), Position(4096));
     others.seal(ContainerId::new(3, 9)).unwrap();
+    pair.owner.claimed.lock().clone_from(&chunks);
+    let mut sorted = chunks.clone();
+    sorted.sort_unstable();
+    assert_eq!(others.collect(1, 5, 7, MINUTE).unwrap(), sorted);
     let report =
         Report { node: NodeNumber(0), opening: Opening(1), table: None, is_leaving: true, released: Vec::new(), restated: Vec::new() };
     let prepared = Prepared { node: NodeNumber(0), opening: Opening(1), table: 3, end: Position(8192) };
@@ -32,14 +50,14 @@ fn m4_4_a_message_of_every_kind_arrives_and_is_answered() {
     messages.iter().for_each(|message| others.tell(1, message.clone()));
     // Nobody speaks for another node.
     others.tell(1, Membership::Report(Report { node: NodeNumber(2), ..report }));
-    until("all has come", || pair.owner.asked.lock().len() == 10);
+    until("all has come", || pair.owner.asked.lock().len() == 11);
     let asked = pair.owner.asked.lock().clone();
     assert_eq!(asked[0], Asked::Begin(0));
     assert!(matches!(&asked[1], Asked::Claim(0, names) if names.len() == 40));
     for expected in [Asked::Wait(0, chunks[0]), Asked::Hurry, Asked::Release(0, chunks[..3].to_vec())] {
         assert!(asked.contains(&expected), "{expected:?}");
     }
-    for expected in [Asked::Deliver(0, 5, 1, delivery), Asked::Seal(ContainerId::new(3, 9), 1)] {
+    for expected in [Asked::Deliver(0, 5, 1, delivery), Asked::Seal(ContainerId::new(3, 9), 1), Asked::Collect(0, 5, 7)] {
         assert!(asked.contains(&expected), "{expected:?}");
     }
     assert!(messages.iter().all(|message| asked.contains(&Asked::Membership(0, message.clone()))));
@@ -47,11 +65,14 @@ fn m4_4_a_message_of_every_kind_arrives_and_is_answered() {
     until("all is answered", || pair.asking.statistics().of("done").received.messages == 8);
     let (asking, answering) = (pair.asking.statistics(), pair.answering.statistics());
     assert_eq!((asking.connections, answering.connections), (1, 0));
-    for (kind, count) in [("claim", 1), ("wait", 1), ("hurry", 1), ("release", 1), ("deliver", 1), ("seal", 1), ("begin", 1), ("report", 2)]
+    for (kind, count) in
+        [("claim", 1), ("wait", 1), ("hurry", 1), ("release", 1), ("deliver", 1), ("seal", 1), ("collect", 1), ("begin", 1)]
+            .into_iter()
+            .chain([("report", 2)])
     {
         assert_eq!((asking.of(kind).sent.messages, answering.of(kind).received), (count, asking.of(kind).sent), "{kind}");
     }
-    for (kind, count) in [("claimed", 1), ("delivered", 1), ("refused", 1)] {
+    for (kind, count) in [("claimed", 1), ("delivered", 1), ("collected", 1), ("refused", 1)] {
         assert_eq!((answering.of(kind).sent.messages, asking.of(kind).received), (count, answering.of(kind).sent), "{kind}");
     }
     assert_eq!((asking.claimed_names, asking.names_per_claim()), (40, 40.0));
@@ -93,6 +114,29 @@ fn m4_4_an_owner_that_is_not_there_is_named_and_the_others_are_given_their_claim
     let released = |name| pair.owner.asked.lock().iter().any(|asked| matches!(asked, Asked::Release(0, names) if names.contains(name)));
     let of_first = |name: &&onefold_fingerprint::Fingerprint| onefold_index::ChunkIndex::partition_of(name, INDEX) >= 4;
     until("they are given back", || chunks.iter().filter(of_first).all(released));
+}
+
+#[test]
+fn m4_8_nobody_waits_for_a_node_that_is_gone_when_another_one_has_its_partitions() {
+    let pair = pair(patient());
+    let all: Vec<_> = (0..INDEX as u16).map(|number| Partition { class: PartitionClass::ChunkIndex, number }).collect();
+    all.iter().for_each(|partition| drop(pair.book.owners.write().insert(*partition, (2, 1))));
+    let delivery = Delivery { behind: Some(Position(0)), upto: Position(4096), ..Delivery::default() };
+    let begin = Instant::now();
+    std::thread::scope(|threads| {
+        let asking = threads.spawn(|| {
+            let mut claims = Vec::new();
+            pair.asking.others().claim(&wanted(&names(0..20)), &mut claims).unwrap();
+            claims
+        });
+        let delivering = threads.spawn(|| pair.asking.others().deliver(3, &delivery).unwrap());
+        until("they wait", || pair.asking.others().queued(2) > 1);
+        all.iter().for_each(|partition| drop(pair.book.owners.write().insert(*partition, (1, 2))));
+        assert_eq!(asking.join().unwrap(), vec![Claim::Mine; 20]);
+        assert_eq!(delivering.join().unwrap(), Position(4096));
+    });
+    assert!(begin.elapsed() < MINUTE / 2);
+    assert!(pair.owner.asked.lock().iter().any(|asked| matches!(asked, Asked::Deliver(0, 3, 2, _))));
 }
 
 #[test]

@@ -1,0 +1,294 @@
+//! What the threads of a node share: the member, the newest table, and who is there.
+//!
+//! Everything is under one lock, which is held for moments only. The event loop changes it; whoever answers a request
+//! asks it.
+
+use crate::process::Event;
+use crate::record::Records;
+use onefold_cluster::{Member, NodeNumber, Right, Table};
+use onefold_coordinator::Listed;
+use onefold_ground::time::TimeSource;
+use onefold_interconnect::messages::Membership;
+use onefold_interconnect::{Directory, Refusal, Rights};
+use onefold_oplog::Partition;
+use onefold_remote::transport::CertificateFingerprint;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+
+/// The life of a node that has ended.
+pub(crate) const ENDED: u64 = u64::MAX;
+
+pub(crate) struct Shared {
+    pub(crate) records: Records,
+    pub(crate) time: TimeSource,
+    pub(crate) state: Mutex<State>,
+    pub(crate) events: Sender<Event>,
+    /// Counts how often the log was opened, or tried to be. What came of an earlier opening says nothing.
+    life: AtomicU64,
+    /// Somebody has spoken of a newer table, and the event loop has not taken that in yet.
+    is_told_of_table: AtomicBool,
+}
+
+pub(crate) struct State {
+    pub(crate) member: Member,
+    /// The newest table. It may be newer than the member's, for a moment.
+    pub(crate) table: Option<Arc<Table>>,
+    /// Those that are alive, by the newest view.
+    pub(crate) alive: BTreeMap<NodeNumber, Listed>,
+    pub(crate) is_master: bool,
+    /// What does not work at the moment.
+    pub(crate) trouble: Option<String>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Shared").field("life", &self.life).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(records: Records, time: TimeSource, session_ms: u64, events: Sender<Event>) -> Shared {
+        let member = Member::new(session_ms);
+        let state = State { member, table: None, alive: BTreeMap::new(), is_master: false, trouble: None };
+        Shared { records, time, state: Mutex::new(state), events, life: AtomicU64::new(0), is_told_of_table: AtomicBool::new(false) }
+    }
+
+    /// Returns the time of the node's clock. It goes on while the machine sleeps, and nobody can set it.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.time.read().boot_ns / 1_000_000
+    }
+
+    pub(crate) fn life(&self) -> u64 {
+        self.life.load(Ordering::SeqCst)
+    }
+
+    /// Begins the next life.
+    pub(crate) fn next_life(&self) -> u64 {
+        self.life.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// Ends the node. What works for it ends by itself.
+    pub(crate) fn end(&self) {
+        self.life.store(ENDED, Ordering::SeqCst);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.life() == ENDED
+    }
+
+    /// Tells the event loop. It may be gone.
+    pub(crate) fn tell(&self, event: Event) {
+        let _ = self.events.send(event);
+    }
+
+    /// Says that the event loop has heard of a newer table.
+    pub(crate) fn heard_of_table(&self) {
+        self.is_told_of_table.store(false, Ordering::SeqCst);
+    }
+
+    /// Returns the newest table.
+    pub(crate) fn newest(&self) -> Option<Arc<Table>> {
+        self.state.lock().table.clone()
+    }
+
+    /// Notes a table. Returns the one before, if this one is newer.
+    pub(crate) fn learn(&self, table: &Arc<Table>) -> Option<Option<Arc<Table>>> {
+        let mut state = self.state.lock();
+        let is_newer = state.table.as_ref().is_none_or(|known| known.number < table.number);
+        is_newer.then(|| state.table.replace(table.clone()))
+    }
+
+    pub(crate) fn set_trouble(&self, trouble: Option<String>) {
+        let mut state = self.state.lock();
+        if let Some(trouble) = &trouble
+            && state.trouble.as_ref() != Some(trouble)
+        {
+            tracing::warn!("{trouble}");
+        }
+        state.trouble = trouble;
+    }
+
+    /// Returns what may be done with a request for a partition that has come before this call.
+    pub(crate) fn right(&self, partition: Partition) -> Right {
+        let state = self.state.lock();
+        // The clock is read under the lock: whatever the member learns meanwhile comes behind.
+        state.member.may_answer(partition, self.now_ms())
+    }
+}
+
+impl Directory for Shared {
+    fn hears(&self) -> bool {
+        let now_ms = self.now_ms();
+        self.state.lock().member.hears(now_ms)
+    }
+
+    fn fingerprint(&self, node: u32) -> Option<CertificateFingerprint> {
+        match self.records.get(NodeNumber(node)) {
+            Ok(record) => record.map(|record| record.fingerprint),
+            Err(error) => {
+                tracing::warn!(node, %error, "the certificate of a node cannot be looked up");
+                None
+            }
+        }
+    }
+
+    fn address(&self, node: u32) -> Option<String> {
+        self.state.lock().alive.get(&NodeNumber(node)).map(|listed| listed.address.clone())
+    }
+
+    fn nodes(&self) -> Vec<u32> {
+        self.newest().iter().flat_map(|table| &table.nodes).map(|present| present.node.0).collect()
+    }
+
+    fn table(&self) -> u64 {
+        self.newest().map_or(0, |table| table.number)
+    }
+
+    fn owner(&self, partition: Partition) -> Option<(u32, u64)> {
+        let table = self.newest()?;
+        let assigned = table.get(partition)?;
+        Some((assigned.owner().0, assigned.epoch))
+    }
+
+    fn heads(&self, table: u64) {
+        // Once is enough: of a newer table, somebody speaks again.
+        if !self.is_told_of_table.swap(true, Ordering::SeqCst) {
+            self.tell(Event::Heads(table));
+        }
+    }
+}
+
+/// What one opening may answer.
+#[derive(Debug)]
+pub(crate) struct OpeningRights {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) life: u64,
+}
+
+impl Rights for OpeningRights {
+    fn may_answer(&self, partition: Partition, epoch: u64) -> Result<(), Refusal> {
+        let state = self.shared.state.lock();
+        // A request that has waited in an earlier opening is not this one's to answer.
+        if self.shared.life() != self.life {
+            return Err(Refusal::NotOwned);
+        }
+        let right = state.member.may_answer(partition, self.shared.now_ms());
+        match right {
+            Right::All if state.member.served(partition) == Some(epoch) => Ok(()),
+            Right::Reads | Right::Wait => Err(Refusal::Later("the partition comes or goes".to_owned())),
+            Right::All | Right::Refuse | Right::Stopped => Err(Refusal::NotOwned),
+        }
+    }
+
+    fn may_collect(&self, from: u32, partition: Partition, epoch: u64) -> Result<(), Refusal> {
+        if self.shared.life() != self.life {
+            return Err(Refusal::NotOwned);
+        }
+        // By this table the node sends its claims.
+        let known = self.shared.owner(partition);
+        match known {
+            Some(owner) if owner == (from, epoch) => Ok(()),
+            Some((_, known)) if known >= epoch => Err(Refusal::NotOwned),
+            _ => Err(Refusal::Later("the table is not known here yet".to_owned())),
+        }
+    }
+
+    fn membership(&self, from: u32, message: Membership) {
+        self.shared.tell(Event::Message { life: self.life, from: NodeNumber(from), message });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onefold_bucket::MemoryBucket;
+    use onefold_cluster::{Counts, MemberEvent, Opening, Present};
+    use onefold_ground::time::Reading;
+    use onefold_oplog::PartitionClass;
+    use std::sync::mpsc::channel;
+
+    const SESSION_MS: u64 = 3000;
+
+    fn partition(number: u16) -> Partition {
+        Partition { class: PartitionClass::ChunkIndex, number }
+    }
+
+    /// A node 0 that has an opening by table 1, and serves nothing yet.
+    fn shared(clock_ms: &Arc<AtomicU64>) -> (Arc<Shared>, OpeningRights, std::sync::mpsc::Receiver<Event>) {
+        let (events, queue) = channel();
+        let clock_ms = clock_ms.clone();
+        let read = move || Reading { wall_ns: 0, boot: 1, boot_ns: clock_ms.load(Ordering::SeqCst) * 1_000_000 };
+        let records = Records::new(Arc::new(MemoryBucket::new()), [1; 16]);
+        let shared = Arc::new(Shared::new(records, TimeSource::of(read), SESSION_MS, events));
+        let life = shared.next_life();
+        let first = Table::first(Counts { chunk_index: 2, objects: 1, containers: 1 }, NodeNumber(0), 5);
+        let mut second = Table { number: 1, ..first };
+        second.nodes[0].opening = Opening(7);
+        second.partitions.iter_mut().for_each(|assigned| assigned.epoch = 6);
+        let table = Arc::new(second);
+        shared.learn(&table);
+        let mut state = shared.state.lock();
+        for event in [MemberEvent::Numbered(NodeNumber(0)), MemberEvent::Opened(Opening(7)), MemberEvent::Table(table)] {
+            state.member.handle(event);
+        }
+        state.member.handle(MemberEvent::Heard { opening: Opening(7), asked_ms: 1 });
+        drop(state);
+        (shared.clone(), OpeningRights { shared, life }, queue)
+    }
+
+    #[test]
+    fn m4_8_requests_wait_for_a_partition_that_comes_and_are_refused_after_two_thirds_of_a_session() {
+        let clock_ms = Arc::new(AtomicU64::new(1));
+        let (shared, rights, _queue) = shared(&clock_ms);
+        assert!(matches!(rights.may_answer(partition(0), 6), Err(Refusal::Later(_))));
+        let steps = [
+            MemberEvent::Applied { partition: partition(0), epoch: 6 },
+            MemberEvent::Adopted { partition: partition(0), epoch: 6 },
+            MemberEvent::Collected { partition: partition(0), epoch: 6 },
+        ];
+        for event in steps {
+            assert!(matches!(rights.may_answer(partition(0), 6), Err(Refusal::Later(_))), "{event:?}");
+            shared.state.lock().member.handle(event);
+        }
+        assert_eq!(rights.may_answer(partition(0), 6), Ok(()));
+        assert_eq!(rights.may_answer(partition(0), 5), Err(Refusal::NotOwned), "another ownership");
+        assert_eq!(rights.may_answer(partition(9), 6), Err(Refusal::NotOwned));
+        clock_ms.store(1 + SESSION_MS * 2 / 3, Ordering::SeqCst);
+        assert_eq!(rights.may_answer(partition(0), 6), Err(Refusal::NotOwned), "it has not heard for too long");
+        shared.state.lock().member.handle(MemberEvent::Heard { opening: Opening(7), asked_ms: 2000 });
+        assert_eq!(rights.may_answer(partition(0), 6), Ok(()));
+        // What is left of an earlier opening answers nothing.
+        shared.next_life();
+        assert_eq!(rights.may_answer(partition(0), 6), Err(Refusal::NotOwned));
+    }
+
+    #[test]
+    fn claims_are_told_to_the_owner_of_the_newest_table_only() {
+        let (shared, rights, _queue) = shared(&Arc::new(AtomicU64::new(1)));
+        assert_eq!(rights.may_collect(0, partition(1), 6), Ok(()));
+        for (from, epoch) in [(1, 6), (0, 5), (1, 5)] {
+            assert_eq!(rights.may_collect(from, partition(1), epoch), Err(Refusal::NotOwned));
+        }
+        assert!(matches!(rights.may_collect(1, partition(1), 7), Err(Refusal::Later(_))), "by a table that is not known here");
+        assert_eq!(Directory::nodes(&*shared), [0]);
+        assert_eq!((shared.owner(partition(1)), shared.owner(partition(2))), (Some((0, 6)), None));
+    }
+
+    #[test]
+    fn a_newer_table_is_spoken_of_once_until_the_loop_has_heard() {
+        let (shared, _rights, queue) = shared(&Arc::new(AtomicU64::new(1)));
+        (5..9).for_each(|table| shared.heads(table));
+        assert!(matches!(queue.try_recv(), Ok(Event::Heads(5))) && queue.try_recv().is_err());
+        shared.heard_of_table();
+        shared.heads(9);
+        assert!(matches!(queue.try_recv(), Ok(Event::Heads(9))));
+        let older = Arc::new(Table::first(Counts { chunk_index: 2, objects: 1, containers: 1 }, NodeNumber(0), 5));
+        assert!(shared.learn(&older).is_none());
+        let unused = Present { node: NodeNumber(0), opening: Opening(7) };
+        assert_eq!(shared.state.lock().member.present(), Some(unused));
+    }
+}

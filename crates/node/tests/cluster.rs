@@ -1,0 +1,179 @@
+//! Nodes of one process over sockets: they come, share the store, die, leave, and are cut off.
+
+mod cluster {
+    pub mod scene;
+}
+
+use cluster::scene::{ALL, PATIENCE, SESSION_MS, Scene, object_partition, until};
+use onefold_cluster::{NodeNumber, Phase, Right};
+use onefold_crash_harness::Random;
+use std::time::{Duration, Instant};
+
+/// Says how long something took, for people who look for what is slow.
+fn step(begin: &mut Instant, what: &str) {
+    println!("{what}: {} ms", begin.elapsed().as_millis());
+    *begin = Instant::now();
+}
+
+/// Data of which much is in others, too.
+fn data(run: u64) -> Vec<u8> {
+    (0..3).flat_map(|at| Random(run / 3 + at * 7 % 5).fresh(20_000)).collect()
+}
+
+#[test]
+fn m4_2_nodes_that_come_share_the_store_and_store_the_same_data_once() {
+    let mut scene = Scene::new(1);
+    let status = scene.status(0);
+    assert_eq!((status.node, status.phase, status.served.len()), (Some(NodeNumber(0)), Phase::In, ALL));
+    assert!(status.is_master && status.hears);
+    (0..6).for_each(|key| scene.write(0, key, &data(key)));
+    let chunks = scene.check_counts();
+    for at in [1, 2] {
+        scene.add();
+        scene.shared_by(&(0..=at).collect::<Vec<_>>());
+        assert_eq!(scene.status(at).node, Some(NodeNumber(at as u32)));
+        scene.check_data();
+        // What came with the partitions is known where it is now.
+        (0..6).for_each(|key| scene.write(at, at as u64 * 10 + key, &data(key)));
+        assert_eq!(scene.check_counts(), chunks, "nothing of it is new");
+    }
+    // New data at all nodes at once.
+    for round in 0..2 {
+        let new = Random(900 + round).fresh(150_000);
+        std::thread::scope(|threads| {
+            for at in 0..3 {
+                let (scene, new) = (&scene, &new);
+                threads.spawn(move || scene.write(at, 100 + round * 10 + at as u64, new));
+            }
+        });
+    }
+    assert!(scene.check_counts() > chunks);
+    scene.check_data();
+    // Faces ask any node who has what.
+    for number in 0..4 {
+        let owners: Vec<_> = (0..3).map(|at| scene.node(at).owner_of(object_partition(number)).unwrap()).collect();
+        assert!(owners.windows(2).all(|pair| pair[0] == pair[1]));
+        let (owner, address) = &owners[0];
+        let owner = owner.0 as usize;
+        assert_eq!(address.as_deref(), Some(scene.node(owner).address()));
+        assert_eq!(scene.node(owner).may_serve(object_partition(number)), Right::All);
+        assert_eq!(scene.node((owner + 1) % 3).may_serve(object_partition(number)), Right::Refuse);
+    }
+}
+
+#[test]
+fn m4_8_others_take_over_what_a_killed_node_had_and_it_comes_back_with_a_new_number() {
+    let mut begin = Instant::now();
+    let mut scene = Scene::new(3);
+    step(&mut begin, "three nodes share the store");
+    for key in 0..9 {
+        scene.write(key as usize % 3, key, &data(key));
+    }
+    step(&mut begin, "data are written");
+    scene.kill(1);
+    scene.served_by(&[0, 2]);
+    step(&mut begin, "others have taken over");
+    scene.check_data();
+    scene.check_counts();
+    step(&mut begin, "data and counts are checked");
+    for key in 10..16 {
+        scene.write(key as usize % 2 * 2, key, &data(key));
+    }
+    scene.check_counts();
+    step(&mut begin, "data are written, counts are checked");
+    // Its log is closed.
+    scene.start(1);
+    scene.takes_part(1, NodeNumber(3));
+    scene.served_by(&[0, 1, 2]);
+    scene.check_data();
+    scene.check_counts();
+    step(&mut begin, "it is back, everything is checked");
+    // The first node, and the master, is no exception.
+    let master = (0..3).find(|at| scene.status(*at).is_master).unwrap();
+    scene.kill(master);
+    scene.served_by(&(0..3).filter(|at| *at != master).collect::<Vec<_>>());
+    step(&mut begin, "others have taken over from the master");
+    scene.check_data();
+    scene.check_counts();
+    step(&mut begin, "everything is checked");
+}
+
+#[test]
+fn m4_2_a_node_that_leaves_gives_everything_away_first() {
+    let mut scene = Scene::new(2);
+    for key in 0..8 {
+        scene.write(key as usize % 2, key, &data(key));
+    }
+    // The first node, whose partitions have short lineages.
+    assert!(scene.node(0).leave(PATIENCE), "{}", scene.describe());
+    assert_eq!((scene.status(0).phase, scene.node(0).engine().is_none()), (Phase::Out, true));
+    scene.machines[0].node = None;
+    scene.served_by(&[1]);
+    scene.check_data();
+    scene.check_counts();
+    // Nobody could take what the last one has.
+    assert!(!scene.node(1).leave(Duration::from_millis(100)));
+    assert_eq!(scene.status(1).served.len(), ALL);
+    // Its number is gone.
+    scene.start(0);
+    scene.takes_part(0, NodeNumber(2));
+    scene.check_data();
+}
+
+#[test]
+fn m4_3_a_node_that_is_cut_off_stops_answering_before_others_take_over() {
+    let scene = Scene::new(2);
+    for key in 0..4 {
+        scene.write(key as usize % 2, key, &data(key));
+    }
+    let cut_off = scene.present(1);
+    let (other, begin) = (scene.status(0).served, Instant::now());
+    scene.coordinator.set_cut_off(cut_off, true);
+    until("it stops", || scene.describe(), || scene.status(1).served.is_empty());
+    assert!(!scene.status(1).hears && begin.elapsed() < Duration::from_millis(SESSION_MS));
+    assert_eq!(scene.node(1).may_serve(object_partition(0)), Right::Stopped);
+    assert_eq!(scene.status(0).served, other, "nobody has taken anything yet");
+    scene.served_by(&[0]);
+    scene.check_counts_of(&[0]);
+    // It hears again, finds its log closed, and takes part with a new number.
+    scene.coordinator.set_cut_off(cut_off, false);
+    scene.takes_part(1, NodeNumber(2));
+    scene.check_data();
+}
+
+#[test]
+fn m4_3_without_a_coordinator_all_stop_and_go_on_with_the_same_table() {
+    let scene = Scene::new(2);
+    scene.write(0, 1, &data(1));
+    let before: Vec<_> = (0..2).map(|at| (scene.status(at).table, scene.present(at))).collect();
+    scene.coordinator.set_away(true);
+    until("all stop", || scene.describe(), || (0..2).all(|at| scene.status(at).served.is_empty()));
+    scene.coordinator.set_away(false);
+    scene.served_by(&[0, 1]);
+    assert_eq!(before, (0..2).map(|at| (scene.status(at).table, scene.present(at))).collect::<Vec<_>>());
+    scene.check_data();
+}
+
+#[test]
+fn m4_2_a_node_alone_comes_back_with_its_number_and_among_others_it_has_been_replaced() {
+    let mut scene = Scene::new(1);
+    (0..3).for_each(|key| scene.write(0, key, &data(key)));
+    let before = scene.present(0);
+    scene.machines[0].node.take().unwrap().stop();
+    scene.start(0);
+    scene.served_by(&[0]);
+    let after = scene.present(0);
+    assert!(after.node == before.node && after.opening > before.opening, "{before:?} {after:?}");
+    scene.add();
+    scene.shared_by(&[0, 1]);
+    scene.write(1, 3, &data(3));
+    let begin = Instant::now();
+    scene.machines[1].node.take().unwrap().stop();
+    scene.served_by(&[0]);
+    println!("what a node had that ended orderly is served after {} ms", begin.elapsed().as_millis());
+    scene.start(1);
+    scene.takes_part(1, NodeNumber(2));
+    scene.served_by(&[0, 1]);
+    scene.check_data();
+    scene.check_counts();
+}
