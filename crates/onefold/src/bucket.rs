@@ -68,11 +68,7 @@ pub fn of_cluster(name: &str, state: Option<&Path>) -> Result<(PathBuf, Arc<dyn 
 }
 
 /// Returns the ground of an engine of a node. It is in a directory below that of the node's state.
-pub fn ground_of_node(
-    directory: &Path,
-    bucket: Arc<dyn Bucket>,
-    settings: &settings::Cache,
-) -> onefold_ground::Result<Arc<dyn Ground>> {
+pub fn ground_of_node(directory: &Path, bucket: Arc<dyn Bucket>, settings: &settings::Cache) -> onefold_ground::Result<Arc<dyn Ground>> {
     let cannot = |source| GroundError::Io { operation: "make", path: directory.display().to_string(), source };
     DirBuilder::new().recursive(true).mode(Permissions::PRIVATE.directory).create(directory).map_err(cannot)?;
     let cache = CacheOptions { directory: directory.join(CACHE_DIRECTORY), bytes: settings.bytes, stamp: DESCRIPTOR.to_owned() };

@@ -8,6 +8,7 @@ use crate::output;
 use crate::store::SERVE;
 use onefold_engine::EngineError;
 use onefold_ground::LockError;
+use onefold_oplog::LogError;
 use onefold_upkeep::UpkeepError;
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,10 @@ use std::time::{Duration, Instant};
 const TRY_EVERY: Duration = Duration::from_millis(100);
 /// How long a daemon may start or stop before commands say that it has the store.
 pub const PATIENCE: Span = Span(30);
+
+/// Who has a store that nodes share. The node that serves clients takes commands.
+const NODES: &str = "the nodes of its cluster; the one that serves clients takes commands: on its machine, name its directory (`onefold node --state`) with \
+    --store";
 
 /// An error that may say that another process has the store.
 pub trait InUse {
@@ -32,12 +37,18 @@ impl InUse for EngineError {
             EngineError::Lock(LockError::Held { holder, .. }) => {
                 Some(holder.as_ref().map_or_else(|| "another process".to_owned(), |holder| holder.to_string()))
             }
+            EngineError::Log(LogError::Shared { .. }) => Some(NODES.to_owned()),
             _ => None,
         }
     }
 
     fn is_daemon(&self) -> bool {
-        let EngineError::Lock(LockError::Held { holder, .. }) = self else { return false };
+        let holder = match self {
+            EngineError::Lock(LockError::Held { holder, .. }) => holder,
+            // Another node may be taking over.
+            EngineError::Log(LogError::Shared { .. }) => return true,
+            _ => return false,
+        };
         // While it takes or leaves the lock, the file says nothing yet, and its command line is seen.
         let of_line = |command: &str| ["onefold serve", "onefold mount"].contains(&command);
         holder.as_ref().is_none_or(|holder| holder.command == SERVE || of_line(&holder.command))

@@ -47,9 +47,7 @@ pub fn run(options: &cli::Node, talk: Talk) -> Result<Exit> {
     let coordinator = Arc::new(ZooKeeper::new(zookeeper(options)?, descriptor.store).map_err(Failure::cannot_run)?);
     let grounds = {
         let (directory, bucket, cache) = (directory.clone(), bucket.clone(), settings.cache.clone());
-        move |number: onefold_cluster::NodeNumber| {
-            bucket::ground_of_node(&directory.join(format!("node-{number}")), bucket.clone(), &cache)
-        }
+        move |number: onefold_cluster::NodeNumber| bucket::ground_of_node(&directory.join(format!("node-{number}")), bucket.clone(), &cache)
     };
     let node = Node::start(NodeSettings {
         descriptor: descriptor.clone(),
@@ -68,7 +66,8 @@ pub fn run(options: &cli::Node, talk: Talk) -> Result<Exit> {
     if !talk.quiet && !options.format.json {
         note(format_args!("taking part at {}; ^C stops", node.address()));
     }
-    let of_cluster = OfCluster { node: &node, partitions: descriptor.object_partitions, options: &served, settings: &settings, doors: &doors };
+    let of_cluster =
+        OfCluster { node: &node, partitions: descriptor.object_partitions, options: &served, settings: &settings, doors: &doors };
     let ended = of_cluster.serve_or_pass_on(talk);
     if !talk.quiet {
         note("stopping: the other nodes take over what this one had");
@@ -107,7 +106,8 @@ impl Doors {
     fn of(settings: &Settings) -> Result<Doors> {
         let mut doors = Vec::new();
         if let Some(listen) = &settings.nbd.listen {
-            let addresses = listen.to_socket_addrs().map_err(|error| Failure::cannot_run(format!("cannot listen on `{listen}`: {error}")))?;
+            let addresses =
+                listen.to_socket_addrs().map_err(|error| Failure::cannot_run(format!("cannot listen on `{listen}`: {error}")))?;
             doors.push((NBD, addresses.collect()));
         }
         let mut portals = Vec::new();
