@@ -16,7 +16,7 @@
 //! ```
 //!
 //! # Invariants
-//! * *An answer is asked of the member and the clock after the request has come.* Nothing else says that it may be given.
+//! * *Member and clock are asked after a request has come.* Nothing else says that it may be answered.
 //! * *An opening ends before the next one begins*: its right to answer and its session at once, then its server, its
 //!   connections, its engine.
 //! * *What came of a former opening is dropped*: an answer, a job, a message.
