@@ -1,4 +1,9 @@
-//! Which node gets which partition: evenly in each class, with few moves, and the same whoever computes it.
+//! Which node gets which partition: with few moves, and the same whoever computes it.
+//!
+//! Partitions of the chunk index and of containers are spread evenly. Those of objects stay together, at the *home* of
+//! the objects, which has a partition of containers too: whoever lists or serves what is in the store needs all of
+//! them. (The paper spreads them, M4.2. A volume, or a series of backups, will be served by the node that has it once
+//! those who list or remove something can ask all nodes.)
 
 use crate::table::CLASSES;
 use crate::{Assigned, NodeNumber};
@@ -20,7 +25,11 @@ pub(crate) struct Homeless {
 /// Chooses an owner for each homeless partition. Returns nothing if there is no node.
 pub(crate) fn owners_of(partitions: &[Assigned], homeless: &[Homeless], nodes: &BTreeSet<NodeNumber>) -> BTreeMap<usize, NodeNumber> {
     let mut chosen = BTreeMap::new();
-    for class in CLASSES {
+    let home = home_of_objects(partitions, homeless, nodes);
+    if let Some(home) = home {
+        chosen.extend(homeless.iter().filter(|homeless| is_object(&partitions[homeless.at])).map(|homeless| (homeless.at, home)));
+    }
+    for class in CLASSES.into_iter().filter(|class| *class != PartitionClass::ObjectIndex) {
         let mut loads: Loads = nodes.iter().map(|node| (*node, 0)).collect();
         let is_homeless = |at: usize| homeless.iter().any(|homeless| homeless.at == at);
         for (at, assigned) in partitions.iter().enumerate().filter(|(_, assigned)| assigned.partition.class == class) {
@@ -31,7 +40,10 @@ pub(crate) fn owners_of(partitions: &[Assigned], homeless: &[Homeless], nodes: &
         for Homeless { at, is_lost } in homeless.iter().filter(|homeless| partitions[homeless.at].partition.class == class) {
             let follower = partitions[*at].follower.filter(|follower| nodes.contains(follower));
             let Some((least, load)) = least(&loads) else { continue };
-            let node = match follower {
+            let needs_one = |home: &NodeNumber| class == PartitionClass::Container && loads.get(home) == Some(&0);
+            let node = match follower.or(home.filter(needs_one)) {
+                // It stores what is in the objects.
+                Some(home) if needs_one(&home) => home,
                 Some(follower) if *is_lost || loads[&follower] == load => follower,
                 _ => least,
             };
@@ -42,7 +54,32 @@ pub(crate) fn owners_of(partitions: &[Assigned], homeless: &[Homeless], nodes: &
     chosen
 }
 
-/// Returns the partitions that their owners should release next: at most one of each class. `nodes` can take some,
+fn is_object(assigned: &Assigned) -> bool {
+    assigned.partition.class == PartitionClass::ObjectIndex
+}
+
+/// Returns the node where all objects should be: it has most of them already, or followed those that were lost, or has
+/// fewest partitions.
+fn home_of_objects(partitions: &[Assigned], homeless: &[Homeless], nodes: &BTreeSet<NodeNumber>) -> Option<NodeNumber> {
+    let mut objects: Loads = BTreeMap::new();
+    let mut loads: Loads = nodes.iter().map(|node| (*node, 0)).collect();
+    for (at, assigned) in partitions.iter().enumerate() {
+        if nodes.contains(&assigned.owner()) && !homeless.iter().any(|homeless| homeless.at == at) {
+            *loads.entry(assigned.owner()).or_default() += 1;
+            if is_object(assigned) {
+                *objects.entry(assigned.owner()).or_default() += 1;
+            }
+        }
+    }
+    let most = objects.iter().max_by_key(|(node, load)| (**load, std::cmp::Reverse(**node))).map(|(node, _)| *node);
+    let lost = || homeless.iter().filter(|homeless| homeless.is_lost).map(|homeless| &partitions[homeless.at]);
+    let follower =
+        || lost().filter(|assigned| is_object(assigned)).find_map(|assigned| assigned.follower.filter(|node| nodes.contains(node)));
+    most.or_else(follower).or_else(|| least(&loads).map(|(node, _)| node))
+}
+
+/// Returns the partitions that their owners should release next: at most one of each class, and all objects that are
+/// not at their home. `nodes` can take some,
 /// `leaving` have to get rid of all. A partition moves only if its lineage is short: a log that is twice in a lineage
 /// cannot be trimmed.
 pub(crate) fn moves(
@@ -50,7 +87,12 @@ pub(crate) fn moves(
     nodes: &BTreeSet<NodeNumber>,
     leaving: &BTreeSet<NodeNumber>,
 ) -> Vec<(Partition, u64, NodeNumber)> {
-    CLASSES.into_iter().filter_map(|class| move_of(class, partitions, nodes, leaving)).collect()
+    let home = home_of_objects(partitions, &[], nodes);
+    let is_away = |assigned: &&Assigned| is_object(assigned) && assigned.lineage.len() == 1 && Some(assigned.owner()) != home;
+    let objects = partitions.iter().filter(|_| home.is_some()).filter(is_away);
+    let objects = objects.map(|assigned| (assigned.partition, assigned.epoch, assigned.owner()));
+    let others = CLASSES.into_iter().filter(|class| *class != PartitionClass::ObjectIndex);
+    others.filter_map(|class| move_of(class, partitions, nodes, leaving)).chain(objects).collect()
 }
 
 fn move_of(
@@ -75,10 +117,13 @@ fn move_of(
     Some((best.partition, best.epoch, best.owner()))
 }
 
-/// Chooses followers: nodes other than the owners, evenly. Whoever follows goes on, unless there is a reason.
+/// Chooses followers: nodes other than the owners, evenly; one for all objects. Whoever follows goes on, unless there is
+/// a reason.
 pub(crate) fn set_followers(partitions: &mut [Assigned], nodes: &BTreeSet<NodeNumber>) {
-    for class in [PartitionClass::ChunkIndex, PartitionClass::ObjectIndex] {
-        let of_class: Vec<usize> = (0..partitions.len()).filter(|at| partitions[*at].partition.class == class).collect();
+    set_follower_of_objects(partitions, nodes);
+    {
+        let is_chunks = |at: &usize| partitions[*at].partition.class == PartitionClass::ChunkIndex;
+        let of_class: Vec<usize> = (0..partitions.len()).filter(is_chunks).collect();
         let mut loads: Loads = nodes.iter().map(|node| (*node, 0)).collect();
         for at in &of_class {
             let assigned = &mut partitions[*at];
@@ -107,6 +152,20 @@ pub(crate) fn set_followers(partitions: &mut [Assigned], nodes: &BTreeSet<NodeNu
             from.iter().for_each(|from| *loads.entry(*from).or_default() -= 1);
             *loads.entry(to).or_default() += 1;
         }
+    }
+}
+
+/// Where objects are not together, each has a follower all the same: the same one, if it is not the owner.
+fn set_follower_of_objects(partitions: &mut [Assigned], nodes: &BTreeSet<NodeNumber>) {
+    let owners: BTreeSet<NodeNumber> = partitions.iter().filter(|assigned| is_object(assigned)).map(Assigned::owner).collect();
+    let may_follow = |owner: NodeNumber, node: &NodeNumber| *node != owner && nodes.contains(node);
+    let goes_on = |node: &NodeNumber| nodes.contains(node) && !owners.contains(node);
+    let followers = partitions.iter().filter(|assigned| is_object(assigned)).filter_map(|assigned| assigned.follower);
+    let follower = followers.min().filter(goes_on).or_else(|| nodes.iter().copied().find(|node| !owners.contains(node)));
+    for assigned in partitions.iter_mut().filter(|assigned| is_object(assigned)) {
+        let owner = assigned.owner();
+        let any = || nodes.iter().copied().find(|node| may_follow(owner, node));
+        assigned.follower = follower.filter(|node| may_follow(owner, node)).or_else(any);
     }
 }
 
@@ -188,7 +247,8 @@ mod tests {
         set_followers(&mut partitions, &there);
         let follows =
             |partitions: &[Assigned], node| partitions.iter().filter(|assigned| assigned.follower == Some(NodeNumber(node))).count();
-        assert!((0..4).all(|node| (4..=5).contains(&follows(&partitions, node))), "{partitions:?}");
+        // The objects have one follower.
+        assert!((0..4).all(|node| (4..=6).contains(&follows(&partitions, node))), "{partitions:?}");
         let again = partitions.clone();
         set_followers(&mut partitions, &there);
         assert_eq!(again, partitions);
@@ -199,6 +259,47 @@ mod tests {
         }
         set_followers(&mut partitions, &nodes([2]));
         assert!(partitions.iter().all(|assigned| assigned.follower.is_none_or(|follower| follower != assigned.owner())));
+    }
+
+    #[test]
+    fn all_objects_are_at_one_node_and_go_to_one_node() {
+        let home = |partitions: &[Assigned]| {
+            let homes: BTreeSet<NodeNumber> = partitions.iter().filter(|assigned| is_object(assigned)).map(Assigned::owner).collect();
+            assert_eq!(homes.len(), 1, "{partitions:?}");
+            homes.first().copied().unwrap()
+        };
+        let counts = Counts { chunk_index: 8, objects: 5, containers: 8 };
+        let mut partitions = Table::first(counts, NodeNumber(0), 1).partitions;
+        settle(&mut partitions, &nodes(0..4), &nodes([]));
+        assert_eq!(home(&partitions), NodeNumber(0));
+        set_followers(&mut partitions, &nodes(0..4));
+        let follower = partitions.iter().find(|assigned| is_object(assigned)).and_then(|assigned| assigned.follower).unwrap();
+        // It is lost: whoever followed has all of them.
+        let is_lost = |at: &usize| partitions[*at].owner() == NodeNumber(0);
+        let homeless: Vec<Homeless> = (0..partitions.len()).filter(is_lost).map(|at| Homeless { at, is_lost: true }).collect();
+        for (at, node) in owners_of(&partitions, &homeless, &nodes(1..4)) {
+            partitions[at].lineage = vec![Link { node, since: Position(0), upto: None }];
+        }
+        assert_eq!(home(&partitions), follower);
+        // With one partition of containers, it is where data is stored.
+        let mut few = Table::first(Counts { containers: 1, ..counts }, NodeNumber(0), 1).partitions;
+        settle(&mut few, &nodes(0..4), &nodes([]));
+        set_followers(&mut few, &nodes(0..4));
+        let is_lost = |at: &usize| few[*at].owner() == NodeNumber(0);
+        let homeless: Vec<Homeless> = (0..few.len()).filter(is_lost).map(|at| Homeless { at, is_lost: true }).collect();
+        for (at, node) in owners_of(&few, &homeless, &nodes(1..4)) {
+            few[at].lineage = vec![Link { node, since: Position(0), upto: None }];
+        }
+        assert_eq!(few.last().unwrap().owner(), home(&few));
+        // It leaves: they go together.
+        settle(&mut partitions, &nodes((1..4).filter(|node| *node != follower.0)), &nodes([follower.0]));
+        assert_ne!(home(&partitions), follower);
+        // Somebody else has one: it goes to the others.
+        let at = partitions.iter().position(is_object).unwrap();
+        let elsewhere = (1..4).map(NodeNumber).find(|node| *node != home(&partitions)).unwrap();
+        partitions[at].lineage = vec![Link { node: elsewhere, since: Position(0), upto: None }];
+        settle(&mut partitions, &nodes(1..4), &nodes([]));
+        home(&partitions);
     }
 
     #[test]

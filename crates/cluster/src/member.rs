@@ -272,8 +272,13 @@ impl Member {
     /// Returns whether it hears the coordinator. It stops at two thirds of a session after it asked, by its own clock:
     /// clocks may run apart by a third (unsafe order 3).
     pub fn hears(&self, now_ms: u64) -> bool {
+        self.hears_until_ms().is_some_and(|until_ms| now_ms < until_ms)
+    }
+
+    /// Returns when it will stop, if it hears nothing more. `None`: it has heard nothing yet.
+    pub fn hears_until_ms(&self) -> Option<u64> {
         let limit_ms = self.session_ms - self.session_ms.div_ceil(3);
-        self.asked_ms.is_some_and(|asked_ms| now_ms < asked_ms.saturating_add(limit_ms))
+        Some(self.asked_ms?.saturating_add(limit_ms))
     }
 
     /// Returns what may be done with a request for a partition that arrived before `now_ms` was taken from the clock.

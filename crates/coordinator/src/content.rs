@@ -3,10 +3,11 @@
 
 use crate::{CoordinatorError, Result};
 use onefold_cluster::{NodeNumber, Opening};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// Longest content.
-const LIMIT_BYTES: usize = 1024;
+const LIMIT_BYTES: usize = 1536;
 /// Longest address.
 const ADDRESS_LIMIT_BYTES: usize = 255;
 const NODE: &str = "onefold-node 1";
@@ -20,6 +21,8 @@ pub struct Listed {
     pub opening: Opening,
     /// Where other nodes reach it.
     pub address: String,
+    /// Where clients reach it: by the name of the protocol.
+    pub faces: Faces,
     /// The newest table that it knew when it wrote this.
     pub table: Option<u64>,
 }
@@ -27,6 +30,9 @@ pub struct Listed {
 impl Listed {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut text = format!("{NODE}\nopening {}\naddress {}\n", self.opening.0, self.address);
+        for (protocol, address) in &self.faces {
+            writeln!(text, "face {protocol} {address}").expect("a string takes everything");
+        }
         if let Some(table) = self.table {
             writeln!(text, "table {table}").expect("a string takes everything");
         }
@@ -37,12 +43,37 @@ impl Listed {
         let mut lines = Lines::begin(path, content, NODE)?;
         let opening = Opening(lines.number("opening")?);
         let address = lines.value("address")?.to_owned();
+        let mut faces = Faces::new();
+        while lines.rest.starts_with("face ") {
+            let (protocol, address) = lines.value("face")?.split_once(' ').ok_or_else(|| damaged(path, "a face has no address"))?;
+            let is_next = faces.last_key_value().is_none_or(|(last, _)| **last < *protocol);
+            if !is_next || faces.insert(protocol.to_owned(), address.to_owned()).is_some() {
+                return Err(damaged(path, "its faces do not ascend"));
+            }
+        }
+        check_faces(&faces).map_err(|why| damaged(path, why))?;
         let table = if lines.is_at_end() { None } else { Some(lines.number("table")?) };
         check_address(&address).map_err(|why| damaged(path, why))?;
         if opening.0 == 0 {
             return Err(damaged(path, "opening 0"));
         }
-        lines.end(Listed { opening, address, table })
+        lines.end(Listed { opening, address, faces, table })
+    }
+}
+
+/// Where clients reach a node: by the name of a protocol, `HOST:PORT`.
+pub type Faces = BTreeMap<String, String>;
+
+/// Most faces of a node.
+const FACES_LIMIT: usize = 3;
+
+/// Returns what is wrong with faces.
+pub(crate) fn check_faces(faces: &Faces) -> std::result::Result<(), &'static str> {
+    let is_name = |name: &String| !name.is_empty() && name.len() <= 16 && name.chars().all(|character| character.is_ascii_lowercase());
+    match faces {
+        _ if faces.len() > FACES_LIMIT => Err("it has too many faces"),
+        _ if !faces.keys().all(is_name) => Err("the name of a face has a strange character, or is too long"),
+        _ => faces.values().try_for_each(|address| check_address(address)),
     }
 }
 
@@ -54,6 +85,13 @@ pub(crate) fn check_address(address: &str) -> std::result::Result<(), &'static s
         _ if address.chars().any(|character| !character.is_ascii_graphic()) => Err("the address has a strange character"),
         _ => Ok(()),
     }
+}
+
+/// Errors: an address cannot be written down.
+pub(crate) fn check_joining(address: &str, faces: &Faces) -> Result<()> {
+    let setting = |what| move |why: &str| CoordinatorError::Setting { what, why: why.to_owned() };
+    check_address(address).map_err(setting("the address"))?;
+    check_faces(faces).map_err(setting("an address for clients"))
 }
 
 /// Returns the content of the number of the table.
@@ -141,15 +179,17 @@ mod tests {
 
     #[test]
     fn m4_3_contents_are_lines_that_an_operator_can_read() {
-        let listed = Listed { opening: Opening(7), address: "one.example:7420".to_owned(), table: Some(12) };
+        let mut listed = Listed { opening: Opening(7), address: "one.example:7420".to_owned(), faces: Faces::new(), table: Some(12) };
         assert_eq!(listed.encode(), b"onefold-node 1\nopening 7\naddress one.example:7420\ntable 12\n");
+        listed.faces.insert("nbd".to_owned(), "one.example:10809".to_owned());
+        assert_eq!(listed.encode(), b"onefold-node 1\nopening 7\naddress one.example:7420\nface nbd one.example:10809\ntable 12\n");
         assert_eq!(encode_table(12), b"onefold-table 1\nnumber 12\n");
         assert_eq!(encode_store(6000), b"onefold-store 1\nsession-ms 6000\n");
     }
 
     #[test]
     fn m4_3_every_change_of_a_content_is_an_error_or_another_value() {
-        let listed = Listed { opening: Opening(70), address: "[::1]:7420".to_owned(), table: None };
+        let listed = Listed { opening: Opening(70), address: "[::1]:7420".to_owned(), faces: Faces::new(), table: None };
         let content = listed.encode();
         for length in 0..content.len() {
             assert!(Listed::decode("n", &content[..length]).is_err(), "{length}");
@@ -171,6 +211,11 @@ mod tests {
             "onefold-node 1\nopening 1\naddress a b\n",
             "onefold-node 1\nopening 1\naddress \u{e4}:1\n",
             "onefold-node 1\nopening 1\naddress a:1\ntable\n",
+            "onefold-node 1\nopening 1\naddress a:1\nface nbd\n",
+            "onefold-node 1\nopening 1\naddress a:1\nface NBD a:1\n",
+            "onefold-node 1\nopening 1\naddress a:1\nface nbd a:1\nface nbd a:1\n",
+            "onefold-node 1\nopening 1\naddress a:1\nface nbd a:1\nface iscsi a:1\n",
+            "onefold-node 1\nopening 1\naddress a:1\nface nbd a b\n",
             "onefold-node 1\nopening 1\naddress a:1\ntable 1\nmore 1\n",
         ] {
             let error = Listed::decode("/n/1", wrong.as_bytes()).unwrap_err();
@@ -193,8 +238,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn m4_3_a_content_reads_as_it_was_written(opening in 1u64.., address in "[!-~]{1,255}", table in proptest::option::of(any::<u64>())) {
-            let listed = Listed { opening: Opening(opening), address, table };
+        fn m4_3_a_content_reads_as_it_was_written(
+            opening in 1u64..,
+            address in "[!-~]{1,255}",
+            faces in proptest::collection::btree_map("[a-z]{1,16}", "[!-~]{1,255}", 0..=FACES_LIMIT),
+            table in proptest::option::of(any::<u64>()),
+        ) {
+            let listed = Listed { opening: Opening(opening), address, faces, table };
             prop_assert_eq!(Listed::decode("n", &listed.encode()).unwrap(), listed);
         }
 

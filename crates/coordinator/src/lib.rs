@@ -2,6 +2,7 @@
 //!
 //! * [`Coordinator`]: begins sessions, one for each opening of a log. It tells the process what happens by [`Event`]s,
 //!   which are those of [`Member`](onefold_cluster::Member) and [`Master`](onefold_cluster::Master).
+//! * [`Seat`]: member, master and session of a node, tied together. A process has one, and a loop around it.
 //! * [`ZooKeeper`]: the coordinator of a cluster at work.
 //! * [`MemoryCoordinator`]: one in memory, for tests. Its time passes when the test says so, and it fails on demand.
 //!
@@ -16,24 +17,66 @@
 //!    then no view comes, but [`Event::Damaged`].
 //!
 //! # What a process must do
-//! Give a master events only while its member hears ([`Member::hears`](onefold_cluster::Member::hears)). A view says
-//! who is master as of its own moment. A process that was cut off has an old one, and another master may be at work.
+//! Give a master events only while its member hears ([`Member::hears`](onefold_cluster::Member::hears)), first the
+//! newest view. A view says who is master as of its own moment. A process that was cut off has an old one, and another
+//! master may be at work. A [`Seat`] does that.
 //!
 //! What the coordinator says is a hint (decision 0069): the tables in the bucket decide. The one thing that a cluster
 //! relies on is that a session does not end early. So both ends must agree on how long it is, and it has at least eight
 //! ticks of the coordinator.
+//!
+//! # How a process uses it
+//! ```no_run
+//! use onefold_cluster::{MemberEvent, NodeNumber};
+//! use onefold_coordinator::{CoordinatorError, Effect, Event, Faces, Inbox, Seat, ZooKeeper, ZooKeeperOptions};
+//! use std::sync::{Arc, mpsc};
+//! use std::time::Duration;
+//!
+//! // Whoever executes effects sends what comes of them through the same channel.
+//! enum Message {
+//!     Told(Event),
+//!     Member(MemberEvent),
+//! }
+//!
+//! impl From<Event> for Message {
+//!     fn from(event: Event) -> Message {
+//!         Message::Told(event)
+//!     }
+//! }
+//!
+//! fn serve(store: [u8; 16], execute: impl Fn(Effect, mpsc::Sender<Message>)) -> Result<(), CoordinatorError> {
+//!     let options = ZooKeeperOptions::new("one.example:2181,two.example:2181,three.example:2181", 6_000);
+//!     let (sender, messages) = mpsc::channel();
+//!     let coordinator = Arc::new(ZooKeeper::new(options, store)?);
+//!     let mut seat = Seat::new(coordinator, Inbox::new(sender.clone()), "node-1.example:7420".to_owned(), Faces::new())?;
+//!     let mut effects = seat.tell_member(MemberEvent::Numbered(NodeNumber(1)));
+//!     loop {
+//!         // Finding and putting tables, opening the log and applying what others logged: on other threads.
+//!         effects.into_iter().for_each(|effect| execute(effect, sender.clone()));
+//!         effects = match messages.recv_timeout(Duration::from_millis(500)) {
+//!             Ok(Message::Told(Event::Over { error, .. })) if error.is_final() => return Err(error),
+//!             Ok(Message::Told(event)) => seat.told(event),
+//!             Ok(Message::Member(event)) => seat.tell_member(event),
+//!             Err(_) => seat.tick(),
+//!         };
+//!         // Requests are answered by `seat.member().may_answer(partition, now_ms)`.
+//!     }
+//! }
+//! ```
 //!
 //! This crate must never know what a table says, nor what a partition is.
 
 mod content;
 mod error;
 mod memory;
+mod seat;
 mod zookeeper;
 
-pub use content::Listed;
+pub use content::{Faces, Listed};
 pub use error::{CoordinatorError, Result};
 pub use memory::{MemoryCoordinator, MemoryData};
-pub use zookeeper::ZooKeeper;
+pub use seat::{Effect, Inbox, Seat};
+pub use zookeeper::{Credentials, ZooKeeper, ZooKeeperOptions};
 
 use onefold_cluster::{MasterEvent, MemberEvent, NodeNumber, Opening, Present, View};
 use std::collections::BTreeMap;
@@ -46,6 +89,8 @@ pub struct Joining {
     pub present: Present,
     /// Where other nodes reach it: host and port.
     pub address: String,
+    /// Where clients reach it.
+    pub faces: Faces,
     /// The newest table that it knows.
     pub table: Option<u64>,
 }
@@ -98,6 +143,17 @@ pub enum Event {
 }
 
 impl Event {
+    /// Returns whose session it is.
+    pub fn opening(&self) -> Opening {
+        match *self {
+            Event::Heard { opening, .. }
+            | Event::View { opening, .. }
+            | Event::Ahead { opening, .. }
+            | Event::Damaged { opening, .. }
+            | Event::Over { opening, .. } => opening,
+        }
+    }
+
     /// Returns what a member is told.
     pub fn for_member(&self) -> Option<MemberEvent> {
         match *self {

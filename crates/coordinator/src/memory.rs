@@ -1,7 +1,7 @@
 //! A coordinator in memory, for tests. It has a clock of its own, which goes on when the test says so, and fails on
 //! demand: sessions end, requests hang, data are lost or old.
 
-use crate::content::check_address;
+use crate::content::check_joining;
 use crate::{Coordinator, CoordinatorError, Event, Joining, Listed, Process, Result, Session};
 use onefold_cluster::{NodeNumber, Present, View};
 use parking_lot::Mutex;
@@ -154,7 +154,7 @@ impl Coordinator for MemoryCoordinator {
     }
 
     fn join(&self, joining: Joining, process: Arc<dyn Process>) -> Result<Box<dyn Session>> {
-        check_address(&joining.address).map_err(|why| CoordinatorError::Setting { what: "the address", why: why.to_owned() })?;
+        check_joining(&joining.address, &joining.faces)?;
         let end = End {
             joining,
             process,
@@ -238,7 +238,7 @@ impl World {
         }
         data.sessions.insert(session, ends_ms);
         let mut has_changed = false;
-        let listed = Listed { opening, address: end.joining.address.clone(), table: end.joining.table };
+        let listed = Listed { opening, address: end.joining.address.clone(), faces: end.joining.faces.clone(), table: end.joining.table };
         if owner.is_none_or(|owner| owner == session) {
             end.has_joined = true;
             has_changed = data.nodes.insert(node, (session, listed.clone())) != Some((session, listed));

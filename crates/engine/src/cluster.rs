@@ -7,7 +7,7 @@
 //! * `owner.rs`: what it answers to others.
 //! * `outbox.rs`: what it has logged for others and not delivered yet.
 //! * `adopting.rs`, `containers.rs`, `releasing.rs`: partitions come and go. `notes.rs`: what goes with them.
-//!   `other_logs.rs`: reading the logs of other nodes.
+//!   `other_logs.rs`: reading the logs of other nodes. `restating.rs`: one log says everything again.
 //! * `collecting.rs`: claims that another owner gave, and what lost nodes have left.
 //!
 //! # Why every duplicate is found
@@ -35,6 +35,7 @@ mod other_logs;
 mod outbox;
 mod owner;
 mod releasing;
+mod restating;
 mod rights;
 
 pub use adopting::Adoption;
@@ -42,6 +43,7 @@ pub use other_logs::{HeldPartition, LogPart};
 pub(crate) use outbox::Outbox;
 pub use owner::Delivery;
 pub(crate) use owner::{Guests, HURRIES};
+pub(crate) use restating::Touched;
 pub(crate) use rights::{Cluster, LOOKED_AT_EVERY, MOVES_WITHIN};
 
 use crate::lifecycle::descriptor::Descriptor;
@@ -190,6 +192,10 @@ pub trait OtherNodes: Debug + Send + Sync {
     /// Errors: some were not told.
     fn begin(&self) -> Result<()>;
 
+    /// Returns whether this node may answer reads now: it has heard from the coordinator lately. If not, another node
+    /// may have what it had. Must return at once.
+    fn may_answer(&self) -> bool;
+
     /// Has the owner of a container's partition put the container into the bucket.
     fn seal(&self, container: ContainerId) -> Result<()>;
 }
@@ -198,6 +204,17 @@ impl Engine {
     /// Returns the partition of the chunk index that has a chunk, if another node has it.
     pub(crate) fn foreign_partition(&self, name: &Fingerprint) -> Option<u32> {
         self.cluster.as_ref()?.foreign_partition(name)
+    }
+
+    /// Errors: this node may not answer reads now, as another one may have what it had. Whoever answers from memory of
+    /// its own asks here when the request has come.
+    pub fn check_may_answer(&self) -> Result<()> {
+        match &self.cluster {
+            Some(cluster) if !cluster.others.may_answer() => {
+                Err(EngineError::OtherNode { why: "this node has not heard from the coordinator of the cluster for too long".to_owned() })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns the partition of the chunk index that has a chunk.

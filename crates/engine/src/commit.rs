@@ -557,6 +557,7 @@ impl Engine {
         let effects = Effects { start, stored: &stored, notes: &prepared.notes, ..effects };
         if let Some(cluster) = &self.cluster {
             self.outbox.add(end, &effects, |name| cluster.foreign_partition(name));
+            self.touch(&effects);
         }
         for (component, view) in self.indexes() {
             if let Err(error) = self.profile.time(component, bytes, || view.apply(end, &effects)) {

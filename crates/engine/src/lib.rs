@@ -127,6 +127,8 @@ pub struct Engine {
     kept_containers: Mutex<BTreeMap<u16, Position>>,
     /// Where the log is cut, as partitions were released there.
     cuts: Mutex<BTreeMap<onefold_oplog::Partition, Position>>,
+    /// What batches touch of the partition that is restated.
+    touched: Mutex<Option<cluster::Touched>>,
     /// What was logged for partitions of other nodes.
     outbox: cluster::Outbox,
     /// Claims that other nodes hold here.

@@ -69,6 +69,7 @@ impl Engine {
     /// or the fingerprint of the chunk is verified; with `verify`, both. Damage is an error that names container and
     /// chunk, never wrong bytes.
     pub fn read(&self, pieces: &[Piece], start: u64, out: &mut [u8], verify: bool) -> Result<()> {
+        self.check_may_answer()?;
         self.served(out.len());
         let end = start.saturating_add(out.len() as u64);
         let mut wanted = Vec::new();

@@ -358,6 +358,19 @@ fn m4_4_a_share_that_does_not_fit_the_store_and_claims_of_others_partitions_are_
     assert!(why.contains("in a bucket"), "{why}");
 }
 
+#[test]
+fn m4_8_a_node_that_does_not_hear_from_the_coordinator_answers_no_read() {
+    let cluster = Cluster::new(2, false);
+    cluster.write(0, 0, &bytes(3, 20_000));
+    cluster.wire.is_silent.store(true, Ordering::SeqCst);
+    let refused = |result: Result<(), EngineError>| matches!(result, Err(EngineError::OtherNode { .. }));
+    let pieces = cluster.runs.lock()[&(0, 0)].pieces.clone();
+    assert!(refused(cluster.node(0).read(&pieces, 0, &mut [0; 100], true)));
+    assert!(refused(cluster.node(0).get(0, &0u64.to_be_bytes()).map(drop)) && refused(cluster.node(0).range(0, &[], &[255], 9).map(drop)));
+    cluster.wire.is_silent.store(false, Ordering::SeqCst);
+    cluster.check();
+}
+
 /// A store becomes one of nodes with all that it has. From then on an ordinary opening is refused, whatever it knew
 /// before: it would take what other nodes write for leftovers.
 #[test]

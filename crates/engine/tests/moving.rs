@@ -219,6 +219,22 @@ impl World {
         self.open(node, disk);
     }
 
+    /// Makes the lineage of a partition short. Runs are written meanwhile.
+    fn restate(&mut self, partition: Partition, keys: &mut u64) {
+        let node = self.table[&partition].owner();
+        let engine = self.engine(node);
+        let since = engine.begin_restating(partition).unwrap();
+        for _ in 0..self.random.below(3) {
+            let data = self.data();
+            self.write(*keys, data);
+            *keys += 1;
+        }
+        assert!(engine.restate(partition, since, &|| true).unwrap());
+        self.table.get_mut(&partition).unwrap().lineage = vec![LogPart { node, since, upto: None }];
+        self.nodes.keys().for_each(|node| self.hold(*node));
+        engine.uncut(since);
+    }
+
     fn any_node(&mut self) -> u32 {
         let at = self.random.below(self.nodes.len() as u64) as usize;
         *self.nodes.keys().nth(at).unwrap()
@@ -355,10 +371,12 @@ fn m4_8_nodes_are_lost_and_open_again_and_everything_acknowledged_is_there() {
         for (at, partition) in partitions().enumerate() {
             world.move_to(partition, (at % 3) as u32);
         }
-        for key in 0..30 {
+        let mut key = 0;
+        while key < 30 {
             let data = world.data();
             world.write(key, data);
-            match world.random.below(12) {
+            key += 1;
+            match world.random.below(14) {
                 0 if world.nodes.len() > 1 => {
                     let node = world.any_node();
                     world.lose(node);
@@ -372,6 +390,11 @@ fn m4_8_nodes_are_lost_and_open_again_and_everything_acknowledged_is_there() {
                 }
                 4 => world.nodes.values().for_each(|node| node.engine.maintain(true).unwrap()),
                 5 => world.nodes.values().for_each(|node| node.engine.deliver().unwrap()),
+                6 | 7 => {
+                    let long: Vec<Partition> =
+                        world.table.iter().filter(|(_, assigned)| assigned.lineage.len() > 1).map(|(partition, _)| *partition).collect();
+                    long.into_iter().take(4).for_each(|partition| world.restate(partition, &mut key));
+                }
                 _ => world.move_one(),
             }
             world.give_containers();

@@ -42,7 +42,7 @@ pub use error::{NodeError, Result};
 use context::Context;
 use identity::Home;
 use onefold_cluster::{NodeNumber, Opening, Phase, Right};
-use onefold_coordinator::{Coordinator, Listed};
+use onefold_coordinator::{Coordinator, Faces, Listed};
 use onefold_engine::{Descriptor, Engine, Settings};
 use onefold_ground::{Bucket, Ground};
 use onefold_interconnect::Options;
@@ -80,6 +80,8 @@ pub struct NodeSettings {
     pub listen: String,
     /// Where others reach it: host and port. `None`: where it listens.
     pub address: Option<String>,
+    /// Where clients reach it.
+    pub faces: Faces,
     /// Who says who is there. Its sessions have the same length at all nodes.
     pub coordinator: Arc<dyn Coordinator>,
     /// How its engines are opened. The node sets the share. Its clocks are the node's.

@@ -590,8 +590,9 @@ impl Process {
 
     fn join(&mut self, present: Present) {
         let table = self.shared.newest().map(|table| table.number);
-        let joining = Joining { present, address: self.context.address.clone(), table };
-        match self.context.settings.coordinator.join(joining, Arc::new(Teller(self.shared.clone()))) {
+        let settings = &self.context.settings;
+        let joining = Joining { present, address: self.context.address.clone(), faces: settings.faces.clone(), table };
+        match settings.coordinator.join(joining, Arc::new(Teller(self.shared.clone()))) {
             Ok(session) => {
                 self.session = Some(session);
                 self.mastering = Some(Mastering::new(self.session_ms));

@@ -48,6 +48,37 @@ pub fn place(text: OsString) -> std::result::Result<PathBuf, String> {
     Ok(directory)
 }
 
+/// Returns the bucket of a store that several nodes share, and the directory of this node's state: `state`, or the one
+/// that other commands use, too.
+pub fn of_cluster(name: &str, state: Option<&Path>) -> Result<(PathBuf, Arc<dyn Bucket>)> {
+    let wrong = |why: String| Failure::cannot_run(format!("--cluster: {why}"));
+    if !is_location(name) {
+        return Err(wrong(format!("`{name}` is no place in object storage")).advise("write s3://, gs://, az:// or file://"));
+    }
+    let (location, options) = parse(name).map_err(wrong)?;
+    let directory = state.map_or_else(|| state_directory(&location, &options), Path::to_owned);
+    NAMED.lock().insert(directory.clone(), name.to_owned());
+    let bucket = open(&location, &options).map_err(|error| cannot_open(error.into()))?;
+    match Engine::find_in(&*bucket) {
+        Ok(()) if directory.join(LOCATION).exists() => note_location(&directory, name)?,
+        Ok(()) => make_directory(&directory, name)?,
+        Err(error) => return Err(cannot_open(error)),
+    }
+    Ok((directory, bucket))
+}
+
+/// Returns the ground of an engine of a node. It is in a directory below that of the node's state.
+pub fn ground_of_node(
+    directory: &Path,
+    bucket: Arc<dyn Bucket>,
+    settings: &settings::Cache,
+) -> onefold_ground::Result<Arc<dyn Ground>> {
+    let cannot = |source| GroundError::Io { path: directory.display().to_string(), source };
+    DirBuilder::new().recursive(true).mode(Permissions::PRIVATE.directory).create(directory).map_err(cannot)?;
+    let cache = CacheOptions { directory: directory.join(CACHE_DIRECTORY), bytes: settings.bytes, stamp: DESCRIPTOR.to_owned() };
+    Ok(Arc::new(BucketGround::with_cache(Arc::new(LocalGround::open(directory)?), bucket, cache)))
+}
+
 /// Size of containers in a bucket, unless `init` is told another one: each is a request, and a service is faster with
 /// larger objects.
 pub const CONTAINER_BYTES: u32 = 32 << 20;

@@ -7,6 +7,7 @@ mod copy;
 mod files;
 mod fs;
 mod mount;
+mod node;
 mod partition;
 mod place;
 mod retention;
@@ -26,6 +27,7 @@ pub use copy::Copy;
 pub use files::{ArchiveFormat, DamagedBytes, DamagedFile, Diff, Dump, FileType, Find, Ls, OverwriteWhen, Restore};
 pub use fs::{Fs, FsClone, FsCreate, FsDelete, FsList, FsRename, FsResize, FsRollback, FsSnapshot, Quota};
 pub use mount::{Mount, MountFs, UnmountFs};
+pub use node::Node;
 pub use partition::{Partition, PartitionList, PartitionMove};
 pub use place::{Connection, Place, PlaceToOneself, with_store};
 pub use retention::{AppendOnly, AppendOnlyOff, AppendOnlyOn, AppendOnlyStatus, Dedup, Forget, Keep, Protect, Prune, Until};
@@ -115,6 +117,8 @@ pub enum Command {
     Fs(Fs),
     /// Serves volumes over NBD and iSCSI, backups of other machines, and mounted filesystems, until SIGINT or SIGTERM
     Serve(Serve),
+    /// Takes part in a cluster: several machines have one store in a bucket open, and find every duplicate
+    Node(Node),
     /// Creates and changes iSCSI targets: the volumes that initiators see, and who may use them
     #[command(subcommand)]
     Target(Target),
@@ -375,24 +379,9 @@ fn file_mount(text: &str) -> Result<FileMount, String> {
     }
 }
 
-/// `onefold serve`.
-#[derive(Args, Debug, Default)]
-#[command(after_help = "\
-Every volume is an NBD export of the same name, and a disk of an iSCSI target (docs/iscsi.md). A protocol is served if an option here or
-a setting in STORE/onefold.toml asks for it. Options override settings.
-Only you can connect over a Unix socket (in a setgid directory, its group too). Over TCP on a loopback address, every user of this machine
-can connect, and can read and write all volumes.
-
-Examples:
-  onefold serve --nbd-socket /run/onefold.sock
-  onefold serve --store /srv/store --nbd
-  onefold serve --iscsi 127.0.0.1
-  onefold serve --backup 0.0.0.0
-  onefold serve --nbd 0.0.0.0:10809 --tls-certificate server.pem --tls-key server.key --tls-required")]
-pub struct Serve {
-    /// Which store.
-    #[command(flatten)]
-    pub store: StoreToOneself,
+/// What is served, and where.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Faces {
     /// Reads the settings from this file instead of STORE/onefold.toml
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -431,6 +420,29 @@ pub struct Serve {
     /// Exports all volumes read-only; opens the store for reading, so other readers can use it too
     #[arg(long)]
     pub read_only: bool,
+}
+
+/// `onefold serve`.
+#[derive(Args, Debug, Default)]
+#[command(after_help = "\
+Every volume is an NBD export of the same name, and a disk of an iSCSI target (docs/iscsi.md). A protocol is served if an option here or
+a setting in STORE/onefold.toml asks for it. Options override settings.
+Only you can connect over a Unix socket (in a setgid directory, its group too). Over TCP on a loopback address, every user of this machine
+can connect, and can read and write all volumes.
+
+Examples:
+  onefold serve --nbd-socket /run/onefold.sock
+  onefold serve --store /srv/store --nbd
+  onefold serve --iscsi 127.0.0.1
+  onefold serve --backup 0.0.0.0
+  onefold serve --nbd 0.0.0.0:10809 --tls-certificate server.pem --tls-key server.key --tls-required")]
+pub struct Serve {
+    /// Which store.
+    #[command(flatten)]
+    pub store: StoreToOneself,
+    /// What is served.
+    #[command(flatten)]
+    pub faces: Faces,
     /// How facts are printed.
     #[command(flatten)]
     pub format: Format,

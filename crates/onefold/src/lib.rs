@@ -20,6 +20,7 @@ pub mod daemon;
 mod erasure;
 pub mod export;
 pub mod failure;
+mod forward;
 pub mod interrupt;
 pub mod iscsi;
 pub mod logging;

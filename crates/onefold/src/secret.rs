@@ -94,24 +94,30 @@ const CHAP_LEAST_BYTES: usize = 12;
 /// The longest secret of CHAP. RFC 7143 requires less. Some initiators take only 16 bytes, those of Windows among them.
 const CHAP_MOST_BYTES: usize = 128;
 
-/// Reads a CHAP secret from a file that only its owner, and perhaps the owner's group, may read.
-pub fn chap_secret(path: &Path) -> Result<Secret> {
+/// Reads a secret from a file that only its owner, and perhaps the owner's group, may read. `what` is for people.
+fn private(path: &Path, what: &str) -> Result<Secret> {
     let shown = path.display();
-    let cannot = |error: std::io::Error| Failure::cannot_run(format!("cannot read the CHAP secret from {shown}: {error}"));
+    let cannot = |error: std::io::Error| Failure::cannot_run(format!("cannot read {what} from {shown}: {error}"));
     // A pipe in its place would make this wait.
     if !std::fs::metadata(path).map_err(cannot)?.is_file() {
-        return Err(Failure::cannot_run(format!("cannot read the CHAP secret from {shown}: it is not a file")));
+        return Err(Failure::cannot_run(format!("cannot read {what} from {shown}: it is not a file")));
     }
     let file = File::open(path).map_err(cannot)?;
     let mode = std::os::unix::fs::PermissionsExt::mode(&file.metadata().map_err(cannot)?.permissions());
     if mode & 0o027 != 0 {
         return Err(Failure::cannot_run(format!(
-            "the CHAP secret in {shown} is not safe: other users can read or change the file (mode {:03o})",
+            "{what} in {shown} is not safe: other users can read or change the file (mode {:03o})",
             mode & 0o777
         ))
         .advise(format!("run chmod 600 {shown}, and choose a new secret if others may have read it")));
     }
-    let secret = from(file)?;
+    from(file)
+}
+
+/// Reads a CHAP secret from a file that only its owner, and perhaps the owner's group, may read.
+pub fn chap_secret(path: &Path) -> Result<Secret> {
+    let shown = path.display();
+    let secret = private(path, "the CHAP secret")?;
     let length = secret.0.len();
     if !(CHAP_LEAST_BYTES..=CHAP_MOST_BYTES).contains(&length) {
         return Err(Failure::cannot_run(format!(
@@ -120,6 +126,18 @@ pub fn chap_secret(path: &Path) -> Result<Secret> {
         .advise("12 to 16 bytes suit all initiators: for example `openssl rand -base64 12`"));
     }
     Ok(secret)
+}
+
+/// Reads USER:PASSWORD from a file that only its owner, and perhaps the owner's group, may read.
+pub fn user_and_password(path: &Path) -> Result<(String, String)> {
+    let wrong = || Failure::cannot_run(format!("{} does not have USER:PASSWORD in one line", path.display()));
+    let text = String::from_utf8(private(path, "the secret")?.0).map_err(|_| wrong())?;
+    match text.split_once(':') {
+        Some((user, password)) if !user.is_empty() && !password.is_empty() && !text.contains('\n') => {
+            Ok((user.to_owned(), password.to_owned()))
+        }
+        _ => Err(wrong()),
+    }
 }
 
 /// Asks on the terminal, which does not show what is typed.

@@ -142,7 +142,7 @@ pub trait Log: Send + Sync + Debug {
     /// Does a bounded piece of work that nobody waits for. Returns whether there was any.
     fn tidy(&self) -> Result<bool>;
 
-    /// Returns the log if it is in a bucket: for what only such logs can do.
+    /// Returns the log if it is in a bucket. Such logs can do more.
     fn in_bucket(&self) -> Option<&crate::ObjectLog> {
         None
     }

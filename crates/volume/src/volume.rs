@@ -76,6 +76,7 @@ impl Volume {
     /// Fills `out` from `offset` on.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         self.check(offset, out.len() as u64)?;
+        self.blocks.engine().check_may_answer()?;
         Ok(self.blocks.read(At::byte(offset), out)?)
     }
 
@@ -100,6 +101,7 @@ impl Volume {
     /// should be smaller than their limit.
     pub fn update(&self, offset: u64, length: usize, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<bool> {
         self.check_change(offset, length as u64)?;
+        self.blocks.engine().check_may_answer()?;
         Ok(self.blocks.update(At::byte(offset), length, change)?)
     }
 

@@ -8,7 +8,7 @@ use super::shared::{Client, Io, Place, SESSION_MS, Time, Wire};
 use super::work::Job;
 use onefold_cluster::{
     Link, Master, MasterEffect, MasterEvent, Member, MemberEffect, MemberEvent, NodeNumber, Order, Outcome, Phase, Present, Right, Search,
-    Table,
+    Table, View,
 };
 use onefold_oplog::{Partition, Position};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -94,6 +94,9 @@ pub struct Process {
     pub number: Option<NodeNumber>,
     pub member: Member,
     pub master: Option<Master>,
+    /// What the master is told when the member hears again: the newest view, and what does not come again.
+    pub unheard_view: Option<View>,
+    pub unheard: Vec<MasterEvent>,
     pub session: Option<(u64, Present)>,
     pub version: u64,
     /// The session's last answer, by the local clock.
@@ -130,6 +133,8 @@ impl Process {
             number: None,
             member: Member::new(SESSION_MS),
             master: None,
+            unheard_view: None,
+            unheard: Vec::new(),
             session: None,
             version: 0,
             heard_ms: 0,
@@ -269,6 +274,7 @@ impl Process {
                     self.session = Some((session, present));
                     self.io.tell(|| format!("has session {session} as {present:?} at {}", self.now_ms()));
                     self.master = Some(Master::new(SESSION_MS));
+                    (self.unheard_view, self.unheard) = (None, Vec::new());
                     self.version = 0;
                 }
                 if self.session.is_none_or(|(own, _)| own != session) {
@@ -315,10 +321,21 @@ impl Process {
         self.execute_all(effects.into_iter().map(Effect::Member).collect());
     }
 
+    /// Tells the master, if the member hears (unsafe order 52). Otherwise what does not come again is kept.
     fn master(&mut self, event: MasterEvent) {
         let now_ms = self.now_ms();
         let Some(master) = &mut self.master else { return };
-        let effects = master.handle(now_ms, event);
+        match event {
+            MasterEvent::View(view) => self.unheard_view = Some(view),
+            event => self.unheard.push(event),
+        }
+        if !self.member.hears(now_ms) {
+            self.unheard.retain(|event| !matches!(event, MasterEvent::Report(_) | MasterEvent::Prepared(_) | MasterEvent::Tick));
+            return;
+        }
+        let view = self.unheard_view.take().map(MasterEvent::View);
+        let events = view.into_iter().chain(std::mem::take(&mut self.unheard));
+        let effects: Vec<MasterEffect> = events.flat_map(|event| master.handle(now_ms, event)).collect();
         self.execute_all(effects.into_iter().map(Effect::Master).collect());
     }
 

@@ -5,7 +5,7 @@
 //! a session is over only when ZooKeeper says so.
 
 use super::round::{Failure, Round};
-use super::{BEATS, Settings, Wanted};
+use super::{BEATS, Credentials, Settings, Wanted};
 use crate::{CoordinatorError, Event, Joining, Process, Result};
 use onefold_cluster::Opening;
 use std::convert::Infallible;
@@ -57,8 +57,9 @@ impl Attendance {
     async fn attend(&mut self, wanted: &mut watch::Receiver<Wanted>, leaving: &mut Leaving) -> Result<()> {
         let mut session = None;
         loop {
-            let Some(client) = self.connect(session.as_ref(), leaving).await? else { return Ok(()) };
+            let Some((client, asked_ms)) = self.connect(session.as_ref(), leaving).await? else { return Ok(()) };
             session = Some(client.session().clone());
+            self.round.begin(asked_ms);
             let end = self.serve(&client, wanted, leaving).await;
             self.close(client).await;
             match end? {
@@ -68,9 +69,9 @@ impl Attendance {
         }
     }
 
-    /// Connects, however long it takes: with a new session, or with the one that there was. `None`: the process wants
-    /// it no longer.
-    async fn connect(&self, session: Option<&SessionInfo>, leaving: &mut Leaving) -> Result<Option<Client>> {
+    /// Connects, however long it takes: with a new session, or with the one that there was. Returns when it asked, too.
+    /// `None`: the process wants it no longer.
+    async fn connect(&self, session: Option<&SessionInfo>, leaving: &mut Leaving) -> Result<Option<(Client, u64)>> {
         let mut wait_ms = FIRST_WAIT_MS;
         loop {
             // Once through all servers: the library's waits between grow too long for a session that may be ending.
@@ -79,12 +80,16 @@ impl Attendance {
             if let Some(session) = session {
                 connector = connector.with_session(session.clone());
             }
+            if let Some(Credentials { user, password }) = &self.settings.credentials {
+                connector = connector.with_auth("digest", format!("{user}:{password}").as_bytes());
+            }
+            let asked_ms = self.process.now_ms();
             let connected = tokio::select! {
                 connected = connector.connect(&self.settings.servers) => connected,
                 _ = &mut *leaving => return Ok(None),
             };
             match connected {
-                Ok(client) => return Ok(Some(client)),
+                Ok(client) => return Ok(Some((client, asked_ms))),
                 Err(zookeeper_client::Error::SessionExpired) if session.is_some() => return Err(CoordinatorError::Ended),
                 Err(error) if refuses(&error) => return Err(CoordinatorError::Refused { why: error.to_string() }),
                 Err(error) => tracing::warn!(%error, "no connection to ZooKeeper"),
@@ -104,7 +109,6 @@ impl Attendance {
         if found_ms != session_ms {
             return Err(CoordinatorError::SessionLength { session_ms, found_ms });
         }
-        self.round.begin();
         let beat_ms = session_ms / BEATS;
         let mut failures = 0u32;
         let mut watcher: Option<PersistentWatcher> = None;

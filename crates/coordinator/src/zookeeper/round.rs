@@ -6,26 +6,23 @@
 //! * A server that is cut off answers reads and `sync` while the others elect a leader, which ends sessions. A write is
 //!   answered when a majority has it. The heartbeat is a transaction that only checks that the ephemeral node is there:
 //!   it changes nothing, and wakes no watch.
-//! * A follower tells its leader only twice in a tick which sessions it has heard of. So the leader may count from the
-//!   heartbeat before this one, or from half a tick earlier. Both are at most an eighth of a session, if that has eight
-//!   ticks. `Heard` says an eighth less than the clock said.
+//! * A follower tells its leader only with each ping, twice in a tick, which sessions it has heard of. If it dies just
+//!   after it answered a heartbeat, the leader counts from an earlier one: the last one that a ping came after. `Heard`
+//!   says when the newest one was sent that is an eighth of a session older, at least ([`Asked`]): that is a tick, if a
+//!   session has eight. With the time of the newest one, less an eighth, a slow round would promise too much.
 //!
 //! The look comes behind the heartbeat in the same session, so it sees everything that was there when that was sent.
 
-use super::{BEATS, Settings, TOP, Wanted};
-use crate::content::{decode_store, decode_table, encode_store, encode_table, node_of_name};
+use super::{BEATS, Settings, Wanted};
+use crate::content::{Faces, decode_store, decode_table, encode_store, encode_table, node_of_name};
 use crate::{CoordinatorError, Event, Joining, Listed, Process};
 use onefold_cluster::{NodeNumber, Opening, Present, View};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use zookeeper_client::{
-    Acls, AddWatchMode, Client, CreateMode, CreateOptions, Error, MultiReadResult, MultiWriteError, PersistentWatcher, Stat,
-};
+use zookeeper_client::{AddWatchMode, Client, CreateMode, CreateOptions, Error, MultiReadResult, MultiWriteError, PersistentWatcher, Stat};
 
 /// Most entries below `nodes`.
 const NODES_LIMIT: usize = 4096;
-const EPHEMERAL: CreateOptions<'static> = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
-const PERSISTENT: CreateOptions<'static> = CreateMode::Persistent.with_acls(Acls::anyone_all());
 
 /// Why a round did not come to its end.
 pub(super) enum Failure {
@@ -47,9 +44,13 @@ pub(super) struct Round {
     node: NodeNumber,
     opening: Opening,
     address: String,
+    faces: Faces,
     /// The ephemeral node.
     own_path: String,
     process: Arc<dyn Process>,
+    ephemeral: CreateOptions<'static>,
+    persistent: CreateOptions<'static>,
+    asked: Asked,
     /// The persistent nodes are there.
     is_prepared: bool,
     has_joined: bool,
@@ -62,6 +63,35 @@ pub(super) struct Round {
     told_view: Option<(View, BTreeMap<NodeNumber, Listed>)>,
     told_ahead: Option<(u64, u64)>,
     told_damage: Option<CoordinatorError>,
+}
+
+/// When requests were sent that were answered: from when on a session has its whole time.
+struct Asked {
+    least_ms: u64,
+    /// In order. The first one is known to the leader; the others were sent later, and perhaps only a follower knows.
+    sent_ms: VecDeque<u64>,
+}
+
+impl Asked {
+    fn new(session_ms: u64) -> Asked {
+        Asked { least_ms: session_ms / BEATS, sent_ms: VecDeque::new() }
+    }
+
+    /// Begins with a connection. The leader makes or confirms the session of each.
+    fn begin(&mut self, asked_ms: u64) {
+        self.sent_ms.clear();
+        self.sent_ms.push_back(asked_ms);
+    }
+
+    /// Takes the time when an answered heartbeat was sent. Returns from when on the session has its whole time.
+    fn answered(&mut self, asked_ms: u64) -> u64 {
+        let known_ms = asked_ms.saturating_sub(self.least_ms);
+        while self.sent_ms.get(1).is_some_and(|sent_ms| *sent_ms <= known_ms) {
+            self.sent_ms.pop_front();
+        }
+        self.sent_ms.push_back(asked_ms);
+        self.sent_ms[0].min(asked_ms)
+    }
 }
 
 /// What a look found.
@@ -84,13 +114,17 @@ struct Seen {
 
 impl Round {
     pub(super) fn new(settings: Arc<Settings>, joining: Joining, process: Arc<dyn Process>) -> Round {
-        let Joining { present: Present { node, opening }, address, table: _ } = joining;
+        let Joining { present: Present { node, opening }, address, faces, table: _ } = joining;
         Round {
             own_path: settings.paths.node(node),
+            ephemeral: CreateMode::Ephemeral.with_acls(settings.acls()),
+            persistent: CreateMode::Persistent.with_acls(settings.acls()),
+            asked: Asked::new(settings.session_ms),
             settings,
             node,
             opening,
             address,
+            faces,
             process,
             is_prepared: false,
             has_joined: false,
@@ -103,8 +137,9 @@ impl Round {
         }
     }
 
-    /// Begins with another connection: what was told before it is told again.
-    pub(super) fn begin(&mut self) {
+    /// Begins with another connection, which was asked for at `asked_ms`. What was told before it is told again.
+    pub(super) fn begin(&mut self, asked_ms: u64) {
+        self.asked.begin(asked_ms);
         self.told_view = None;
     }
 
@@ -142,7 +177,7 @@ impl Round {
                 self.process.tell(Event::Damaged { opening: self.opening, error });
             }
         }
-        let asked_ms = asked_ms.saturating_sub(self.settings.session_ms / BEATS);
+        let asked_ms = self.asked.answered(asked_ms);
         self.process.tell(Event::Heard { opening: self.opening, asked_ms });
         Ok(())
     }
@@ -151,9 +186,13 @@ impl Round {
     async fn prepare(&self, client: &Client) -> Result<(), Failure> {
         let Settings { session_ms, ref paths, .. } = *self.settings;
         let content = encode_store(session_ms);
-        for (path, content) in [(TOP, b"".as_slice()), (&*paths.store, content.as_slice()), (&*paths.nodes, b"".as_slice())] {
-            match client.create(path, content, &PERSISTENT).await {
+        let ancestors = paths.root.match_indices('/').skip(1).map(|(at, _)| (&paths.root[..at], b"".as_slice()));
+        let own = [(&*paths.root, b"".as_slice()), (&*paths.store, content.as_slice()), (&*paths.nodes, b"".as_slice())];
+        for (path, content) in ancestors.chain(own) {
+            match client.create(path, content, &self.persistent).await {
                 Ok(_) | Err(Error::NodeExists) => {}
+                // ZooKeeper asks whether one may make it before it sees that it is there.
+                Err(Error::NoAuth) if client.check_stat(path).await?.is_some() => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -185,9 +224,10 @@ impl Round {
 
     /// Makes the ephemeral node, or writes what has changed in it. Returns why there is none and never will be.
     async fn describe(&mut self, client: &Client, wanted: Wanted) -> Result<Option<CoordinatorError>, Failure> {
-        let listed = Listed { opening: self.opening, address: self.address.clone(), table: wanted.knows };
+        let (address, faces) = (self.address.clone(), self.faces.clone());
+        let listed = Listed { opening: self.opening, address, faces, table: wanted.knows };
         if !self.has_joined {
-            match client.create(&self.own_path, &listed.encode(), &EPHEMERAL).await {
+            match client.create(&self.own_path, &listed.encode(), &self.ephemeral).await {
                 Ok(_) => self.written = Some(listed.clone()),
                 Err(Error::NodeExists) => match client.check_stat(&self.own_path).await? {
                     // The answer to an earlier request was lost.
@@ -283,7 +323,7 @@ impl Round {
         let paths = &self.settings.paths;
         let mut has_changed = false;
         if seen.master.is_none() {
-            match client.create(&paths.master, self.node.to_string().as_bytes(), &EPHEMERAL).await {
+            match client.create(&paths.master, self.node.to_string().as_bytes(), &self.ephemeral).await {
                 Ok(_) | Err(Error::NodeExists) => has_changed = true,
                 Err(error) => return Err(error.into()),
             }
@@ -302,7 +342,7 @@ impl Round {
         let content = encode_table(announced);
         let put = match seen.table_version {
             Some(version) => client.set_data(&paths.table, &content, Some(version)).await.map(drop),
-            None => client.create(&paths.table, &content, &PERSISTENT).await.map(drop),
+            None => client.create(&paths.table, &content, &self.persistent).await.map(drop),
         };
         match put {
             Ok(()) => self.announced = wanted.announcements,
@@ -357,4 +397,31 @@ fn damaged(path: &str, why: String) -> CoordinatorError {
 
 fn not_ephemeral(path: &str) -> CoordinatorError {
     damaged(path, "it belongs to no session".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Asked;
+
+    /// Of requests that follow each other quickly, the leader may know the first one only.
+    #[test]
+    fn m4_3_what_is_heard_is_the_newest_request_that_the_leader_must_know() {
+        let mut asked = Asked::new(8000);
+        asked.begin(100);
+        for (sent_ms, heard_ms) in [
+            (150, 100),
+            (1099, 100),
+            // The request at 150 is older than an eighth of a session.
+            (1150, 150),
+            (1160, 150),
+            // A round was slow: an eighth of a session before it, nothing was sent.
+            (5000, 1160),
+            (6000, 5000),
+            (7500, 6000),
+        ] {
+            assert_eq!(asked.answered(sent_ms), heard_ms, "{sent_ms}");
+        }
+        asked.begin(9000);
+        assert_eq!(asked.answered(9001), 9000);
+    }
 }

@@ -1,6 +1,7 @@
 //! Three ZooKeeper servers of Debian's package on loopback, with free ports, in a temporary directory. Each one is
-//! stopped by its process id when the ensemble is dropped.
+//! killed by its process id when the ensemble is dropped.
 
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -10,14 +11,27 @@ use tempfile::TempDir;
 
 const JAR: &str = "/usr/share/java/zookeeper.jar";
 const SERVERS: usize = 3;
-/// A session of the tests has twelve of them.
+/// A session has eight of them at least.
 const TICK_MS: u64 = 500;
+/// A follower waits this many ticks for its leader.
+const SYNC_LIMIT: u64 = 20;
+/// As long as a leader is silent for less than this, its followers wait for it.
+pub const LEADER_WAIT: Duration = Duration::from_millis(TICK_MS * SYNC_LIMIT * 8 / 10);
 /// Longest wait for anything. A machine that runs many tests at once is slow.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub struct Ensemble {
     servers: Vec<Server>,
     directory: TempDir,
+}
+
+/// A server that is stopped. It goes on when this is dropped.
+pub struct Stopped(Pid);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
 }
 
 struct Server {
@@ -62,7 +76,7 @@ impl Ensemble {
             std::fs::write(directory.join("data/myid"), format!("{}\n", at + 1)).unwrap();
             let data = directory.join("data");
             let settings = format!(
-                "tickTime={TICK_MS}\ninitLimit=60\nsyncLimit=20\ndataDir={}\nclientPort={port}\nclientPortAddress=127.0.0.1\n\
+                "tickTime={TICK_MS}\ninitLimit=60\nsyncLimit={SYNC_LIMIT}\ndataDir={}\nclientPort={port}\nclientPortAddress=127.0.0.1\n\
                  admin.enableServer=false\n4lw.commands.whitelist=srvr\nmaxClientCnxns=0\n{members}",
                 data.display()
             );
@@ -91,8 +105,26 @@ impl Ensemble {
 
     /// Kills the leader.
     pub fn kill_leader(&mut self) {
-        let leader = self.servers.iter_mut().find(|server| server.mode().as_deref() == Some("leader"));
-        leader.expect("an ensemble that is ready has a leader").kill();
+        let leader = self.find("leader");
+        self.servers[leader].kill();
+    }
+
+    /// Stops the leader, as a machine that hangs, until the return is dropped.
+    pub fn stop_leader(&self) -> Stopped {
+        let child = self.servers[self.find("leader")].child.as_ref().expect("a leader is running");
+        let process = Pid::from_child(child);
+        kill_process(process, Signal::STOP).unwrap();
+        Stopped(process)
+    }
+
+    /// Returns the port of a follower.
+    pub fn follower_port(&self) -> u16 {
+        self.servers[self.find("follower")].port
+    }
+
+    fn find(&self, mode: &str) -> usize {
+        let found = self.servers.iter().position(|server| server.mode().as_deref() == Some(mode));
+        found.expect("an ensemble that is ready has a leader and followers")
     }
 
     /// Removes what the servers have stored. None of them may be running.

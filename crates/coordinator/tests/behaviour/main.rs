@@ -2,6 +2,7 @@
 //! killed, stopped, and emptied.
 
 mod ensemble;
+mod gate;
 mod node;
 mod promises;
 mod zookeeper;

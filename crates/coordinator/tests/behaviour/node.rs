@@ -1,7 +1,7 @@
 //! A node's process, as far as it has a coordinator: it writes down what it is told.
 
 use onefold_cluster::{NodeNumber, Opening, Present, View};
-use onefold_coordinator::{Coordinator, CoordinatorError, Event, Joining, Listed, Process, Session};
+use onefold_coordinator::{Coordinator, CoordinatorError, Event, Faces, Joining, Listed, Process, Session};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ impl<'a> Node<'a> {
     pub fn join_with(world: &'a dyn World, coordinator: &dyn Coordinator, node: u32, opening: u64) -> Node<'a> {
         let present = Present { node: NodeNumber(node), opening: Opening(opening) };
         let recorder = Arc::new(Recorder { clock: world.clock(), events: Mutex::default() });
-        let joining = Joining { present, address: format!("node-{node}:7420"), table: None };
+        let joining = Joining { present, address: format!("node-{node}:7420"), faces: Faces::new(), table: None };
         let session = coordinator.join(joining, recorder.clone()).unwrap();
         Node { world, present, recorder, session }
     }
@@ -98,6 +98,15 @@ impl<'a> Node<'a> {
     /// Returns how often it has heard.
     pub fn heard(&self) -> usize {
         self.recorder.events.lock().iter().filter(|event| matches!(event, Event::Heard { .. })).count()
+    }
+
+    /// Returns what it heard last: from when on its session has its whole time.
+    pub fn heard_ms(&self) -> Option<u64> {
+        let events = self.recorder.events.lock();
+        events.iter().rev().find_map(|event| match event {
+            Event::Heard { asked_ms, .. } => Some(*asked_ms),
+            _ => None,
+        })
     }
 
     pub fn over(&self) -> Option<CoordinatorError> {

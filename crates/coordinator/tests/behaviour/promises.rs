@@ -2,7 +2,7 @@
 
 use crate::node::{Node, World};
 use onefold_cluster::{NodeNumber, Opening};
-use onefold_coordinator::{CoordinatorError, Event, Joining, Listed};
+use onefold_coordinator::{CoordinatorError, Event, Faces, Joining, Listed};
 use std::sync::Arc;
 
 pub const ALL: [fn(&dyn World); 8] = [
@@ -18,7 +18,8 @@ pub const ALL: [fn(&dyn World); 8] = [
 
 fn nodes_see_each_other_as_they_describe_themselves(world: &dyn World) {
     let (one, two) = (Node::join(world, 1, 11), Node::join(world, 2, 22));
-    let listed = |node, opening, table| Listed { opening: Opening(opening), address: format!("node-{node}:7420"), table };
+    let listed =
+        |node, opening, table| Listed { opening: Opening(opening), address: format!("node-{node}:7420"), faces: Faces::new(), table };
     for node in [&one, &two] {
         node.wait_for_nodes("both", |nodes| {
             nodes.len() == 2 && nodes[&NodeNumber(1)] == listed(1, 11, None) && nodes[&NodeNumber(2)] == listed(2, 22, None)
@@ -142,7 +143,7 @@ fn an_address_that_cannot_be_written_down_is_refused(world: &dyn World) {
     }
     let present = onefold_cluster::Present { node: NodeNumber(1), opening: Opening(1) };
     for address in ["", "a b:1", "a:1\ntable 7"] {
-        let joining = Joining { present, address: address.to_owned(), table: None };
+        let joining = Joining { present, address: address.to_owned(), faces: Faces::new(), table: None };
         let error = world.coordinator().join(joining, Arc::new(Nobody)).err().unwrap();
         assert!(matches!(error, CoordinatorError::Setting { .. }), "{address:?}: {error}");
     }

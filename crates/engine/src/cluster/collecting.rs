@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 
 impl Engine {
     /// Returns the chunks of another node's partition that this node has claimed, or stored and not delivered. A new
-    /// owner asks for them. What this node is asking the owner before at the moment is among them, and is asked anew.
+    /// owner asks for them. What this node is asking the owner before at the moment is among them, and is asked again.
     pub fn claims_of(&self, partition: u32) -> Vec<Fingerprint> {
         if let Some(cluster) = &self.cluster {
             cluster.moved();

@@ -86,8 +86,8 @@ fn place_of_node(ground: &Arc<dyn Ground>, descriptor: &Descriptor, node: u32) -
 }
 
 impl Engine {
-    /// Closes the log of a node that is gone, for ever, or finds it closed. Returns its end. The node may be alive after
-    /// all: it has acknowledged nothing behind the end, and never will.
+    /// Closes the log of a node that is gone, for ever, or finds it closed. Returns its end. The node may be alive: it
+    /// has acknowledged nothing behind the end, and never will.
     pub fn close_log_of(ground: &Arc<dyn Ground>, node: u32) -> Result<Position> {
         let bucket = ground.bucket().ok_or_else(|| EngineError::Inconsistent { why: "it is not in a bucket".to_owned() })?;
         let descriptor = state::read_store(&*bucket)?;
@@ -170,8 +170,8 @@ impl Engine {
             .ok_or_else(|| EngineError::Invalid { what: "partitions that a log holds".into(), why: "one is named twice".into() })
     }
 
-    /// Lets the log reach a position, and cuts it at its end: a partition may begin there by the next table. Returns the
-    /// end.
+    /// Lets the log reach a position, and cuts it at its end: a partition may begin there by the next table. Returns
+    /// the end.
     pub fn jump_and_cut(&self, at_least: Position) -> Result<Position> {
         let _committing = self.commits.alone();
         self.writable()?;

@@ -98,9 +98,14 @@ impl Outbox {
         own
     }
 
-    /// Forgets what the owner of a partition had: another one asks anew.
+    /// Forgets what the owner of a partition had: the next one is asked first.
     pub(crate) fn moved(&self, partition: u32) {
         self.state.lock().delivered.remove(&partition);
+    }
+
+    /// Returns whether something of a partition is undelivered.
+    pub(crate) fn has_some_of(&self, partition: u32) -> bool {
+        self.state.lock().undelivered.contains_key(&partition)
     }
 
     /// Returns whether something is undelivered.

@@ -243,7 +243,7 @@ impl Engine {
     }
 }
 
-/// Returns the change that says up to where a partition's owner has a sender's log. `own` is the partition of its notes.
+/// Returns the change that says up to where a partition's owner has a sender's log. `own` is the partition of notes.
 pub(crate) fn cursor_change(own: u16, partition: u32, sender: u32, upto: Position) -> Change {
     let mut value = vec![VERSION];
     value.extend_from_slice(&upto.0.to_le_bytes());

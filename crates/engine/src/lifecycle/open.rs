@@ -303,6 +303,7 @@ impl Engine {
             may_trim: AtomicBool::new(may_trim),
             kept_containers: Mutex::default(),
             cuts: Mutex::default(),
+            touched: Mutex::default(),
             outbox,
             guests,
             superseded: Default::default(),

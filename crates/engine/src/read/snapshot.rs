@@ -289,7 +289,7 @@ impl Engine {
 
     /// Returns an error if objects can no longer be looked up.
     pub(crate) fn check_looking(&self) -> Result<()> {
-        if self.reading.is(HOLDING) { Err(EngineError::Held) } else { Ok(()) }
+        if self.reading.is(HOLDING) { Err(EngineError::Held) } else { self.check_may_answer() }
     }
 
     /// Looks for readers in other processes. `Err(())` inside: `go_on` said no.

@@ -33,6 +33,8 @@ pub struct Wire {
     pub owners: RwLock<BTreeMap<Partition, u32>>,
     /// Nobody reaches anybody.
     pub is_cut: AtomicBool,
+    /// Nobody hears from the coordinator.
+    pub is_silent: AtomicBool,
     /// Every second delivery arrives, but its answer does not.
     pub loses_answers: AtomicBool,
     pub deliveries: AtomicU64,
@@ -150,6 +152,10 @@ impl OtherNodes for Others {
             }
         }
         Ok(())
+    }
+
+    fn may_answer(&self) -> bool {
+        !self.wire.is_silent.load(Ordering::SeqCst)
     }
 
     fn seal(&self, container: ContainerId) -> Result<()> {

@@ -5,7 +5,7 @@
 //! goes, the caches divide their memory among those that are there.
 
 use super::partition::{Opening, Partition};
-use super::{ChunkBatch, ChunkIndex, Stepped, partition_directory, partition_of};
+use super::{ChunkBatch, ChunkIndex, IndexEntry, Stepped, partition_directory, partition_of};
 use crate::{IndexError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, Ground};
@@ -81,6 +81,24 @@ impl ChunkIndex {
         self.partitions.add(reserved, epoch, partition);
         self.divide_memory();
         Ok(())
+    }
+
+    /// Brings everything that a partition has before `upto` into its pages. Errors: it is not opened.
+    pub fn sweep_up_to(&self, number: u32, upto: Position) -> Result<()> {
+        let partition = self.partitions.get(number).ok_or_else(|| self.not_opened(number))?;
+        let upto = upto.0.min(partition.state.read().last);
+        while partition.state.read().applied < upto {
+            partition.step()?;
+        }
+        Ok(())
+    }
+
+    /// Appends chunks of a partition and what is known of them, from its page `first` on. Returns the page to continue
+    /// with; `None`: these were the last. What came since the last sweep may be missing, and some come twice if the
+    /// partition grows. Errors: it is not opened, or a page is damaged.
+    pub fn entries_from(&self, number: u32, first: u32, out: &mut Vec<(Fingerprint, IndexEntry)>) -> Result<Option<u32>> {
+        let partition = self.partitions.get(number).ok_or_else(|| self.not_opened(number))?;
+        partition.entries_of_run(first, out)
     }
 
     /// Removes a partition, and waits for nobody. Look-ups that have begun find it, or that it is not opened. Call it

@@ -1,5 +1,6 @@
 //! Reads all of a partition's pages to check whether they are intact.
 
+use super::IndexEntry;
 use super::merge::{Pair, check_position};
 use super::page::{PAGE_BYTES, Page, PageDamage};
 use super::pages::PageFile;
@@ -59,15 +60,43 @@ impl Partition {
     /// Reads the next pages that may have some. Sweeps may come between two runs. Growth moves pages to higher numbers,
     /// so it may visit some twice but skips none.
     pub fn unused_of_run(&self, first: u32, out: &mut Vec<(Fingerprint, u64)>, damaged: &mut Vec<DamagedPage>) -> Result<Option<u32>> {
+        let wanted = |pages: &PageFile, left: u32| pages.filter.may_have_unused(left) || pages.filter.may_have_unused(left + 1);
+        let mut keep = |fingerprint: &Fingerprint, now: IndexEntry| {
+            if now.count == 0 && now.address != 0 {
+                out.push((*fingerprint, now.address));
+            }
+        };
+        self.visit_run(first, &wanted, &mut keep, damaged)
+    }
+
+    /// Appends the chunks in the next pages, from page `first` on, as they are now. Returns the page to continue with.
+    /// What is in memory alone is not among them. As with [`Partition::unused_of_run`], some may come twice. Errors: a
+    /// page is damaged.
+    pub fn entries_of_run(&self, first: u32, out: &mut Vec<(Fingerprint, IndexEntry)>) -> Result<Option<u32>> {
+        let mut damaged = Vec::new();
+        let next = self.visit_run(first, &|_, _| true, &mut |fingerprint, now| out.push((*fingerprint, now)), &mut damaged)?;
+        match damaged.pop() {
+            None => Ok(next),
+            Some(DamagedPage { path, page, why }) => Err(IndexError::ChunkIndexDamaged { path, what: why, page: Some(page) }),
+        }
+    }
+
+    /// Visits the chunks in the next wanted pairs of pages.
+    fn visit_run(
+        &self,
+        first: u32,
+        wanted: &dyn Fn(&PageFile, u32) -> bool,
+        keep: &mut dyn FnMut(&Fingerprint, IndexEntry),
+        damaged: &mut Vec<DamagedPage>,
+    ) -> Result<Option<u32>> {
         // No sweep runs meanwhile: pages stay unchanged.
         let _files = self.files.lock();
         let (pages, applied, target) = {
             let state = self.state.read();
             (state.pages.clone(), state.applied, state.frozen.as_ref().map_or(0, |frozen| frozen.target))
         };
-        let wanted = |left: &u32| pages.filter.may_have_unused(*left) || pages.filter.may_have_unused(*left + 1);
         let numbers = pages.shape.ranges(u64::from(first & !1), pages.shape.end());
-        let mut pairs = numbers.flat_map(|range| (range.start as u32..range.end as u32).step_by(2)).filter(wanted);
+        let mut pairs = numbers.flat_map(|range| (range.start as u32..range.end as u32).step_by(2)).filter(|left| wanted(&pages, *left));
         let run: Vec<u32> = pairs.by_ref().take(UNUSED_PAIRS).collect();
         let next = pairs.next();
         run.iter().for_each(|left| pages.read_ahead(*left, 2));
@@ -87,7 +116,9 @@ impl Partition {
                 let frozen = state.frozen.as_ref().filter(|_| !pair.is_merged[side]);
                 let frozen = frozen.and_then(|frozen| frozen.changes.get(&entry.fingerprint));
                 let now = resolve(Some(entry.value), frozen, state.active.get(&entry.fingerprint));
-                out.extend(now.filter(|now| now.count == 0 && now.address != 0).map(|now| (entry.fingerprint, now.address)));
+                if let Some(now) = now {
+                    keep(&entry.fingerprint, now);
+                }
             }
         }
         Ok(next)

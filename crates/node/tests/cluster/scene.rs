@@ -2,7 +2,7 @@
 
 use onefold_bucket::{BucketGround, MemoryBucket};
 use onefold_cluster::{NodeNumber, Phase, Present};
-use onefold_coordinator::MemoryCoordinator;
+use onefold_coordinator::{Faces, MemoryCoordinator};
 use onefold_crash_harness::EXACT;
 use onefold_engine::{Descriptor, Engine, EngineError, Group, Hints, Piece, Reference, Result, Settings, Transaction, WriteStream};
 use onefold_fingerprint::Fingerprint;
@@ -129,6 +129,7 @@ impl Scene {
             name: format!("machine {at}"),
             listen: "127.0.0.1:0".to_owned(),
             address: None,
+            faces: Faces::new(),
             coordinator: Arc::new(self.coordinator.clone()),
             engine,
             interconnect: Options::default(),

@@ -20,6 +20,7 @@ mod fs;
 mod init;
 mod ls;
 mod mount;
+mod node;
 mod partition;
 mod place;
 mod protect;
@@ -103,6 +104,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
             cli::Fs::Delete(options) => on_store(Request::FsDelete(options), talk),
         },
         Command::Serve(options) => serve::run(&options, talk),
+        Command::Node(options) => node::run(&options, talk),
         Command::Target(command) => match command {
             cli::Target::Create(options) => on_store(Request::TargetCreate(options), talk),
             cli::Target::List(options) => on_store(Request::TargetList(options), talk),

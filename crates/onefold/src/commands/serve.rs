@@ -27,6 +27,7 @@ use onefold_remote::services::server::Unfinished;
 use onefold_upkeep::{DedupOptions, NoMonitor, PruneOptions, Rests, SystemClock, UpkeepError, dedup, prune};
 use onefold_volume::{VolumeInfo, Volumes};
 use serde_json::json;
+use std::cell::Cell;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,7 +46,8 @@ pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
     // Commands wait for a daemon that will take them.
     let name = if mode == Mode::ReadOnly { "serve --read-only" } else { SERVE };
     let store = Store::open_with(ground(&options.store.directory)?, settings, mode, name, &mut waiting)?;
-    serve(options, store, network, talk, None)
+    serve(options, store, network, talk, End::BySignal)?;
+    Ok(Exit::Done)
 }
 
 fn mode(settings: &Settings) -> Mode {
@@ -86,21 +88,41 @@ pub(super) fn for_a_mount(
         }
     };
     let options = Serve { store: StoreToOneself { store: cli::Store { directory: directory.to_owned() }, wait: None }, ..Serve::default() };
-    serve(&options, Store { engine, settings }, network, Talk { quiet: true, ..talk }, Some(mounted))
+    serve(&options, Store { engine, settings }, network, Talk { quiet: true, ..talk }, End::Unmounted(mounted))?;
+    Ok(Exit::Done)
 }
 
 /// Is told where the filesystem is mounted.
 pub(super) type Started<'a> = dyn FnMut(&Path) -> Result<()> + 'a;
 
+/// What ends the serving.
+pub(super) enum End<'a> {
+    /// A signal.
+    BySignal,
+    /// Nothing is mounted any more, or a signal. It is told where the filesystem is mounted.
+    Unmounted(&'a mut Started<'a>),
+    /// The node has lost what it serves, as the function says, or a signal. The engine is the node's: it stays open.
+    OfNode(&'a dyn Fn() -> bool),
+}
+
+/// What ended the serving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EndedBy {
+    /// A signal.
+    Signal,
+    /// What was served is gone.
+    Loss,
+}
+
 /// What is served over the network, apart from backups.
-struct Network {
+pub(super) struct Network {
     portals: Vec<PortalConfig>,
     nbd: Option<Config>,
 }
 
 impl Network {
     /// Errors: the settings make no sense.
-    fn of(settings: &Settings) -> Result<Network> {
+    pub(super) fn of(settings: &Settings) -> Result<Network> {
         let portals = portals(&settings.iscsi)?;
         let serves_backups = !settings.backup.listen.is_empty();
         let nbd = config(&settings.nbd, !portals.is_empty() || serves_backups || !settings.filesystems.is_empty())?;
@@ -112,9 +134,15 @@ impl Network {
     }
 }
 
-/// Serves. `mounted`: only a mount is served, and that is its end, too.
-fn serve(options: &Serve, store: Store, network: Network, talk: Talk, mounted: Option<&mut Started<'_>>) -> Result<Exit> {
+/// Serves until the end.
+pub(super) fn serve(options: &Serve, store: Store, network: Network, talk: Talk, end: End<'_>) -> Result<EndedBy> {
     let directory = &options.store.directory;
+    let (mounted, of_node) = match end {
+        End::BySignal => (None, None),
+        End::Unmounted(mounted) => (Some(mounted), None),
+        End::OfNode(has_lost) => (None, Some(has_lost)),
+    };
+    let is_node = of_node.is_some();
     let Network { portals, nbd: config } = network;
     let (read_only, serves_backups) = (store.settings.nbd.read_only, !store.settings.backup.listen.is_empty());
     let volumes = Arc::new(Volumes::open(store.engine.clone(), store.volumes_options())?);
@@ -125,8 +153,9 @@ fn serve(options: &Serve, store: Store, network: Network, talk: Talk, mounted: O
         store.forget_unfinished()?;
     }
     let cleaner = if read_only { None } else { Some(finish_deletions(&store, &volumes, &stopping)?) };
-    let reclaimer = if read_only { None } else { reclaim(&store, &stopping)? };
-    let scrubber = if read_only { None } else { super::scrub::beside_the_serving(&store, &stopping)? };
+    // While several nodes have the store open, nobody removes or scrubs.
+    let reclaimer = if read_only || is_node { None } else { reclaim(&store, &stopping)? };
+    let scrubber = if read_only || is_node { None } else { super::scrub::beside_the_serving(&store, &stopping)? };
 
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -151,6 +180,7 @@ fn serve(options: &Serve, store: Store, network: Network, talk: Talk, mounted: O
     };
     drop(unfinished);
     let notifier = Notifier::of_environment();
+    let ended_by = Cell::new(EndedBy::Loss);
     let served = runtime.block_on(async {
         let backups = backups.as_ref().map_err(Clone::clone)?.as_ref();
         let nbd = config.map(|config| Server::bind(config, exports)).transpose()?;
@@ -180,11 +210,15 @@ fn serve(options: &Serve, store: Store, network: Network, talk: Talk, mounted: O
         let metrics = nbd.as_ref().map(Server::metrics);
         let shutdown = async {
             tokio::select! {
-                () = shutdown => {}
+                () = shutdown => ended_by.set(EndedBy::Signal),
                 () = until_unmounted(&mounts, control.as_ref()), if is_for_a_mount => {}
                 () = until_the_log_is_lost(&store.engine) => {}
+                () = until_lost(of_node), if is_node => {}
             }
-            notifier.stopping();
+            // A node goes on.
+            if !is_node || ended_by.get() == EndedBy::Signal {
+                notifier.stopping();
+            }
         };
         run_both(nbd, scsi, shutdown).await?;
         Ok::<_, Failure>(metrics.map(|metrics| metrics.snapshot()).unwrap_or_default())
@@ -217,11 +251,19 @@ fn serve(options: &Serve, store: Store, network: Network, talk: Talk, mounted: O
     let has_iscsi = iscsi.is_some();
     drop(iscsi);
     drop(volumes);
+    if ended_by.get() == EndedBy::Loss && is_node {
+        served?;
+        // What is unmounted or flushed too late, its next owner has as of the last flush before.
+        for error in [unmounted.err(), flushed.err().map(Failure::from)].into_iter().flatten() {
+            tracing::warn!("what clients had not flushed is lost: {}", error.message);
+        }
+        return Ok(EndedBy::Loss);
+    }
     let lost = store.engine.has_lost_its_log().map(|why| {
         Failure::failed(format!("the daemon ends, because it could not write to the store and must open it again: {why}"))
             .advise("start it again when the service answers: what clients flushed before is safe, what they wrote after may be lost")
     });
-    let closed = store.close();
+    let closed = if is_node { Ok(()) } else { store.close() };
     lost.map_or(Ok(()), Err)?;
     let metrics = served?;
     unmounted?;
@@ -250,7 +292,14 @@ fn serve(options: &Serve, store: Store, network: Network, talk: Talk, mounted: O
             if has_iscsi { format!("; {} over iSCSI", counted(iscsi_sessions, "session", "sessions")) } else { String::new() }
         ));
     }
-    Ok(Exit::Done)
+    Ok(ended_by.get())
+}
+
+/// Ends when the node has lost what it serves.
+async fn until_lost(has_lost: Option<&dyn Fn() -> bool>) {
+    while has_lost.is_some_and(|has_lost| !has_lost()) {
+        tokio::time::sleep(STOP_INTERVAL).await;
+    }
 }
 
 /// Ends when nothing is mounted any more, and there is no client.
@@ -330,13 +379,13 @@ async fn bind_iscsi(portals: &[PortalConfig], targets: &Arc<Targets>, settings: 
 }
 
 /// Returns the settings of the store or of `--config`, overridden by the options of the command line.
-fn settings(options: &Serve) -> Result<Settings> {
-    let mut settings = match &options.config {
+pub(super) fn settings(options: &Serve) -> Result<Settings> {
+    let mut settings = match &options.faces.config {
         Some(path) => read_settings(path, false)?,
         None => read_settings(&options.store.directory.join(SETTINGS_FILE), true)?,
     };
     let nbd = &mut settings.nbd;
-    if let Some(listen) = &options.nbd {
+    if let Some(listen) = &options.faces.nbd {
         nbd.listen = Some(listen.clone()).filter(|listen| listen != "none" && !listen.is_empty());
     }
     let lay = |over: &Option<PathBuf>, setting: &mut Option<PathBuf>| {
@@ -344,21 +393,21 @@ fn settings(options: &Serve) -> Result<Settings> {
             setting.clone_from(over);
         }
     };
-    if !options.iscsi.is_empty() {
-        settings.iscsi.listen = options.iscsi.iter().filter(|portal| *portal != "none" && !portal.is_empty()).cloned().collect();
+    if !options.faces.iscsi.is_empty() {
+        settings.iscsi.listen = options.faces.iscsi.iter().filter(|portal| *portal != "none" && !portal.is_empty()).cloned().collect();
     }
-    if !options.backup.is_empty() {
-        settings.backup.listen = options.backup.iter().filter(|address| *address != "none" && !address.is_empty()).cloned().collect();
+    if !options.faces.backup.is_empty() {
+        settings.backup.listen = options.faces.backup.iter().filter(|address| *address != "none" && !address.is_empty()).cloned().collect();
     }
-    lay(&options.nbd_socket, &mut nbd.socket);
-    lay(&options.tls_certificate, &mut nbd.tls_certificate);
-    lay(&options.tls_key, &mut nbd.tls_key);
-    lay(&options.tls_client_ca, &mut nbd.tls_client_ca);
+    lay(&options.faces.nbd_socket, &mut nbd.socket);
+    lay(&options.faces.tls_certificate, &mut nbd.tls_certificate);
+    lay(&options.faces.tls_key, &mut nbd.tls_key);
+    lay(&options.faces.tls_client_ca, &mut nbd.tls_client_ca);
     // Certificate authorities are given to keep others out, so clients without TLS are refused too.
-    nbd.tls_required |= options.tls_required || nbd.tls_client_ca.is_some();
-    nbd.allow_plain_off_loopback |= options.allow_plain_off_loopback;
-    nbd.read_only |= options.read_only;
-    for mount in &options.fs {
+    nbd.tls_required |= options.faces.tls_required || nbd.tls_client_ca.is_some();
+    nbd.allow_plain_off_loopback |= options.faces.allow_plain_off_loopback;
+    nbd.read_only |= options.faces.read_only;
+    for mount in &options.faces.fs {
         settings.filesystems.push(FileMount { place: whole_path(&mount.place), ..mount.clone() });
     }
     settings.check().map_err(Failure::cannot_run)?;
@@ -435,7 +484,7 @@ fn listen_for_commands(directory: &Path, host: &Arc<Host>) -> Option<ControlServ
 }
 
 /// How often the cleaning thread checks whether the daemon stops.
-const STOP_INTERVAL: Duration = Duration::from_millis(100);
+pub(super) const STOP_INTERVAL: Duration = Duration::from_millis(100);
 /// How long it waits after an error.
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -552,7 +601,7 @@ fn join_copies(engine: &Arc<Engine>, settings: Reclamation, left_bytes: &mut u64
 
 /// Ends when SIGINT or SIGTERM comes. It watches from the call on, so that no signal gets lost between mounting and
 /// serving. A second signal ends the process at once. Data that was not flushed is then lost, as after a crash.
-fn shutdown_signal(talk: Talk, hangs_up: bool) -> Result<impl Future<Output = ()>> {
+pub(super) fn shutdown_signal(talk: Talk, hangs_up: bool) -> Result<impl Future<Output = ()>> {
     let watch = |kind| signal(kind).map_err(|error| Failure::cannot_run(format!("cannot watch for signals: {error}")));
     let (mut interrupt, mut terminate) = (watch(SignalKind::interrupt())?, watch(SignalKind::terminate())?);
     // The terminal of a mount may be closed.
