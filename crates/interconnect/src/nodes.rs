@@ -326,6 +326,10 @@ impl OtherNodes for Nodes {
         result
     }
 
+    fn may_answer(&self) -> bool {
+        self.context.setup.directory.may_answer()
+    }
+
     fn seal(&self, container: ContainerId) -> Result<()> {
         let partition = Partition { class: PartitionClass::Container, number: container.partition() };
         let message = |epoch| (kinds::SEAL, self.encode(&Message::Seal { container, epoch }));

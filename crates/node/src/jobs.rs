@@ -6,7 +6,7 @@ use crate::opening::OpenLog;
 use crate::process::Came;
 use crate::record::Record;
 use crate::{NodeError, Result};
-use onefold_cluster::{NodeNumber, Outcome, PutTable, Released, Table};
+use onefold_cluster::{NodeNumber, Outcome, PutTable, Released, Restated, Table};
 use onefold_coordinator::Session;
 use onefold_engine::{Adoption, Engine};
 use onefold_interconnect::{CallError, Nodes};
@@ -107,6 +107,27 @@ pub(crate) fn jump(engine: &Engine, table: u64, at_least: Position) -> Came {
     match engine.jump_and_cut(at_least) {
         Ok(end) => Came::Jumped { table, at_least, end },
         Err(error) => Came::Broken(format!("the log cannot reach position {}: {error}", at_least.0)),
+    }
+}
+
+/// Begins to restate a partition: from the position on that is told, the log will say everything of it.
+pub(crate) fn begin_restating(engine: &Engine, partition: Partition, epoch: u64) -> Came {
+    match engine.begin_restating(partition) {
+        Ok(since) => Came::Restating(Restated { partition, epoch, since }),
+        Err(error) => {
+            tracing::debug!(?partition, %error, "a partition cannot be restated yet");
+            Came::NotRestating
+        }
+    }
+}
+
+/// Restates a partition.
+pub(crate) fn restate(context: &Context, life: u64, engine: &Engine, restated: Restated) -> Option<Came> {
+    let Restated { partition, since, .. } = restated;
+    match engine.restate(partition, since, &|| !context.is_over(Some(life))) {
+        Ok(true) => Some(Came::Restated(restated)),
+        Ok(false) => None,
+        Err(error) => Some(Came::Broken(format!("{partition:?} cannot be restated: {error}"))),
     }
 }
 

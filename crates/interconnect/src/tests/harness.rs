@@ -98,6 +98,10 @@ impl Directory for Book {
         Some(self.owners.read().get(&partition).copied().unwrap_or((1, 1)))
     }
 
+    fn may_answer(&self) -> bool {
+        true
+    }
+
     fn heads(&self, table: u64) {
         self.heard.lock().push(table);
     }
