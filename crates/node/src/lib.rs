@@ -22,8 +22,7 @@
 //! * *What came of a former opening is dropped*: an answer, a job, a message.
 //! * *A number is durable here before it is asked for in the bucket*, with the key that belongs to it.
 //!
-//! Nodes do not restate partitions yet, and none reads along with an owner: a lineage stays long, and a take-over reads
-//! the logs from the bucket.
+//! No node reads along with an owner yet: a new owner reads the logs from the bucket.
 //!
 //! This crate must never know what a volume or a backup is.
 

@@ -180,7 +180,7 @@ impl Scene {
         until("it takes part", || self.describe(), is_in);
     }
 
-    /// Waits until these machines serve everything, each some of the index and of containers, and nothing moves any more.
+    /// Waits until these machines serve everything, each some of the index and some containers, and nothing moves.
     pub fn shared_by(&self, machines: &[usize]) {
         let has_some = |at: &usize| {
             let served = self.status(*at).served;
