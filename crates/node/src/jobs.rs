@@ -194,6 +194,11 @@ fn ask(
 /// Takes what a node has left that is in no table any more. Its log is closed first: it may be leaving, and whatever it
 /// has not delivered is in it.
 pub(crate) fn take_rest(context: &Context, life: u64, engine: &Engine, node: NodeNumber) -> Option<()> {
+    // One that leaves ends in its own way, and delivers what it can.
+    let until = Instant::now() + Duration::from_millis(context.settings.coordinator.session_ms());
+    while context.shared.state.lock().alive.contains_key(&node) && Instant::now() < until && !context.is_over(Some(life)) {
+        std::thread::sleep(COLLECT_PAUSE);
+    }
     let what = format!("what node {node} has left cannot be read");
     context.persist(Some(life), &what, || {
         if context.shared.newest().is_none_or(|table| table.opening(node).is_none()) {
