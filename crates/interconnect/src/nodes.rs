@@ -327,7 +327,7 @@ impl OtherNodes for Nodes {
     }
 
     fn may_answer(&self) -> bool {
-        self.context.setup.directory.hears()
+        self.context.setup.directory.may_answer()
     }
 
     fn seal(&self, container: ContainerId) -> Result<()> {

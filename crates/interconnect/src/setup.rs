@@ -24,11 +24,11 @@ pub trait Directory: Debug + Send + Sync {
     /// Returns the number of the newest table that this node knows.
     fn table(&self) -> u64;
 
-    /// Returns whether this node has heard from the coordinator lately. If not, it answers no read.
-    fn hears(&self) -> bool;
-
     /// Returns the owner of a partition and the epoch of its ownership. `None`: nobody has it now.
     fn owner(&self, partition: Partition) -> Option<(u32, u64)>;
+
+    /// Returns whether this node may answer reads now: it has heard from the coordinator lately. Must return at once.
+    fn may_answer(&self) -> bool;
 
     /// Somebody speaks of a newer table. Must return at once.
     fn heads(&self, table: u64);

@@ -6,7 +6,7 @@ use crate::opening::OpenLog;
 use crate::process::Came;
 use crate::record::Record;
 use crate::{NodeError, Result};
-use onefold_cluster::{NodeNumber, Outcome, PutTable, Released, Table};
+use onefold_cluster::{NodeNumber, Outcome, PutTable, Released, Restated, Table};
 use onefold_coordinator::Session;
 use onefold_engine::{Adoption, Engine};
 use onefold_interconnect::{CallError, Nodes};
@@ -110,6 +110,27 @@ pub(crate) fn jump(engine: &Engine, table: u64, at_least: Position) -> Came {
     }
 }
 
+/// Begins to restate a partition: from the position on that is told, the log will say everything of it.
+pub(crate) fn begin_restating(engine: &Engine, partition: Partition, epoch: u64) -> Came {
+    match engine.begin_restating(partition) {
+        Ok(since) => Came::Restating(Restated { partition, epoch, since }),
+        Err(error) => {
+            tracing::debug!(?partition, %error, "a partition cannot be restated yet");
+            Came::NotRestating
+        }
+    }
+}
+
+/// Restates a partition.
+pub(crate) fn restate(context: &Context, life: u64, engine: &Engine, restated: Restated) -> Option<Came> {
+    let Restated { partition, since, .. } = restated;
+    match engine.restate(partition, since, &|| !context.is_over(Some(life))) {
+        Ok(true) => Some(Came::Restated(restated)),
+        Ok(false) => None,
+        Err(error) => Some(Came::Broken(format!("{partition:?} cannot be restated: {error}"))),
+    }
+}
+
 /// Asks all nodes of the newest table what they have claimed of partitions, and reads what those have left that are no
 /// longer in it. What is not collected when the opening ends is collected by the next owner.
 pub(crate) fn collect(
@@ -173,6 +194,11 @@ fn ask(
 /// Takes what a node has left that is in no table any more. Its log is closed first: it may be leaving, and whatever it
 /// has not delivered is in it.
 pub(crate) fn take_rest(context: &Context, life: u64, engine: &Engine, node: NodeNumber) -> Option<()> {
+    // One that leaves ends in its own way, and delivers what it can.
+    let until = Instant::now() + Duration::from_millis(context.settings.coordinator.session_ms());
+    while context.shared.state.lock().alive.contains_key(&node) && Instant::now() < until && !context.is_over(Some(life)) {
+        std::thread::sleep(COLLECT_PAUSE);
+    }
     let what = format!("what node {node} has left cannot be read");
     context.persist(Some(life), &what, || {
         if context.shared.newest().is_none_or(|table| table.opening(node).is_none()) {

@@ -16,14 +16,13 @@
 //! ```
 //!
 //! # Invariants
-//! * *An answer is asked of the member and the clock after the request has come.* Nothing else says that it may be given.
+//! * *Member and clock are asked after a request has come.* Nothing else says that it may be answered.
 //! * *An opening ends before the next one begins*: its right to answer and its session at once, then its server, its
 //!   connections, its engine.
 //! * *What came of a former opening is dropped*: an answer, a job, a message.
 //! * *A number is durable here before it is asked for in the bucket*, with the key that belongs to it.
 //!
-//! Nodes do not restate partitions yet, and none reads along with an owner: a lineage stays long, and a take-over reads
-//! the logs from the bucket.
+//! No node reads along with an owner yet: a new owner reads the logs from the bucket.
 //!
 //! This crate must never know what a volume or a backup is.
 

@@ -1,8 +1,8 @@
 //! A master, and what waits until its node hears the coordinator.
 //!
 //! A view says who is master as of its own moment, and comes before the news that the node hears. A node that was cut
-//! off has an old one, and another master may be at work. So a master is told nothing while its node does not hear. What
-//! it was not told waits: the end of a put must not be lost. Of views, reports and answers the newest ones count.
+//! off has an old one, and another master may be at work. So a master is told nothing while its node does not hear.
+//! What it was not told waits: the end of a put must not be lost. Of views, reports and answers the newest ones count.
 
 use onefold_cluster::{Master, MasterEffect, MasterEvent, Table};
 use std::collections::VecDeque;

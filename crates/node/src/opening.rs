@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::identity::OwnIdentity;
-use crate::shared::OpeningRights;
+use crate::shared::OfOpening;
 use crate::{NodeError, Result};
 use onefold_cluster::{Counts, NodeNumber, Opening, Table};
 use onefold_engine::{Engine, EngineError, Mode, Settings, Share};
@@ -68,12 +68,13 @@ fn try_open(context: &Context, life: u64, own: &OwnIdentity) -> Result<Opened> {
         None if own.node == NodeNumber(0) => {}
         None => return Err(NodeError::NoTable),
     }
+    let of_opening = Arc::new(OfOpening { shared: shared.clone(), life });
     let setup = Setup {
         store: settings.descriptor.store,
         digest_bytes: settings.descriptor.fingerprint.digest_bytes(),
         node: own.node.0,
         identity: own.parse()?,
-        directory: shared.clone(),
+        directory: of_opening.clone(),
         options: settings.interconnect.clone(),
     };
     let interconnect = Interconnect::new(setup, settings.descriptor.index_partitions)?;
@@ -95,7 +96,7 @@ fn try_open(context: &Context, life: u64, own: &OwnIdentity) -> Result<Opened> {
         None => Some(first_table(context, engine.opening())?),
         table => table,
     };
-    let owner = Arc::new(EngineOwner::new(engine.clone(), Arc::new(OpeningRights { shared: shared.clone(), life })));
+    let owner = Arc::new(EngineOwner::new(engine.clone(), of_opening));
     let listening = |source| NodeError::Io { action: "cannot listen", source };
     let server = interconnect.serve(context.listener.try_clone().map_err(listening)?, owner)?;
     Ok(Opened::Log(OpenLog { server, interconnect, engine }, table))

@@ -72,6 +72,11 @@ pub(crate) enum Came {
         at_least: Position,
         end: Position,
     },
+    /// Restating begins.
+    Restating(Restated),
+    /// It cannot begin now.
+    NotRestating,
+    Restated(Restated),
     Left,
     /// The opening cannot go on.
     Broken(String),
@@ -103,6 +108,8 @@ pub(crate) struct Process {
     adopting: BTreeSet<(Partition, u64)>,
     /// Positions that the log is about to reach, with the table of the order.
     jumping: BTreeSet<(u64, Position)>,
+    /// A partition of an index is being restated: one at a time.
+    is_restating: bool,
     /// Partitions of containers that are being taken over behind other logs, and since where this one counts.
     restating: BTreeMap<Partition, Position>,
     /// Positions of which the member says that the log is cut there, and it is not: nothing of a partition of
@@ -143,6 +150,7 @@ impl Process {
             todo: VecDeque::new(),
             adopting: BTreeSet::new(),
             jumping: BTreeSet::new(),
+            is_restating: false,
             restating: BTreeMap::new(),
             uncut: Vec::new(),
             may_trim: false,
@@ -180,6 +188,16 @@ impl Process {
             self.broken(&why);
         }
         self.todo.extend([Todo::Member(MemberEvent::Tick), Todo::Master(MasterEvent::Tick)]);
+        self.restate_next();
+    }
+
+    /// Begins to restate a partition of an index whose lineage is long, if there is one and no other is under way.
+    fn restate_next(&mut self) {
+        let is_of_index = |(partition, _): &(Partition, u64)| partition.class != PartitionClass::Container;
+        let due = self.shared.state.lock().member.to_restate().find(is_of_index);
+        let Some((partition, epoch)) = due.filter(|_| !self.is_restating && self.log.is_some()) else { return };
+        self.is_restating = true;
+        self.on_engine(move |_, engine| Some(jobs::begin_restating(engine, partition, epoch)));
     }
 
     /// Takes an event in.
@@ -268,6 +286,16 @@ impl Process {
             Came::Jumped { table, at_least, end } => {
                 self.jumping.remove(&(table, at_least));
                 self.todo.push_back(Todo::Member(MemberEvent::Jumped { table, end }));
+            }
+            Came::Restating(restated) => {
+                self.todo.push_back(Todo::Member(MemberEvent::Restating(restated)));
+                self.on_engine(move |context, engine| jobs::restate(context, life, engine, restated));
+            }
+            Came::NotRestating => self.is_restating = false,
+            Came::Restated(restated) => {
+                self.is_restating = false;
+                self.todo.push_back(Todo::Member(MemberEvent::Restated(restated)));
+                self.restate_next();
             }
             Came::Left => {
                 *self.context.has_left.lock() = true;
@@ -571,6 +599,7 @@ impl Process {
         self.mastering = None;
         self.adopting.clear();
         self.jumping.clear();
+        self.is_restating = false;
         self.restating.clear();
         self.uncut.clear();
         self.moving = Arc::default();
@@ -590,9 +619,9 @@ impl Process {
 
     fn join(&mut self, present: Present) {
         let table = self.shared.newest().map(|table| table.number);
-        let (address, faces) = (self.context.address.clone(), self.context.settings.faces.clone());
-        let joining = Joining { present, address, faces, table };
-        match self.context.settings.coordinator.join(joining, Arc::new(Teller(self.shared.clone()))) {
+        let settings = &self.context.settings;
+        let joining = Joining { present, address: self.context.address.clone(), faces: settings.faces.clone(), table };
+        match settings.coordinator.join(joining, Arc::new(Teller(self.shared.clone()))) {
             Ok(session) => {
                 self.session = Some(session);
                 self.mastering = Some(Mastering::new(self.session_ms));

@@ -112,6 +112,13 @@ impl Shared {
         state.trouble = trouble;
     }
 
+    /// Returns the owner of a partition by the newest table, and the epoch of its ownership.
+    fn owner(&self, partition: Partition) -> Option<(u32, u64)> {
+        let table = self.newest()?;
+        let assigned = table.get(partition)?;
+        Some((assigned.owner().0, assigned.epoch))
+    }
+
     /// Returns what may be done with a request for a partition that has come before this call.
     pub(crate) fn right(&self, partition: Partition) -> Right {
         let state = self.state.lock();
@@ -120,56 +127,14 @@ impl Shared {
     }
 }
 
-impl Directory for Shared {
-    fn hears(&self) -> bool {
-        let now_ms = self.now_ms();
-        self.state.lock().member.hears(now_ms)
-    }
-
-    fn fingerprint(&self, node: u32) -> Option<CertificateFingerprint> {
-        match self.records.get(NodeNumber(node)) {
-            Ok(record) => record.map(|record| record.fingerprint),
-            Err(error) => {
-                tracing::warn!(node, %error, "the certificate of a node cannot be looked up");
-                None
-            }
-        }
-    }
-
-    fn address(&self, node: u32) -> Option<String> {
-        self.state.lock().alive.get(&NodeNumber(node)).map(|listed| listed.address.clone())
-    }
-
-    fn nodes(&self) -> Vec<u32> {
-        self.newest().iter().flat_map(|table| &table.nodes).map(|present| present.node.0).collect()
-    }
-
-    fn table(&self) -> u64 {
-        self.newest().map_or(0, |table| table.number)
-    }
-
-    fn owner(&self, partition: Partition) -> Option<(u32, u64)> {
-        let table = self.newest()?;
-        let assigned = table.get(partition)?;
-        Some((assigned.owner().0, assigned.epoch))
-    }
-
-    fn heads(&self, table: u64) {
-        // Once is enough: of a newer table, somebody speaks again.
-        if !self.is_told_of_table.swap(true, Ordering::SeqCst) {
-            self.tell(Event::Heads(table));
-        }
-    }
-}
-
-/// What one opening may answer.
+/// What one opening may answer, and whom it asks.
 #[derive(Debug)]
-pub(crate) struct OpeningRights {
+pub(crate) struct OfOpening {
     pub(crate) shared: Arc<Shared>,
     pub(crate) life: u64,
 }
 
-impl Rights for OpeningRights {
+impl Rights for OfOpening {
     fn may_answer(&self, partition: Partition, epoch: u64) -> Result<(), Refusal> {
         let state = self.shared.state.lock();
         // A request that has waited in an earlier opening is not this one's to answer.
@@ -202,6 +167,46 @@ impl Rights for OpeningRights {
     }
 }
 
+impl Directory for OfOpening {
+    fn fingerprint(&self, node: u32) -> Option<CertificateFingerprint> {
+        match self.shared.records.get(NodeNumber(node)) {
+            Ok(record) => record.map(|record| record.fingerprint),
+            Err(error) => {
+                tracing::warn!(node, %error, "the certificate of a node cannot be looked up");
+                None
+            }
+        }
+    }
+
+    fn address(&self, node: u32) -> Option<String> {
+        self.shared.state.lock().alive.get(&NodeNumber(node)).map(|listed| listed.address.clone())
+    }
+
+    fn nodes(&self) -> Vec<u32> {
+        self.shared.newest().iter().flat_map(|table| &table.nodes).map(|present| present.node.0).collect()
+    }
+
+    fn table(&self) -> u64 {
+        self.shared.newest().map_or(0, |table| table.number)
+    }
+
+    fn owner(&self, partition: Partition) -> Option<(u32, u64)> {
+        self.shared.owner(partition)
+    }
+
+    fn may_answer(&self) -> bool {
+        let state = self.shared.state.lock();
+        self.shared.life() == self.life && state.member.hears(self.shared.now_ms())
+    }
+
+    fn heads(&self, table: u64) {
+        // Once is enough: of a newer table, somebody speaks again.
+        if !self.shared.is_told_of_table.swap(true, Ordering::SeqCst) {
+            self.shared.tell(Event::Heads(table));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,7 +223,7 @@ mod tests {
     }
 
     /// A node 0 that has an opening by table 1, and serves nothing yet.
-    fn shared(clock_ms: &Arc<AtomicU64>) -> (Arc<Shared>, OpeningRights, std::sync::mpsc::Receiver<Event>) {
+    fn shared(clock_ms: &Arc<AtomicU64>) -> (Arc<Shared>, OfOpening, std::sync::mpsc::Receiver<Event>) {
         let (events, queue) = channel();
         let clock_ms = clock_ms.clone();
         let read = move || Reading { wall_ns: 0, boot: 1, boot_ns: clock_ms.load(Ordering::SeqCst) * 1_000_000 };
@@ -237,33 +242,36 @@ mod tests {
         }
         state.member.handle(MemberEvent::Heard { opening: Opening(7), asked_ms: 1 });
         drop(state);
-        (shared.clone(), OpeningRights { shared, life }, queue)
+        (shared.clone(), OfOpening { shared, life }, queue)
     }
 
     #[test]
     fn m4_8_requests_wait_for_a_partition_that_comes_and_are_refused_after_two_thirds_of_a_session() {
         let clock_ms = Arc::new(AtomicU64::new(1));
         let (shared, rights, _queue) = shared(&clock_ms);
-        assert!(matches!(rights.may_answer(partition(0), 6), Err(Refusal::Later(_))));
+        assert!(matches!(Rights::may_answer(&rights, partition(0), 6), Err(Refusal::Later(_))));
         let steps = [
             MemberEvent::Applied { partition: partition(0), epoch: 6 },
             MemberEvent::Adopted { partition: partition(0), epoch: 6 },
             MemberEvent::Collected { partition: partition(0), epoch: 6 },
         ];
         for event in steps {
-            assert!(matches!(rights.may_answer(partition(0), 6), Err(Refusal::Later(_))), "{event:?}");
+            assert!(matches!(Rights::may_answer(&rights, partition(0), 6), Err(Refusal::Later(_))), "{event:?}");
             shared.state.lock().member.handle(event);
         }
-        assert_eq!(rights.may_answer(partition(0), 6), Ok(()));
-        assert_eq!(rights.may_answer(partition(0), 5), Err(Refusal::NotOwned), "another ownership");
-        assert_eq!(rights.may_answer(partition(9), 6), Err(Refusal::NotOwned));
+        assert_eq!(Rights::may_answer(&rights, partition(0), 6), Ok(()));
+        assert_eq!(Rights::may_answer(&rights, partition(0), 5), Err(Refusal::NotOwned), "another ownership");
+        assert_eq!(Rights::may_answer(&rights, partition(9), 6), Err(Refusal::NotOwned));
         clock_ms.store(1 + SESSION_MS * 2 / 3, Ordering::SeqCst);
-        assert_eq!(rights.may_answer(partition(0), 6), Err(Refusal::NotOwned), "it has not heard for too long");
+        assert_eq!(Rights::may_answer(&rights, partition(0), 6), Err(Refusal::NotOwned), "it has not heard for too long");
+        assert!(!Directory::may_answer(&rights));
         shared.state.lock().member.handle(MemberEvent::Heard { opening: Opening(7), asked_ms: 2000 });
-        assert_eq!(rights.may_answer(partition(0), 6), Ok(()));
+        assert_eq!(Rights::may_answer(&rights, partition(0), 6), Ok(()));
+        assert!(Directory::may_answer(&rights));
         // What is left of an earlier opening answers nothing.
         shared.next_life();
-        assert_eq!(rights.may_answer(partition(0), 6), Err(Refusal::NotOwned));
+        assert!(!Directory::may_answer(&rights));
+        assert_eq!(Rights::may_answer(&rights, partition(0), 6), Err(Refusal::NotOwned));
     }
 
     #[test]
@@ -274,17 +282,17 @@ mod tests {
             assert_eq!(rights.may_collect(from, partition(1), epoch), Err(Refusal::NotOwned));
         }
         assert!(matches!(rights.may_collect(1, partition(1), 7), Err(Refusal::Later(_))), "by a table that is not known here");
-        assert_eq!(Directory::nodes(&*shared), [0]);
+        assert_eq!(rights.nodes(), [0]);
         assert_eq!((shared.owner(partition(1)), shared.owner(partition(2))), (Some((0, 6)), None));
     }
 
     #[test]
     fn a_newer_table_is_spoken_of_once_until_the_loop_has_heard() {
-        let (shared, _rights, queue) = shared(&Arc::new(AtomicU64::new(1)));
-        (5..9).for_each(|table| shared.heads(table));
+        let (shared, directory, queue) = shared(&Arc::new(AtomicU64::new(1)));
+        (5..9).for_each(|table| directory.heads(table));
         assert!(matches!(queue.try_recv(), Ok(Event::Heads(5))) && queue.try_recv().is_err());
         shared.heard_of_table();
-        shared.heads(9);
+        directory.heads(9);
         assert!(matches!(queue.try_recv(), Ok(Event::Heads(9))));
         let older = Arc::new(Table::first(Counts { chunk_index: 2, objects: 1, containers: 1 }, NodeNumber(0), 5));
         assert!(shared.learn(&older).is_none());

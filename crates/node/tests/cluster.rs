@@ -114,10 +114,14 @@ fn m4_2_a_node_that_leaves_gives_everything_away_first() {
     // Nobody could take what the last one has.
     assert!(!scene.node(1).leave(Duration::from_millis(100)));
     assert_eq!(scene.status(1).served.len(), ALL);
-    // Its number is gone.
+    // Its number is gone. Now the other one can leave: what it took over, it has restated.
     scene.start(0);
     scene.takes_part(0, NodeNumber(2));
+    assert!(scene.node(1).leave(PATIENCE), "{}", scene.describe());
+    scene.machines[1].node = None;
+    scene.served_by(&[0]);
     scene.check_data();
+    scene.check_counts();
 }
 
 #[test]

@@ -76,10 +76,6 @@ pub struct Book {
 }
 
 impl Directory for Book {
-    fn hears(&self) -> bool {
-        true
-    }
-
     fn fingerprint(&self, node: u32) -> Option<CertificateFingerprint> {
         self.fingerprints.read().get(&node).copied()
     }
@@ -100,6 +96,10 @@ impl Directory for Book {
 
     fn owner(&self, partition: Partition) -> Option<(u32, u64)> {
         Some(self.owners.read().get(&partition).copied().unwrap_or((1, 1)))
+    }
+
+    fn may_answer(&self) -> bool {
+        true
     }
 
     fn heads(&self, table: u64) {

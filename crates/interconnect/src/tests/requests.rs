@@ -120,7 +120,7 @@ fn m4_4_an_owner_that_is_not_there_is_named_and_the_others_are_given_their_claim
 fn m4_8_nobody_waits_for_a_node_that_is_gone_when_another_one_has_its_partitions() {
     let pair = pair(patient());
     let all: Vec<_> = (0..INDEX as u16).map(|number| Partition { class: PartitionClass::ChunkIndex, number }).collect();
-    all.iter().for_each(|partition| drop(pair.book.owners.write().insert(*partition, (2, 1))));
+    pair.book.owners.write().extend(all.iter().map(|partition| (*partition, (2, 1))));
     let delivery = Delivery { behind: Some(Position(0)), upto: Position(4096), ..Delivery::default() };
     let begin = Instant::now();
     std::thread::scope(|threads| {
@@ -131,7 +131,7 @@ fn m4_8_nobody_waits_for_a_node_that_is_gone_when_another_one_has_its_partitions
         });
         let delivering = threads.spawn(|| pair.asking.others().deliver(3, &delivery).unwrap());
         until("they wait", || pair.asking.others().queued(2) > 1);
-        all.iter().for_each(|partition| drop(pair.book.owners.write().insert(*partition, (1, 2))));
+        pair.book.owners.write().extend(all.iter().map(|partition| (*partition, (1, 2))));
         assert_eq!(asking.join().unwrap(), vec![Claim::Mine; 20]);
         assert_eq!(delivering.join().unwrap(), Position(4096));
     });
