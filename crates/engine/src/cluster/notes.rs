@@ -20,6 +20,7 @@ use onefold_ground::wire::{Reader, WireError};
 use onefold_oplog::{Log, Partition, PartitionClass, Position};
 use onefold_storage::ContainerId;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::ControlFlow;
 
 const PREFIX: u8 = b'A';
@@ -69,11 +70,10 @@ impl OtherNotes {
     }
 
     fn get(&mut self, engine: &Engine, logs: &mut OtherLogs<'_>, node: u32) -> Result<&Notes> {
-        if !self.0.contains_key(&node) {
-            let notes = engine.notes_of(logs, node)?;
-            self.0.insert(node, notes);
+        match self.0.entry(node) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(place) => Ok(place.insert(engine.notes_of(logs, node)?)),
         }
-        Ok(&self.0[&node])
     }
 }
 

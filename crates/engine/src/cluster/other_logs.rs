@@ -130,9 +130,13 @@ impl Engine {
         let held: BTreeMap<Partition, Option<Position>> = held.iter().map(|held| (held.partition, held.upto)).collect();
         // One that a table does not know yet, or that came back and is not adopted yet, is still cut.
         let is_over = |partition: &Partition| held.get(partition).is_none_or(|upto| upto.is_none() && self.has_opened(*partition));
-        for (_, position) in cuts.extract_if(.., |partition, _| is_over(partition)) {
-            log.uncut(position);
-        }
+        cuts.retain(|partition, position| {
+            let stays = !is_over(partition);
+            if !stays {
+                log.uncut(*position);
+            }
+            stays
+        });
         for (partition, upto) in held {
             if let (Some(upto), Entry::Vacant(place)) = (upto, cuts.entry(partition)) {
                 log.cut_at(upto);

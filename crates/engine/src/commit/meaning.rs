@@ -100,7 +100,10 @@ pub(crate) fn keys_of(partition: Partition, index_partitions: u32) -> Option<(Ve
         PartitionClass::ChunkIndex => {
             let from = |number: u32| match number < index_partitions {
                 // The first bits of a fingerprint choose its partition.
-                true => [&[CHUNK], &(u64::from(number) << (64 - index_partitions.trailing_zeros()) % 64).to_be_bytes()[..]].concat(),
+                true => {
+                    let shift = (64 - index_partitions.trailing_zeros()) % 64;
+                    [&[CHUNK], &(u64::from(number) << shift).to_be_bytes()[..]].concat()
+                }
                 false => vec![CHUNK + 1],
             };
             Some((from(number.into()), from(u32::from(number) + 1)))
