@@ -117,8 +117,8 @@ fn move_of(
     Some((best.partition, best.epoch, best.owner()))
 }
 
-/// Chooses followers: nodes other than the owners, evenly; one for all objects. Whoever follows goes on, unless there is
-/// a reason.
+/// Chooses followers: nodes other than the owners, evenly; one for all objects. Whoever follows goes on, unless there
+/// is a reason.
 pub(crate) fn set_followers(partitions: &mut [Assigned], nodes: &BTreeSet<NodeNumber>) {
     set_follower_of_objects(partitions, nodes);
     {
