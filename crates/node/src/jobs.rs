@@ -232,10 +232,9 @@ pub(crate) fn leave(context: &Context, life: u64, log: Option<OpenLog>, session:
             }
             std::thread::sleep(COLLECT_PAUSE);
         }
-        if let Err(error) = log.engine.close() {
+        if let Err(error) = log.close() {
             tracing::debug!(%error, "the store was not closed when the node left");
         }
-        log.end();
     }
     if let Some(session) = session {
         session.leave();
