@@ -158,6 +158,11 @@ impl Nodes {
         let mut pauses = Pauses::new();
         loop {
             let place = self.place(partition);
+            let owner = self.context.setup.directory.owner(partition).map(|(owner, _)| owner);
+            if owner == Some(self.context.setup.node) {
+                // It has come to this node: the engine has it, or will.
+                return Err(EngineError::NotOwned { partition: partition.number.into() });
+            }
             let result = match place {
                 None => Err(CallError::Refusal(Refusal::NotOwned)),
                 Some((node, epoch)) => {

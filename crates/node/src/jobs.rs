@@ -221,19 +221,20 @@ pub(crate) fn take_rests(context: &Context, life: u64, engine: &Engine, table: &
 /// forgotten.
 pub(crate) fn leave(context: &Context, life: u64, log: Option<OpenLog>, session: Option<Box<dyn Session>>) -> Came {
     if let Some(log) = log {
-        // What cannot be delivered in time, the owners read in the log.
+        // What cannot be delivered in time, the owners read in the log. Without a view, as when the node has just opened
+        // its log again, nobody can be reached.
+        let is_alone = context.shared.state.lock().alive.is_empty();
         let until = Instant::now() + Duration::from_millis(context.settings.coordinator.session_ms());
-        while let Err(error) = log.engine.flush().and_then(|()| log.engine.deliver()) {
+        while let Err(error) = log.engine.flush().and_then(|()| if is_alone { Ok(()) } else { log.engine.deliver() }) {
             if Instant::now() >= until || context.is_over(Some(life)) || log.engine.has_lost_its_log().is_some() {
                 tracing::warn!(%error, "not everything was delivered before the node left");
                 break;
             }
             std::thread::sleep(COLLECT_PAUSE);
         }
-        if let Err(error) = log.engine.close() {
+        if let Err(error) = log.close() {
             tracing::debug!(%error, "the store was not closed when the node left");
         }
-        log.end();
     }
     if let Some(session) = session {
         session.leave();

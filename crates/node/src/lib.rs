@@ -238,12 +238,9 @@ impl Node {
     /// alone.
     pub fn stop(mut self) {
         let Some(Rest { log, session }) = self.end() else { return };
-        if let Some(log) = &log
-            && let Err(error) = log.engine.close()
-        {
+        if let Some(Err(error)) = log.map(opening::OpenLog::close) {
             tracing::warn!(%error, "the store could not be closed");
         }
-        drop(log);
         if let Some(session) = session {
             session.leave();
         }

@@ -41,6 +41,13 @@ impl OpenLog {
         self.interconnect.others()
     }
 
+    /// Ends it orderly. Nobody is asked any more: the engine would wait for those that do not answer.
+    pub(crate) fn close(self) -> Result<()> {
+        let OpenLog { server, interconnect, engine } = self;
+        drop((server, interconnect));
+        Ok(engine.close()?)
+    }
+
     /// Ends it without writing anything.
     pub(crate) fn end(self) {
         let OpenLog { server, interconnect, engine } = self;
