@@ -121,37 +121,35 @@ fn move_of(
 /// is a reason.
 pub(crate) fn set_followers(partitions: &mut [Assigned], nodes: &BTreeSet<NodeNumber>) {
     set_follower_of_objects(partitions, nodes);
-    {
-        let is_chunks = |at: &usize| partitions[*at].partition.class == PartitionClass::ChunkIndex;
-        let of_class: Vec<usize> = (0..partitions.len()).filter(is_chunks).collect();
-        let mut loads: Loads = nodes.iter().map(|node| (*node, 0)).collect();
-        for at in &of_class {
-            let assigned = &mut partitions[*at];
+    let is_chunks = |at: &usize| partitions[*at].partition.class == PartitionClass::ChunkIndex;
+    let of_class: Vec<usize> = (0..partitions.len()).filter(is_chunks).collect();
+    let mut loads: Loads = nodes.iter().map(|node| (*node, 0)).collect();
+    for at in &of_class {
+        let assigned = &mut partitions[*at];
+        let owner = assigned.owner();
+        assigned.follower = assigned.follower.filter(|follower| *follower != owner && nodes.contains(follower));
+        if let Some(follower) = assigned.follower {
+            loads.entry(follower).and_modify(|load| *load += 1);
+        }
+    }
+    for at in &of_class {
+        let assigned = &mut partitions[*at];
+        if assigned.follower.is_none() {
             let owner = assigned.owner();
-            assigned.follower = assigned.follower.filter(|follower| *follower != owner && nodes.contains(follower));
-            if let Some(follower) = assigned.follower {
-                loads.entry(follower).and_modify(|load| *load += 1);
-            }
+            assigned.follower =
+                least(&loads.iter().filter(|(node, _)| **node != owner).map(|(node, load)| (*node, *load)).collect()).map(|(node, _)| node);
+            assigned.follower.iter().for_each(|follower| *loads.entry(*follower).or_default() += 1);
         }
-        for at in &of_class {
-            let assigned = &mut partitions[*at];
-            if assigned.follower.is_none() {
-                let owner = assigned.owner();
-                assigned.follower = least(&loads.iter().filter(|(node, _)| **node != owner).map(|(node, load)| (*node, *load)).collect())
-                    .map(|(node, _)| node);
-                assigned.follower.iter().for_each(|follower| *loads.entry(*follower).or_default() += 1);
-            }
-        }
-        // One at a time from a node that follows two more than another one could.
-        while let Some((at, to)) = of_class.iter().find_map(|at| {
-            let follower = partitions[*at].follower?;
-            let to = loads.iter().find(|(node, load)| **node != partitions[*at].owner() && **load + 1 < loads[&follower])?;
-            Some((*at, *to.0))
-        }) {
-            let from = partitions[at].follower.replace(to);
-            from.iter().for_each(|from| *loads.entry(*from).or_default() -= 1);
-            *loads.entry(to).or_default() += 1;
-        }
+    }
+    // One at a time from a node that follows two more than another one could.
+    while let Some((at, to)) = of_class.iter().find_map(|at| {
+        let follower = partitions[*at].follower?;
+        let to = loads.iter().find(|(node, load)| **node != partitions[*at].owner() && **load + 1 < loads[&follower])?;
+        Some((*at, *to.0))
+    }) {
+        let from = partitions[at].follower.replace(to);
+        from.iter().for_each(|from| *loads.entry(*from).or_default() -= 1);
+        *loads.entry(to).or_default() += 1;
     }
 }
 
