@@ -221,8 +221,8 @@ pub(crate) fn take_rests(context: &Context, life: u64, engine: &Engine, table: &
 /// forgotten.
 pub(crate) fn leave(context: &Context, life: u64, log: Option<OpenLog>, session: Option<Box<dyn Session>>) -> Came {
     if let Some(log) = log {
-        // What cannot be delivered in time, the owners read in the log. Without a view, as when the node has just opened
-        // its log again, nobody can be reached.
+        // What cannot be delivered in time, the owners read in the log. Without a view, as when the node has just
+        // opened its log again, nobody can be reached.
         let is_alone = context.shared.state.lock().alive.is_empty();
         let until = Instant::now() + Duration::from_millis(context.settings.coordinator.session_ms());
         while let Err(error) = log.engine.flush().and_then(|()| if is_alone { Ok(()) } else { log.engine.deliver() }) {
