@@ -4,7 +4,8 @@
 //!   [`sync`](File::sync) puts the whole content, and seals it: from then on, writes fail.
 //! * A file with a temporary name is put by its rename. So its sync does nothing.
 //! * Sealed scratch files stay for a while, as a cache. What is in the bucket never changes under its name, except by a
-//!   rename of this process.
+//!   rename of this process. Another process that removes it says so, and whoever hears of that calls
+//!   [`forget`](Ground::forget).
 //! * Objects are fetched in few requests (`object.rs`), and containers are cached on a local disk (`cache`).
 //! * Directories in the bucket are parts of names. They need not be created, and an absent one is empty.
 //!
@@ -439,6 +440,15 @@ impl onefold_ground::DelegatingGround for BucketGround {
     }
 
     /// Reads the object, even if its content is here too.
+    fn forget(&self, path: &str) {
+        if is_in_bucket(path) {
+            if let Some(scratch) = self.shared.scratch(path).filter(|scratch| scratch.status.read().is_sealed) {
+                self.shared.forget(path, &scratch);
+            }
+            self.shared.objects.forget(path);
+        }
+    }
+
     fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>> {
         if !is_in_bucket(path) {
             return self.shared.local.open_past_cache(path);

@@ -9,6 +9,7 @@
 //! * `adopting.rs`, `containers.rs`, `releasing.rs`: partitions come and go. `notes.rs`: what goes with them.
 //!   `other_logs.rs`: reading the logs of other nodes. `restating.rs`: one log says everything again.
 //! * `collecting.rs`: claims that another owner gave, and what lost nodes have left.
+//! * `removing.rs`: how nodes take part in the removal of chunks.
 //!
 //! # Why every duplicate is found
 //! 1. A node that stores a chunk has claimed it at the owner of its index partition. The owner gives a claim to one
@@ -35,6 +36,7 @@ mod other_logs;
 mod outbox;
 mod owner;
 mod releasing;
+mod removing;
 mod restating;
 mod rights;
 
@@ -43,6 +45,8 @@ pub use other_logs::{HeldPartition, LogPart};
 pub(crate) use outbox::Outbox;
 pub use owner::Delivery;
 pub(crate) use owner::{Guests, HURRIES};
+pub(crate) use removing::{DeadElsewhere, Elsewhere, Ended, Removing};
+pub use removing::{Everybody, RemovalAnswer, RemovalStep};
 pub(crate) use restating::Touched;
 pub(crate) use rights::{Cluster, LOOKED_AT_EVERY, MOVES_WITHIN};
 
@@ -50,12 +54,12 @@ use crate::lifecycle::descriptor::Descriptor;
 use crate::lifecycle::settings::Settings;
 use crate::lifecycle::state;
 use crate::write::claims::{Claim, Wanted};
-use crate::{Engine, EngineError, Mode, Result};
+use crate::{Candidate, Engine, EngineError, Mode, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Bucket, BucketPart};
 use onefold_index::ChunkIndex;
 use onefold_oplog::{LogError, ObjectLog, Ownership, PartitionClass, Position};
-use onefold_storage::ContainerId;
+use onefold_storage::{Address, ContainerId};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Instant;
@@ -157,6 +161,11 @@ impl Share {
     }
 }
 
+/// Returns the container that an address names.
+pub(crate) fn container_of(address: Address) -> ContainerId {
+    ContainerId::from_bits(address.origin().bits())
+}
+
 /// Returns the part of a bucket that only one node writes to.
 pub(crate) fn part_of_node(bucket: Arc<dyn Bucket>, node: u32) -> Arc<dyn Bucket> {
     match node {
@@ -198,6 +207,15 @@ pub trait OtherNodes: Debug + Send + Sync {
 
     /// Has the owner of a container's partition put the container into the bucket.
     fn seal(&self, container: ContainerId) -> Result<()>;
+
+    /// Returns who has the store open: by the newest table, which is looked for in the bucket now.
+    fn everybody(&self) -> Result<Everybody>;
+
+    /// Has a node take part in a removal of this one: [`Engine::remove_for`] there.
+    fn remove(&self, node: u32, step: &RemovalStep) -> Result<RemovalAnswer>;
+
+    /// Tells the owner of a partition of containers that chunks in them were removed: [`Engine::take_dead`] there.
+    fn dead(&self, partition: u16, copies: &[Candidate]) -> Result<()>;
 }
 
 impl Engine {
@@ -252,17 +270,6 @@ impl Engine {
             cluster.others.begin()?;
             self.outbox.delivered_once();
         }
-        result
-    }
-
-    /// Refuses what would remove chunks: references of other nodes may be on their way.
-    pub(crate) fn refuse_removal_in_cluster(&self) -> Result<()> {
-        match &self.settings.share {
-            None => Ok(()),
-            Some(_) => Err(EngineError::Invalid {
-                what: "removal of chunks".into(),
-                why: "several nodes have the store open; do it when one has all of it".into(),
-            }),
-        }
+        result.and_then(|()| self.tell_of_dead())
     }
 }

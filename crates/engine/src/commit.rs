@@ -19,6 +19,7 @@ pub(crate) mod meaning;
 pub(crate) mod records;
 pub(crate) mod superseded;
 
+use crate::cluster::DeadElsewhere;
 use crate::commit::records::{encode_objects, encode_removals};
 use crate::components::{CHUNK_INDEX, LOG, OBJECT_INDEX};
 use crate::liveness::dead::DeadChanges;
@@ -463,14 +464,24 @@ impl Engine {
     /// Logs the removal of chunks and its consequences. `of_storage` are the records of
     /// [`begin_removal`](onefold_storage::ChunkStore::begin_removal). Durable on return. An error before it is durable
     /// changes nothing.
-    pub(crate) fn commit_removals(&self, removed: &[Stored], of_storage: &[Record], dead: &DeadChanges, removed_bytes: u64) -> Result<()> {
+    pub(crate) fn commit_removals(
+        &self,
+        removed: &[Stored],
+        of_storage: &[Record],
+        dead: &DeadChanges,
+        elsewhere: &DeadElsewhere,
+        removed_bytes: u64,
+    ) -> Result<()> {
         let removals: Vec<Fingerprint> = removed.iter().map(|chunk| chunk.fingerprint).collect();
         self.make_room_in_log();
         self.with_room_in_the_log(|write| {
             let _guard = self.commits.alone();
             self.writable()?;
+            // One of the partitions may have gone to another node since.
+            self.check_owned(removals.iter())?;
             let mut totals = *self.totals.lock();
-            totals.chunks = totals.chunks.saturating_sub(removals.len() as u64);
+            // The others are counted where their containers are.
+            totals.chunks = totals.chunks.saturating_sub((removals.len() - elsewhere.count()) as u64);
             let (mut changes, dead_bytes) = dead.changes(&self.objects)?;
             totals.dead_bytes = totals.dead_bytes.saturating_add_signed(dead_bytes);
             if self.containers.is_none() {
@@ -478,6 +489,7 @@ impl Engine {
                 totals = totals.without(removed_bytes);
             }
             changes.push(totals.change(&self.objects));
+            changes.extend(elsewhere.changes(self.objects.own_partition(), self.log.end(), self.digest_bytes()));
             let noted = self.liveness.note(&Facts { removed, end: self.log.end(), ..Facts::default() })?;
             changes.extend(noted.changes);
             let mut records = noted.records;
@@ -491,6 +503,9 @@ impl Engine {
             self.log_and_apply(write, Prepared::default(), &records, effects)?;
             self.liveness.committed();
             *self.totals.lock() = totals;
+            if elsewhere.count() > 0 {
+                self.removing.must_tell();
+            }
             Ok(())
         })
     }

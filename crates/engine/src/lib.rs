@@ -33,7 +33,7 @@ mod read;
 mod statistics;
 mod write;
 
-pub use cluster::{Adoption, Delivery, HeldPartition, LogPart, OtherNodes, Share};
+pub use cluster::{Adoption, Delivery, Everybody, HeldPartition, LogPart, OtherNodes, RemovalAnswer, RemovalStep, Share};
 pub use commit::Transaction;
 pub use commit::records::{CHUNK_DELTAS, CHUNKS_PLACED, CHUNKS_REMOVED, OBJECTS_WRITTEN, decode_deltas, decode_places, decode_removals};
 pub use error::{EngineError, Result};
@@ -133,6 +133,8 @@ pub struct Engine {
     outbox: cluster::Outbox,
     /// Claims that other nodes hold here.
     guests: Arc<cluster::Guests>,
+    /// Removals of other nodes, and what they are to hear of own ones.
+    removing: cluster::Removing,
     /// Chunks that are stored again because a copy was damaged.
     superseded: commit::superseded::Superseded,
     /// Chunks that cannot be read.
@@ -327,21 +329,23 @@ impl Engine {
     /// Passes every object whose key begins with `prefix` to `visit`, partition by partition, sorted within each. Reads
     /// a few at a time, so memory is bounded.
     pub fn for_each_object(&self, prefix: u8, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<()> {
+        (0..self.all_object_partitions()).try_for_each(|partition| self.for_each_object_of(partition, prefix, visit))
+    }
+
+    /// Does the same in one partition.
+    pub(crate) fn for_each_object_of(&self, partition: u16, prefix: u8, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<()> {
         const PAGE: usize = 256;
-        for partition in 0..self.all_object_partitions() {
-            let mut from = vec![prefix];
-            loop {
-                let page = self.range(partition, &from, &[prefix + 1], PAGE)?;
-                page.iter().for_each(|(key, value)| visit(key, value));
-                match page.last() {
-                    Some((last, _)) if page.len() == PAGE => {
-                        from.clone_from(last);
-                        from.push(0);
-                    }
-                    _ => break,
+        let mut from = vec![prefix];
+        loop {
+            let page = self.range(partition, &from, &[prefix + 1], PAGE)?;
+            page.iter().for_each(|(key, value)| visit(key, value));
+            match page.last() {
+                Some((last, _)) if page.len() == PAGE => {
+                    from.clone_from(last);
+                    from.push(0);
                 }
+                _ => return Ok(()),
             }
         }
-        Ok(())
     }
 }

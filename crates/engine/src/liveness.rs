@@ -185,6 +185,16 @@ impl Reclaiming {
         self.guards.enter()
     }
 
+    /// Returns a moment: guards that are made later are younger.
+    pub(crate) fn moment(&self) -> u64 {
+        self.guards.now()
+    }
+
+    /// Returns whether nobody is in flight who was before a moment.
+    pub(crate) fn are_gone_before(&self, moment: u64) -> bool {
+        self.guards.all_gone_before(moment)
+    }
+
     /// Returns whether nobody is in flight who was before the call.
     pub(crate) fn is_nobody_in_flight(&self) -> bool {
         self.guards.all_gone_before(self.guards.now())

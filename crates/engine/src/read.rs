@@ -5,11 +5,12 @@ pub(crate) mod recipe;
 pub(crate) mod snapshot;
 pub(crate) mod views;
 
+use crate::cluster::container_of;
 use crate::components::FINGERPRINT;
 use crate::{Candidate, Contents, Engine, EngineError, Piece, Recipe, Result, decode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
-use onefold_storage::{Address, ChunkKind, ContainerId, ContainerStore, Origin, Slice, StorageError};
+use onefold_storage::{Address, ChunkKind, ContainerStore, Origin, Slice, StorageError};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
@@ -172,7 +173,7 @@ impl Engine {
             Err(error) => error,
         };
         // Another node may not have put it into the bucket yet.
-        let container = ContainerId::from_bits(wanted.0.origin().bits());
+        let container = container_of(wanted.0);
         if let Some(cluster) = &self.cluster
             && self.containers.as_ref().is_some_and(|containers| !containers.has_partition(container.partition()))
             && cluster.others.seal(container).is_ok()
@@ -218,14 +219,21 @@ impl Engine {
     }
 
     /// Returns where the chunk index has these chunks, one answer for each. `None`: nowhere. A stored chunk that is not
-    /// durable yet is nowhere. No answers: there is no chunk index, and each copy counts for itself.
+    /// durable yet is nowhere, and so is one whose partition of the index another node has. No answers: there is no
+    /// chunk index, and each copy counts for itself.
     pub fn places(&self, chunks: &[Fingerprint]) -> Result<Option<Vec<Option<Address>>>> {
         if self.lookup.index().is_none() {
             return Ok(None);
         }
-        let mut places = Vec::with_capacity(chunks.len());
-        self.lookup.find(chunks, &mut places)?;
-        Ok(Some(places))
+        let is_here = |chunk: &&Fingerprint| self.foreign_partition(chunk).is_none();
+        let here: Vec<Fingerprint> = chunks.iter().filter(is_here).copied().collect();
+        let mut places = Vec::with_capacity(here.len());
+        self.lookup.find(&here, &mut places)?;
+        if here.len() == chunks.len() {
+            return Ok(Some(places));
+        }
+        let mut places = places.into_iter();
+        Ok(Some(chunks.iter().map(|chunk| if is_here(&chunk) { places.next().flatten() } else { None }).collect()))
     }
 
     /// Returns for each of these copies whether it counts: the chunk index names it, or, where each copy counts for

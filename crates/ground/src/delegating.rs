@@ -40,6 +40,7 @@ delegating! {
     fn create(&self, path: &str) -> Result<Arc<dyn File>>;
     fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>>;
     fn will_read(&self, path: &str);
+    fn forget(&self, path: &str);
     fn is_coming(&self, path: &str) -> bool;
     fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>>;
     fn open_device(&self, path: &str, access: Access) -> Result<Option<Arc<dyn File>>>;

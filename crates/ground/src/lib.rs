@@ -104,6 +104,8 @@ pub trait Ground: Send + Sync + Debug {
     fn is_coming(&self, _path: &str) -> bool {
         false
     }
+    /// Forgets what is kept of a file that never changed under its name: somebody else has removed it.
+    fn forget(&self, _path: &str) {}
     /// Opens an existing file for reads that bypass the page cache: they return what the device holds and cache
     /// nothing. A ground that cannot do that opens the file as usual.
     fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>>;

@@ -5,7 +5,7 @@
 
 use crate::Refusal;
 use onefold_cluster::{NodeNumber, Opening, Order, Prepared, Released, Report, Restated};
-use onefold_engine::{Claim, Delivery, Search};
+use onefold_engine::{Candidate, Claim, Delivery, RemovalAnswer, RemovalStep, Search};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_signed, put_varint};
 use onefold_oplog::{BATCH_MAX_BYTES, Partition, PartitionClass, Position};
@@ -15,6 +15,8 @@ use onefold_storage::{Address, ContainerId};
 pub const MOST_NAMES: usize = 1024;
 /// The most names of an answer to a collect. One with as many may have more behind it.
 pub const MOST_COLLECTED: usize = 16 << 10;
+/// The most chunks of a step of a removal: those of one removal.
+pub const MOST_REMOVED: usize = onefold_engine::MAX_CANDIDATES;
 /// The longest text of a refusal.
 pub const TEXT_BYTES: usize = 1024;
 
@@ -87,6 +89,17 @@ pub enum Message {
         /// Only those behind this one. `None`: from the first one on.
         after: Option<Fingerprint>,
     },
+    /// A step of a removal of chunks.
+    Remove(RemovalStep),
+    /// Chunks in containers of the receiver were removed.
+    Dead {
+        /// The partition of the containers.
+        partition: u16,
+        /// The ownership that the sender knows.
+        epoch: u64,
+        /// The chunks.
+        copies: Vec<Candidate>,
+    },
     /// Between members and their master.
     Membership(Membership),
     /// The answer to a claim: for each chunk in its order.
@@ -95,6 +108,8 @@ pub enum Message {
     Delivered(Position),
     /// The answer to a collect: the first [`MOST_COLLECTED`] of them, ascending.
     Collected(Vec<Fingerprint>),
+    /// The answer to a step of a removal.
+    Removing(RemovalAnswer),
     /// The answer to every other request.
     Done,
     /// The other answer to every request.
@@ -119,6 +134,10 @@ pub mod kinds {
     pub const SEAL: u8 = 0x16;
     /// [`Collect`](super::Message::Collect).
     pub const COLLECT: u8 = 0x17;
+    /// [`Remove`](super::Message::Remove).
+    pub const REMOVE: u8 = 0x18;
+    /// [`Dead`](super::Message::Dead).
+    pub const DEAD: u8 = 0x19;
     /// A report of a member.
     pub const REPORT: u8 = 0x20;
     /// An order of the master.
@@ -135,9 +154,11 @@ pub mod kinds {
     pub const REFUSED: u8 = 0x83;
     /// [`Collected`](super::Message::Collected).
     pub const COLLECTED: u8 = 0x84;
+    /// [`Removing`](super::Message::Removing).
+    pub const REMOVING: u8 = 0x85;
 
     /// All of them with their names.
-    pub const ALL: [(u8, &str); 16] = [
+    pub const ALL: [(u8, &str); 19] = [
         (CLAIM, "claim"),
         (RELEASE, "release"),
         (WAIT, "wait"),
@@ -146,6 +167,8 @@ pub mod kinds {
         (BEGIN, "begin"),
         (SEAL, "seal"),
         (COLLECT, "collect"),
+        (REMOVE, "remove"),
+        (DEAD, "dead"),
         (REPORT, "report"),
         (ORDER, "order"),
         (PREPARED, "prepared"),
@@ -154,6 +177,7 @@ pub mod kinds {
         (DONE, "done"),
         (REFUSED, "refused"),
         (COLLECTED, "collected"),
+        (REMOVING, "removing"),
     ];
 }
 
@@ -164,6 +188,8 @@ const USUAL_BYTES: usize = 128 << 10;
 const DELIVERY_BYTES: usize = 2 * BATCH_MAX_BYTES as usize;
 /// The longest report: all partitions of a store.
 const REPORT_BYTES: usize = 2 << 20;
+/// The longest step of a removal: [`MOST_REMOVED`] chunks.
+const REMOVED_BYTES: usize = 1 << 20;
 /// The longest answer to a collect: [`MOST_COLLECTED`] chunks.
 const COLLECTED_BYTES: usize = 1 << 20;
 
@@ -173,6 +199,7 @@ pub fn limit_bytes(kind: u8) -> Option<usize> {
         kinds::DELIVER => DELIVERY_BYTES,
         kinds::REPORT => REPORT_BYTES,
         kinds::COLLECTED => COLLECTED_BYTES,
+        kinds::REMOVE | kinds::DEAD => REMOVED_BYTES,
         _ => USUAL_BYTES,
     })
 }
@@ -191,6 +218,8 @@ impl Message {
             Message::Begin => kinds::BEGIN,
             Message::Seal { .. } => kinds::SEAL,
             Message::Collect { .. } => kinds::COLLECT,
+            Message::Remove(_) => kinds::REMOVE,
+            Message::Dead { .. } => kinds::DEAD,
             Message::Membership(Membership::Report(_)) => kinds::REPORT,
             Message::Membership(Membership::Order(_)) => kinds::ORDER,
             Message::Membership(Membership::Prepared(_)) => kinds::PREPARED,
@@ -199,6 +228,7 @@ impl Message {
             Message::Done => kinds::DONE,
             Message::Refused(_) => kinds::REFUSED,
             Message::Collected(_) => kinds::COLLECTED,
+            Message::Removing(_) => kinds::REMOVING,
         }
     }
 
@@ -246,7 +276,15 @@ impl Message {
                 out.push(after.is_some().into());
                 after.iter().for_each(|name| put_name(&mut out, name));
             }
+            Message::Remove(step) => put_step(&mut out, digest_bytes, step),
+            Message::Dead { partition, epoch, copies } => {
+                out.push(digest_bytes as u8);
+                put_varint(&mut out, (*partition).into());
+                put_varint(&mut out, *epoch);
+                put_copies(&mut out, digest_bytes, copies);
+            }
             Message::Membership(message) => message.encode(&mut out),
+            Message::Removing(answer) => put_removal_answer(&mut out, answer),
             Message::Claimed(claims) => {
                 put_varint(&mut out, claims.len() as u64);
                 claims.iter().for_each(|claim| put_claim(&mut out, *claim));
@@ -313,13 +351,16 @@ impl Message {
             kinds::COLLECT => {
                 let digest_bytes = digest_bytes(reader)?;
                 let (partition, epoch) = (partition(reader)?, reader.varint()?);
-                let after = match reader.u8()? {
-                    0 => None,
-                    1 => Some(name(reader, digest_bytes)?),
-                    other => return Err(unknown("flag", other, reader)),
-                };
+                let after = flag(reader)?.then(|| name(reader, digest_bytes)).transpose()?;
                 Message::Collect { partition, epoch, after }
             }
+            kinds::REMOVE => Message::Remove(step(reader)?),
+            kinds::DEAD => {
+                let digest_bytes = digest_bytes(reader)?;
+                let (partition, epoch) = (partition(reader)?, reader.varint()?);
+                Message::Dead { partition, epoch, copies: copies(reader, digest_bytes)? }
+            }
+            kinds::REMOVING => Message::Removing(removal_answer(reader)?),
             kinds::REPORT | kinds::ORDER | kinds::PREPARED => Message::Membership(Membership::decode(kind, reader)?),
             kinds::CLAIMED => {
                 let claims = list(reader, 1, claim)?;
@@ -386,11 +427,7 @@ impl Membership {
         Ok(match kind {
             kinds::REPORT => {
                 let (node, opening, table) = (node(reader)?, Opening(reader.varint()?), optional(reader)?);
-                let is_leaving = match reader.u8()? {
-                    0 => false,
-                    1 => true,
-                    other => return Err(unknown("flag", other, reader)),
-                };
+                let is_leaving = flag(reader)?;
                 let released = list(reader, 4, |reader| entry(reader).map(|(partition, epoch, upto)| Released { partition, epoch, upto }))?;
                 let restated =
                     list(reader, 4, |reader| entry(reader).map(|(partition, epoch, since)| Restated { partition, epoch, since }))?;
@@ -436,6 +473,108 @@ fn put_delivery(out: &mut Vec<u8>, digest_bytes: usize, partition: u16, epoch: u
     }
 }
 
+fn put_step(out: &mut Vec<u8>, digest_bytes: usize, step: &RemovalStep) {
+    match step {
+        RemovalStep::Permit => out.push(0),
+        RemovalStep::Watch { removal, names } => {
+            out.push(1);
+            out.extend_from_slice(&removal.to_le_bytes());
+            out.push(digest_bytes as u8);
+            put_varint(out, names.len() as u64);
+            names.iter().for_each(|name| out.extend_from_slice(name.digest(digest_bytes)));
+        }
+        RemovalStep::Settle { removal } => {
+            out.push(2);
+            out.extend_from_slice(&removal.to_le_bytes());
+        }
+        RemovalStep::Doom { removal, copies } => {
+            out.push(3);
+            out.extend_from_slice(&removal.to_le_bytes());
+            out.push(digest_bytes as u8);
+            put_copies(out, digest_bytes, copies);
+        }
+        RemovalStep::End { removal } => {
+            out.push(4);
+            out.extend_from_slice(&removal.to_le_bytes());
+        }
+    }
+}
+
+fn step(reader: &mut Reader<'_>) -> Decoded<RemovalStep> {
+    Ok(match reader.u8()? {
+        0 => RemovalStep::Permit,
+        1 => {
+            let (removal, digest_bytes) = (reader.u64()?, digest_bytes(reader)?);
+            let names = list(reader, digest_bytes, |reader| name(reader, digest_bytes))?;
+            at_most("chunks of a removal", names.len(), MOST_REMOVED, reader)?;
+            RemovalStep::Watch { removal, names }
+        }
+        2 => RemovalStep::Settle { removal: reader.u64()? },
+        3 => {
+            let (removal, digest_bytes) = (reader.u64()?, digest_bytes(reader)?);
+            RemovalStep::Doom { removal, copies: copies(reader, digest_bytes)? }
+        }
+        4 => RemovalStep::End { removal: reader.u64()? },
+        other => return Err(unknown("step of a removal", other, reader)),
+    })
+}
+
+fn put_copies(out: &mut Vec<u8>, digest_bytes: usize, copies: &[Candidate]) {
+    put_varint(out, copies.len() as u64);
+    for copy in copies {
+        out.extend_from_slice(copy.fingerprint.digest(digest_bytes));
+        out.extend_from_slice(&copy.address.bits().to_le_bytes());
+    }
+}
+
+fn copies(reader: &mut Reader<'_>, digest_bytes: usize) -> Decoded<Vec<Candidate>> {
+    let copies = list(reader, digest_bytes + 8, |reader| {
+        Ok(Candidate { fingerprint: name(reader, digest_bytes)?, address: Address::from_bits(reader.u64()?) })
+    })?;
+    at_most("chunks of a removal", copies.len(), MOST_REMOVED, reader)?;
+    Ok(copies)
+}
+
+fn put_removal_answer(out: &mut Vec<u8>, answer: &RemovalAnswer) {
+    match answer {
+        RemovalAnswer::Done => out.push(0),
+        RemovalAnswer::Permitted => out.push(1),
+        RemovalAnswer::NotYet => out.push(2),
+        RemovalAnswer::Kept(why) => {
+            out.push(3);
+            put_bytes(out, cut(why).as_bytes());
+        }
+        RemovalAnswer::Doomed(doomed) => {
+            out.push(4);
+            put_varint(out, doomed.len() as u64);
+            out.extend(doomed.iter().map(|doomed| u8::from(*doomed)));
+        }
+    }
+}
+
+fn removal_answer(reader: &mut Reader<'_>) -> Decoded<RemovalAnswer> {
+    Ok(match reader.u8()? {
+        0 => RemovalAnswer::Done,
+        1 => RemovalAnswer::Permitted,
+        2 => RemovalAnswer::NotYet,
+        3 => RemovalAnswer::Kept(text("reason of a removal", reader)?),
+        4 => {
+            let doomed = list(reader, 1, flag)?;
+            at_most("answers to a removal", doomed.len(), MOST_REMOVED, reader)?;
+            RemovalAnswer::Doomed(doomed)
+        }
+        other => return Err(unknown("answer to a removal", other, reader)),
+    })
+}
+
+fn flag(reader: &mut Reader<'_>) -> Decoded<bool> {
+    match reader.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(unknown("flag", other, reader)),
+    }
+}
+
 fn put_optional(out: &mut Vec<u8>, number: Option<u64>) {
     out.push(number.is_some().into());
     if let Some(number) = number {
@@ -444,11 +583,7 @@ fn put_optional(out: &mut Vec<u8>, number: Option<u64>) {
 }
 
 fn optional(reader: &mut Reader<'_>) -> Decoded<Option<u64>> {
-    match reader.u8()? {
-        0 => Ok(None),
-        1 => reader.varint().map(Some),
-        other => Err(unknown("flag", other, reader)),
-    }
+    flag(reader)?.then(|| reader.varint()).transpose()
 }
 
 fn put_partition(out: &mut Vec<u8>, Partition { class, number }: Partition) {
@@ -519,21 +654,30 @@ fn put_refusal(out: &mut Vec<u8>, refusal: &Refusal) {
         Refusal::Later(text) => (1, &**text),
         Refusal::Refused(text) => (2, &**text),
     };
+    out.push(code);
+    put_bytes(out, cut(text).as_bytes());
+}
+
+/// Returns as much of a text as may be sent.
+fn cut(text: &str) -> &str {
     let mut end = text.len().min(TEXT_BYTES);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    out.push(code);
-    put_bytes(out, &text.as_bytes()[..end]);
+    &text[..end]
+}
+
+fn text(what: &'static str, reader: &mut Reader<'_>) -> Decoded<String> {
+    let bytes = reader.bytes()?;
+    at_most(what, bytes.len(), TEXT_BYTES, reader)?;
+    Ok(String::from_utf8_lossy(bytes).into_owned())
 }
 
 fn refusal(reader: &mut Reader<'_>) -> Decoded<Refusal> {
     let code = reader.u8()?;
-    let bytes = reader.bytes()?;
-    at_most("text of a refusal", bytes.len(), TEXT_BYTES, reader)?;
-    let text = String::from_utf8_lossy(bytes).into_owned();
+    let text = text("text of a refusal", reader)?;
     match code {
-        0 if bytes.is_empty() => Ok(Refusal::NotOwned),
+        0 if text.is_empty() => Ok(Refusal::NotOwned),
         1 => Ok(Refusal::Later(text)),
         2 => Ok(Refusal::Refused(text)),
         other => Err(unknown("refusal", other, reader)),

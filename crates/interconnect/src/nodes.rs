@@ -5,7 +5,7 @@ use crate::messages::{ClaimPart, MOST_COLLECTED, MOST_NAMES, Membership, Message
 use crate::peer::{Call, Peer};
 use crate::setup::Context;
 use crate::{CallError, Refusal};
-use onefold_engine::{Claim, Delivery, EngineError, OtherNodes, Result, Wanted};
+use onefold_engine::{Candidate, Claim, Delivery, EngineError, Everybody, OtherNodes, RemovalAnswer, RemovalStep, Result, Wanted};
 use onefold_fingerprint::Fingerprint;
 use onefold_index::ChunkIndex;
 use onefold_oplog::{Partition, PartitionClass, Position};
@@ -339,6 +339,28 @@ impl OtherNodes for Nodes {
         let partition = Partition { class: PartitionClass::Container, number: container.partition() };
         let message = |epoch| (kinds::SEAL, self.encode(&Message::Seal { container, epoch }));
         self.ask(partition, self.context.options().seal, &message).map(drop)
+    }
+
+    fn everybody(&self) -> Result<Everybody> {
+        let mut everybody = self.context.setup.directory.everybody().map_err(|why| EngineError::OtherNode { why })?;
+        everybody.nodes.retain(|node| *node != self.context.setup.node);
+        Ok(everybody)
+    }
+
+    fn remove(&self, node: u32, step: &RemovalStep) -> Result<RemovalAnswer> {
+        let until = Instant::now() + self.context.options().deliver;
+        let (peer, payload) = (self.peer(node), self.encode(&Message::Remove(step.clone())));
+        match peer.call(kinds::REMOVE, payload, until).and_then(|call| peer.answer(&call, until)) {
+            Ok(Message::Removing(answer)) => Ok(answer),
+            Ok(other) => Err(odd(node, &other)),
+            Err(error) => Err(failed(Some(node), &error)),
+        }
+    }
+
+    fn dead(&self, partition: u16, copies: &[Candidate]) -> Result<()> {
+        let of = Partition { class: PartitionClass::Container, number: partition };
+        let message = |epoch| (kinds::DEAD, self.encode(&Message::Dead { partition, epoch, copies: copies.to_vec() }));
+        self.ask(of, self.context.options().deliver, &message).map(drop)
     }
 }
 

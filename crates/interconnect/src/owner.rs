@@ -2,7 +2,7 @@
 
 use crate::Refusal;
 use crate::messages::{ClaimPart, Membership};
-use onefold_engine::{Claim, Delivery, Engine, Wanted};
+use onefold_engine::{Candidate, Claim, Delivery, Engine, RemovalAnswer, RemovalStep, Wanted};
 use onefold_fingerprint::Fingerprint;
 use onefold_index::ChunkIndex;
 use onefold_oplog::{Partition, PartitionClass, Position};
@@ -38,6 +38,12 @@ pub trait Owner: Debug + Send + Sync {
     /// Returns the chunks of a partition that this node has claimed, in any order. A node asks that takes the partition
     /// over.
     fn collect(&self, from: u32, partition: u16, epoch: u64) -> Result<Vec<Fingerprint>, Refusal>;
+
+    /// Takes part in a removal of another node.
+    fn remove(&self, from: u32, step: &RemovalStep) -> Result<RemovalAnswer, Refusal>;
+
+    /// Notes that chunks in containers of a partition were removed. Durable on return.
+    fn dead(&self, partition: u16, epoch: u64, copies: &[Candidate]) -> Result<(), Refusal>;
 
     /// Takes a message of the membership. Must return at once.
     fn membership(&self, from: u32, message: Membership);
@@ -133,6 +139,15 @@ impl Owner for EngineOwner {
     fn collect(&self, from: u32, partition: u16, epoch: u64) -> Result<Vec<Fingerprint>, Refusal> {
         self.rights.may_collect(from, Partition { class: PartitionClass::ChunkIndex, number: partition }, epoch)?;
         Ok(self.engine.claims_of(partition.into()))
+    }
+
+    fn remove(&self, from: u32, step: &RemovalStep) -> Result<RemovalAnswer, Refusal> {
+        Ok(self.engine.remove_for(from, step)?)
+    }
+
+    fn dead(&self, partition: u16, epoch: u64, copies: &[Candidate]) -> Result<(), Refusal> {
+        self.check(PartitionClass::Container, partition, epoch)?;
+        Ok(self.engine.take_dead(copies)?)
     }
 
     fn membership(&self, from: u32, message: Membership) {

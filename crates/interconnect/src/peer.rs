@@ -120,7 +120,8 @@ impl Sent {
             (Sent::Claim(waiters), Message::Claimed(claims)) => waiters.iter().map(|(_, names)| names).sum::<usize>() == claims.len(),
             (Sent::Call { kind: kinds::DELIVER, .. }, Message::Delivered(_)) => true,
             (Sent::Call { kind: kinds::COLLECT, .. }, Message::Collected(_)) => true,
-            (Sent::Call { kind, .. }, Message::Done) => !matches!(*kind, kinds::DELIVER | kinds::COLLECT),
+            (Sent::Call { kind: kinds::REMOVE, .. }, Message::Removing(_)) => true,
+            (Sent::Call { kind, .. }, Message::Done) => !matches!(*kind, kinds::DELIVER | kinds::COLLECT | kinds::REMOVE),
             (Sent::Release(_), Message::Done) => true,
             _ => false,
         }

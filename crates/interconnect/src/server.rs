@@ -384,6 +384,8 @@ impl Connection {
                 names.truncate(MOST_COLLECTED);
                 return Ok(Message::Collected(names));
             }
+            Message::Remove(step) => return owner.remove(self.from, &step).map(Message::Removing),
+            Message::Dead { partition, epoch, copies } => owner.dead(partition, epoch, &copies)?,
             Message::Release(names) => owner.release(self.from, &names),
             Message::Wait { partition, epoch, name, most_ms } => {
                 let until = Instant::now() + LONGEST_WAIT.min(Duration::from_millis(most_ms.into()));
@@ -403,7 +405,12 @@ impl Connection {
                 }
                 owner.membership(self.from, message);
             }
-            Message::Claimed(_) | Message::Delivered(_) | Message::Collected(_) | Message::Done | Message::Refused(_) => {
+            Message::Claimed(_)
+            | Message::Delivered(_)
+            | Message::Collected(_)
+            | Message::Removing(_)
+            | Message::Done
+            | Message::Refused(_) => {
                 return Err(Refusal::Refused("an answer is no request".to_owned()));
             }
         }

@@ -2,6 +2,7 @@
 
 use crate::counters::Counters;
 use crate::tls::Identity;
+use onefold_engine::Everybody;
 use onefold_oplog::Partition;
 use onefold_remote::transport::CertificateFingerprint;
 use std::fmt::Debug;
@@ -26,6 +27,10 @@ pub trait Directory: Debug + Send + Sync {
 
     /// Returns the owner of a partition and the epoch of its ownership. `None`: nobody has it now.
     fn owner(&self, partition: Partition) -> Option<(u32, u64)>;
+
+    /// Returns who has the store open: by the newest table, which is looked for in the bucket. Errors: it cannot be
+    /// told now, and why.
+    fn everybody(&self) -> Result<Everybody, String>;
 
     /// Returns whether this node may answer reads now: it has heard from the coordinator lately. Must return at once.
     fn may_answer(&self) -> bool;

@@ -75,7 +75,7 @@ fn try_open(context: &Context, life: u64, own: &OwnIdentity) -> Result<Opened> {
         None if own.node == NodeNumber(0) => {}
         None => return Err(NodeError::NoTable),
     }
-    let of_opening = Arc::new(OfOpening { shared: shared.clone(), life });
+    let of_opening = Arc::new(OfOpening { shared: shared.clone(), tables: context.tables.clone(), life });
     let setup = Setup {
         store: settings.descriptor.store,
         digest_bytes: settings.descriptor.fingerprint.digest_bytes(),

@@ -5,15 +5,16 @@
 
 use crate::process::Event;
 use crate::record::Records;
-use onefold_cluster::{Member, NodeNumber, Right, Table};
+use onefold_cluster::{Member, NodeNumber, Right, Table, Tables};
 use onefold_coordinator::Listed;
+use onefold_engine::Everybody;
 use onefold_ground::time::TimeSource;
 use onefold_interconnect::messages::Membership;
 use onefold_interconnect::{Directory, Refusal, Rights};
 use onefold_oplog::Partition;
 use onefold_remote::transport::CertificateFingerprint;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -131,6 +132,7 @@ impl Shared {
 #[derive(Debug)]
 pub(crate) struct OfOpening {
     pub(crate) shared: Arc<Shared>,
+    pub(crate) tables: Tables,
     pub(crate) life: u64,
 }
 
@@ -194,6 +196,21 @@ impl Directory for OfOpening {
         self.shared.owner(partition)
     }
 
+    fn everybody(&self) -> Result<Everybody, String> {
+        let known = self.shared.newest().map_or(0, |table| table.number);
+        let newest = self.tables.newest(known).map_err(|error| format!("the newest table cannot be found: {error}"))?;
+        let table = newest.ok_or("there is no table")?;
+        let alive: Vec<u32> = self.shared.state.lock().alive.keys().map(|node| node.0).collect();
+        let nodes: BTreeSet<u32> = table.nodes.iter().map(|present| present.node.0).chain(alive).collect();
+        let mut end = nodes.last().map_or(0, |last| last + 1);
+        let records = &self.shared.records;
+        while records.get(NodeNumber(end)).map_err(|error| format!("the numbers of nodes cannot be read: {error}"))?.is_some() {
+            end += 1;
+        }
+        let gone = (0..end).filter(|number| !nodes.contains(number)).collect();
+        Ok(Everybody { table: table.number, nodes: nodes.into_iter().collect(), gone })
+    }
+
     fn may_answer(&self) -> bool {
         let state = self.shared.state.lock();
         self.shared.life() == self.life && state.member.hears(self.shared.now_ms())
@@ -242,7 +259,7 @@ mod tests {
         }
         state.member.handle(MemberEvent::Heard { opening: Opening(7), asked_ms: 1 });
         drop(state);
-        (shared.clone(), OfOpening { shared, life }, queue)
+        (shared.clone(), OfOpening { shared, tables: Tables::new(Arc::new(MemoryBucket::new()), [1; 16]), life }, queue)
     }
 
     #[test]

@@ -176,6 +176,8 @@ impl Engine {
             changes.extend(self.notes_to_adopt(adoption.partition, &adoption.lineage, logs, notes)?.into_iter().flatten());
         }
         self.log_changes(&changes)?;
+        // What the owner before had to tell.
+        self.removing.must_tell();
         let at = self.log.end();
         for Coming { adoption, index } in coming.into_values() {
             let number = u32::from(adoption.partition.number);

@@ -3,12 +3,16 @@
 use crate::cluster::Delivery;
 use crate::cluster::other_logs::OtherLogs;
 use crate::cluster::outbox::Outbox;
+use crate::cluster::owner::cursor_change;
 use crate::cluster::rights::Right;
 use crate::commit::records::Decoded;
 use crate::{Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_oplog::{Log, Position};
 use std::ops::ControlFlow;
+
+/// The cursor of a node that is gone: its log is closed, and everything in it was taken.
+const EVERYTHING: Position = Position(u64::MAX);
 
 impl Engine {
     /// Returns the chunks of another node's partition that this node has claimed, or stored and not delivered. A new
@@ -41,9 +45,21 @@ impl Engine {
     }
 
     /// Takes what a lost node has logged for this node's partitions of the chunk index and not delivered, and ends its
-    /// claims. Its log is closed. Durable on return. May be repeated.
+    /// claims. Its log is closed for ever, if it was not. Durable on return. May be repeated: a cursor at the end says
+    /// what is done.
     pub fn take_rest_of(&self, node: u32) -> Result<()> {
         let Some(cluster) = self.cluster.as_ref().filter(|cluster| cluster.node != node) else { return Ok(()) };
+        let mut open = Vec::new();
+        for partition in (0..self.descriptor.index_partitions).filter(|partition| cluster.has(*partition)) {
+            if self.cursor(partition, node)? != EVERYTHING {
+                open.push(partition);
+            }
+        }
+        if open.is_empty() {
+            self.end_claims_of(node);
+            return Ok(());
+        }
+        Engine::close_log_of(&self.ground, node)?;
         let log = OtherLogs::new(self).get(node)?;
         let rest = Outbox::default();
         let digest_bytes = self.digest_bytes();
@@ -53,7 +69,7 @@ impl Engine {
                 let effects = decoded.effects(start, records);
                 rest.add(end, &effects, |name| {
                     let partition = self.partition_of(name);
-                    cluster.has(partition).then_some(partition)
+                    open.contains(&partition).then_some(partition)
                 });
                 ControlFlow::Continue(())
             }
@@ -64,6 +80,14 @@ impl Engine {
         })?;
         failed.map_or(Ok(()), Err)?;
         rest.deliver(|partition, delivery: &Delivery| -> Result<Position> { self.take_delivery(node, partition, delivery) }, |_| {})?;
+        {
+            let _committing = self.commits.alone();
+            self.writable()?;
+            let own = self.objects.own_partition();
+            let is_here = |partition: &&u32| cluster.has(**partition);
+            let ends: Vec<_> = open.iter().filter(is_here).map(|partition| cursor_change(own, *partition, node, EVERYTHING)).collect();
+            self.log_changes(&ends)?;
+        }
         self.end_claims_of(node);
         Ok(())
     }

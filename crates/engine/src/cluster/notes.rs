@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | any partition | `A`, class, number | since where this node's log counts for it: it is adopted |
 //! | the chunk index | `C`, partition, sender | the cursor: up to where the owner has the sender's log (`owner.rs`) |
+//! | the chunk index | `R`, partition, position, part | dead copies that owners of containers are to hear of (`removing.rs`) |
 //! | containers | `d`, container | dead slots |
 //! | containers | `V`, container | void numbers |
 //!
@@ -12,6 +13,7 @@
 
 use crate::cluster::other_logs::{HeldPartition, LogPart, OtherLogs};
 use crate::cluster::owner::{CURSOR_PREFIX, cursor_change, cursor_key, decode_cursor};
+use crate::cluster::removing::TELL_PREFIX;
 use crate::commit::records::Decoded;
 use crate::lifecycle::void;
 use crate::liveness::dead;
@@ -53,7 +55,7 @@ fn is_of(partition: Partition, key: &[u8]) -> bool {
     let number_at =
         |range: std::ops::Range<usize>| key.get(range).map(|bytes| bytes.iter().fold(0, |sum: u64, byte| sum << 8 | u64::from(*byte)));
     match (partition.class, key.first()) {
-        (PartitionClass::ChunkIndex, Some(&CURSOR_PREFIX)) => number_at(1..5) == Some(partition.number.into()),
+        (PartitionClass::ChunkIndex, Some(&(CURSOR_PREFIX | TELL_PREFIX))) => number_at(1..5) == Some(partition.number.into()),
         (PartitionClass::Container, Some(&(dead::PREFIX | void::PREFIX))) => {
             number_at(1..9).is_some_and(|bits| ContainerId::from_bits(bits).partition() == partition.number)
         }
@@ -163,7 +165,7 @@ impl Engine {
     fn own_notes(&self, partition: Partition) -> Result<Notes> {
         let own = self.objects.own_partition();
         let mut notes = Notes::new();
-        for prefix in [CURSOR_PREFIX, dead::PREFIX, void::PREFIX, PREFIX] {
+        for prefix in [CURSOR_PREFIX, TELL_PREFIX, dead::PREFIX, void::PREFIX, PREFIX] {
             let mut from = vec![prefix];
             loop {
                 let page = self.objects.range(own, &from, &[prefix + 1], PAGE)?;

@@ -131,6 +131,7 @@ impl Engine {
         let names: Vec<Fingerprint> = held.iter().filter(|(_, guest)| guest.node == node).map(|(name, _)| *name).collect();
         drop(held);
         self.release_for(node, &names);
+        self.end_removals_of(node);
     }
 
     /// Waits until a claim that was [`Claim::Theirs`] may have another answer, or until `until`. Whoever stores the
@@ -228,7 +229,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn check_owned<'a>(&self, names: impl Iterator<Item = &'a Fingerprint>) -> Result<()> {
+    pub(crate) fn check_owned<'a>(&self, names: impl Iterator<Item = &'a Fingerprint>) -> Result<()> {
         for name in names {
             if let Some(partition) = self.foreign_partition(name) {
                 return Err(EngineError::NotOwned { partition });

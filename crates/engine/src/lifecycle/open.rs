@@ -6,7 +6,7 @@
 
 use super::background::Background;
 use super::{background, copied, presence, recovery, reserve, state};
-use crate::cluster::{Cluster, Guests, Outbox};
+use crate::cluster::{Cluster, Guests, Outbox, Removing};
 use crate::commit::Commits;
 use crate::lifecycle::activity::Earlier;
 use crate::lifecycle::chunks::{self, Chunks, Parts};
@@ -237,7 +237,9 @@ impl Engine {
         }
         let quarantine = Arc::new(Quarantine::open(objects.clone(), digest_bytes, ground.exists(RECOUNTED)?, descriptor.profile)?);
         let redirects = Redirects::open(objects.clone(), mode == Mode::Snapshot)?;
-        let catalogs = containers.as_ref().map(|containers| Arc::new(ContainerCacheFilter::new(containers.clone(), objects.clone())));
+        let catalogs = containers
+            .as_ref()
+            .map(|containers| Arc::new(ContainerCacheFilter::new(containers.clone(), objects.clone(), cluster.is_some())));
         let filters = Filters::new(&storage, catalogs.as_ref(), &quarantine, &settings, &profile, levels.is_none())?;
         let lookup = match (index, &containers, catalogs) {
             (Some(index), _, _) => Lookup::Exact(index),
@@ -305,6 +307,7 @@ impl Engine {
             cuts: Mutex::default(),
             touched: Mutex::default(),
             outbox,
+            removing: Removing::default(),
             guests,
             superseded: Default::default(),
             quarantine,

@@ -111,6 +111,11 @@ impl DeadChanges {
         file.slots.push((slot, length_bytes, is_dead));
     }
 
+    /// Returns the sum of a number over all containers.
+    pub(crate) fn count(&self, of: impl Fn(ContainerId) -> Result<usize>) -> Result<usize> {
+        self.0.keys().try_fold(0, |sum, container| Ok(sum + of(*container)?))
+    }
+
     /// Returns the changes of the objects, and the change of the sum of all dead bytes. The caller holds the commit
     /// lock.
     pub(crate) fn changes(&self, objects: &ObjectIndex) -> Result<(Vec<Change>, i64)> {

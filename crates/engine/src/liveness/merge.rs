@@ -43,6 +43,7 @@ impl Engine {
     pub fn merge_containers(&self, victims: &[ContainerId], rank: &dyn Fn(Address) -> u64) -> Result<Option<MergeStatistics>> {
         self.writable()?;
         drop(self.permit_deletion("merge containers")?);
+        self.ask_for_permission()?;
         let _one = self.reclaiming.alone();
         self.settle_merges()?;
         for _ in 0..ATTEMPTS {

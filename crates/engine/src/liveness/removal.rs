@@ -44,13 +44,16 @@
 //! removed with that chunk or not at all. With marks no either, for the reasons at the head of `marked.rs`.
 //!
 //! A crash before the commit is durable changes nothing; the candidates are found again.
+//!
+//! If several nodes have the store open, all of them take part: `cluster/removing.rs` says how.
 
+use crate::cluster::{DeadElsewhere, Elsewhere, Ended, container_of};
 use crate::liveness::dead::{self, DeadChanges, DeadSlots};
 use crate::liveness::marked::{Reached, Roots, forget_marks};
 use crate::liveness::reference::Stored;
 use crate::liveness::{Candidate, Cursor, ReferencesOf, Survey};
 use crate::write::claims::{Claim, Held, Search, Wanted};
-use crate::write::in_flight::Watch;
+use crate::write::in_flight::{Remover, Watch};
 use crate::write::reservation::{FingerprintMap, FingerprintSet};
 use crate::{Engine, EngineError, Moment, Piece, Result};
 use onefold_fingerprint::Fingerprint;
@@ -140,7 +143,7 @@ struct Watching<'a>(&'a Watch);
 
 impl Drop for Watching<'_> {
     fn drop(&mut self) {
-        self.0.end();
+        self.0.end(Remover::Here);
     }
 }
 
@@ -204,7 +207,9 @@ impl Engine {
     /// [`Liveness::unneeded_without`](crate::Liveness::unneeded_without).
     pub fn unneeded_without(&self, lost: &[(Fingerprint, u32)], damaged: &mut Vec<String>) -> Result<Vec<Candidate>> {
         let mut found = Vec::new();
-        self.liveness.unneeded_without(lost, &mut found, damaged)?;
+        // Of the others, their owners find out.
+        let lost: Vec<_> = lost.iter().filter(|(name, _)| self.decides_on(name)).copied().collect();
+        self.liveness.unneeded_without(&lost, &mut found, damaged)?;
         Ok(found)
     }
 
@@ -240,9 +245,7 @@ impl Engine {
         found: &mut dyn FnMut(Candidate),
     ) -> Result<()> {
         let names: Vec<(Fingerprint, u32)> = names.map(|name| (*name, lost.get(name).copied().unwrap_or(0))).collect();
-        let mut unneeded = Vec::new();
-        self.liveness.unneeded_without(&names, &mut unneeded, damaged)?;
-        unneeded.into_iter().for_each(found);
+        self.unneeded_without(&names, damaged)?.into_iter().for_each(found);
         Ok(())
     }
 
@@ -281,7 +284,6 @@ impl Engine {
     /// One removal runs at a time: a second call waits. Candidates that lie in few containers cost least.
     pub fn remove_unused(&self, candidates: &[Candidate], references: ReferencesOf<'_>, go_on: &dyn Fn() -> bool) -> Result<Removed> {
         self.writable()?;
-        self.refuse_removal_in_cluster()?;
         drop(self.permit_deletion("remove unused chunks")?);
         let Some(_one) = self.only_remover(go_on) else {
             return Ok(Removed { was_busy: true, ..Removed::default() });
@@ -292,15 +294,26 @@ impl Engine {
         let mut removed = Removed::default();
         let (candidates, further) = candidates.split_at(candidates.len().min(MAX_CANDIDATES));
         removed.left.extend(further);
+        let candidates: Vec<Candidate> = candidates.iter().filter(|candidate| self.decides_on(&candidate.fingerprint)).copied().collect();
         if candidates.is_empty() {
             return Ok(removed);
         }
-        let Levels { levels, mut found, are_all } = self.levels_below(candidates, references, go_on);
+        let Levels { levels, mut found, are_all } = self.levels_below(&candidates, references, go_on);
         let mut held = Held::new(&*self.claims);
         // Declared after the claims, so that the watch ends before they are free.
         let watching = Watching(self.reclaiming.watch());
-        self.reclaiming.watch().begin(levels.iter().flatten().map(|candidate| candidate.fingerprint));
+        self.reclaiming.watch().begin(Remover::Here, levels.iter().flatten().map(|candidate| candidate.fingerprint));
         let moment = self.reclaiming.guards.now();
+        let names = levels.iter().flatten().map(|candidate| candidate.fingerprint).collect();
+        let ended = |ended| match ended {
+            Ended::Busy => Removed { was_busy: true, ..Removed::default() },
+            Ended::Kept(why) => Removed { kept_for: Some(why), ..Removed::default() },
+        };
+        // Whichever ends first, this or the watch here: until the claims go, nobody gets a chunk that is gone.
+        let elsewhere = match Elsewhere::begin(self, names)? {
+            Ok(elsewhere) => elsewhere,
+            Err(why) => return Ok(ended(why)),
+        };
         while !self.reclaiming.guards.all_gone_before(moment) {
             if !go_on() {
                 return Ok(Removed { was_busy: true, ..Removed::default() });
@@ -308,6 +321,9 @@ impl Engine {
             std::thread::sleep(LOOK_EVERY);
         }
         self.flush()?;
+        if let Some(Err(why)) = elsewhere.as_ref().map(|elsewhere| elsewhere.settle(go_on)).transpose()? {
+            return Ok(ended(why));
+        }
         self.liveness.settle(self, references, go_on)?;
         let Ok(readers) = self.readers(go_on)? else { return Ok(Removed { was_busy: true, ..Removed::default() }) };
         if readers.kept_for.is_some() {
@@ -328,7 +344,7 @@ impl Engine {
             removed.in_use += (count - unused.len()) as u64;
             let mut of_level = self.look_again(found.pop_front().unwrap_or_default(), unused, references, &mut removed);
             let has_room = self.leave_what_a_batch_has_no_room_for(&mut of_level, &mut batch_bytes, &mut removed);
-            self.keep_only_what_is_ours(&mut of_level, &lost, &mut held, &mut removed)?;
+            self.keep_only_what_is_ours(&mut of_level, &lost, &mut held, elsewhere.as_ref(), &mut removed)?;
             if depth > 0 {
                 // Such a chunk is released, and tried again.
                 removed.in_use = was_in_use;
@@ -341,6 +357,12 @@ impl Engine {
         }
         let took_all = are_all && doomed.iter().map(|one| one.chunks.len()).sum::<usize>() == levels.iter().map(Vec::len).sum::<usize>();
         let mut gone = Vec::new();
+        if !doomed.is_empty()
+            && let Some(elsewhere) = &elsewhere
+            && !elsewhere.is_same_table()?
+        {
+            return Ok(Removed { was_busy: true, ..Removed::default() });
+        }
         if !doomed.is_empty() {
             // Not held during the wait: a switch to append-only mode would wait with us.
             let _permit = self.permit_deletion("remove unused chunks")?;
@@ -349,11 +371,15 @@ impl Engine {
         drop(watching);
         drop(held);
         drop(reclaiming);
+        drop(elsewhere);
         // There may be many of these, and nobody has to wait for this lookup. If it fails, the removal stands. If all
         // that only these chunks needed has gone with them, there is nothing to find, but for what others gave up since
         // the guess: the next survey finds that.
-        if !took_all && let Err(error) = self.liveness.unneeded_without(&gone, &mut removed.released, &mut removed.damaged) {
-            removed.damaged.push(error.to_string());
+        if !took_all {
+            match self.unneeded_without(&gone, &mut removed.damaged) {
+                Ok(released) => removed.released = released,
+                Err(error) => removed.damaged.push(error.to_string()),
+            }
         }
         Ok(removed)
     }
@@ -368,7 +394,7 @@ impl Engine {
         // containers.
         let mut by_file: BTreeMap<ContainerId, Vec<Candidate>> = BTreeMap::new();
         for run in chunks.chunk_by(|one, next| one.address.origin() == next.address.origin()) {
-            match self.storage.unit_of(run[0].address.origin()) {
+            match self.file_of(run[0].address) {
                 Ok(file) => by_file.entry(file).or_default().extend(run),
                 Err(error) => removed.damaged.push(error.to_string()),
             }
@@ -441,6 +467,30 @@ impl Engine {
         Ok(Doomed { container, is_sealed, dead, chunks: doomed })
     }
 
+    /// Returns whether this node removes a chunk, if it is unneeded: it gives the claims of its partition.
+    fn decides_on(&self, name: &Fingerprint) -> bool {
+        self.cluster.as_ref().is_none_or(|cluster| cluster.foreign_partition(name).or_else(|| cluster.coming_partition(name)).is_none())
+    }
+
+    /// Returns the file that has the chunk at an address. If another node has not put it into the bucket yet, it does
+    /// so now.
+    fn file_of(&self, address: Address) -> Result<ContainerId> {
+        let found = self.storage.unit_of(address.origin());
+        let container = container_of(address);
+        match (found, &self.cluster, &self.containers) {
+            (Err(_), Some(cluster), Some(containers)) if !containers.has_partition(container.partition()) => {
+                cluster.others.seal(container)?;
+                Ok(self.storage.unit_of(address.origin())?)
+            }
+            (found, ..) => Ok(found?),
+        }
+    }
+
+    /// Returns whether a partition of containers is not another node's.
+    fn has_containers_of(&self, partition: u16) -> bool {
+        self.cluster.is_none() || self.containers.as_ref().is_some_and(|containers| containers.has_partition(partition))
+    }
+
     fn content(&self, chunk: &Candidate) -> std::result::Result<Slice, String> {
         let mut slices = Vec::new();
         self.storage.load(&[(chunk.address, chunk.fingerprint)], &mut slices).map_err(|error| error.to_string())?;
@@ -455,7 +505,7 @@ impl Engine {
         for of_container in doomed.iter_mut() {
             *bytes += 64 + of_container.dead_bytes_after();
             let fitting = of_container.chunks.iter().take_while(|chunk| {
-                *bytes += (1 + chunk.references.len()) * (self.digest_bytes() + 2);
+                *bytes += (1 + chunk.references.len()) * (self.digest_bytes() + 2) + self.digest_bytes() + 8;
                 std::mem::take(&mut is_first) || *bytes <= limit
             });
             let fitting = fitting.count();
@@ -466,7 +516,14 @@ impl Engine {
     }
 
     /// Claims and dooms the chunks, and takes out those that somebody else has or wants.
-    fn keep_only_what_is_ours(&self, doomed: &mut Vec<Doomed>, lost: &Lost, held: &mut Held<'_>, removed: &mut Removed) -> Result<()> {
+    fn keep_only_what_is_ours(
+        &self,
+        doomed: &mut Vec<Doomed>,
+        lost: &Lost,
+        held: &mut Held<'_>,
+        elsewhere: Option<&Elsewhere<'_>>,
+        removed: &mut Removed,
+    ) -> Result<()> {
         let all: Vec<Candidate> = doomed.iter().flat_map(|one| &one.chunks).map(|chunk| chunk.candidate).collect();
         let wanted = |candidate: &Candidate| Wanted { fingerprint: candidate.fingerprint, search: Search::Unasked };
         let wanted: Vec<_> = all.iter().map(wanted).collect();
@@ -477,7 +534,11 @@ impl Engine {
         held.names.extend(mine.map(|(candidate, _)| candidate.fingerprint));
         // From here on, nobody who asks for one of these gets an answer from a cache.
         let claimed = held.names[first..].iter().copied();
-        let ours: FingerprintSet = claimed.filter(|fingerprint| self.reclaiming.watch().doom(fingerprint)).collect();
+        let mut ours: FingerprintSet = claimed.filter(|fingerprint| self.reclaiming.watch().doom(Remover::Here, fingerprint)).collect();
+        if let Some(elsewhere) = elsewhere {
+            let copies = all.iter().filter(|copy| ours.contains(&copy.fingerprint)).copied().collect();
+            ours = elsewhere.doom(copies)?.into_iter().map(|copy| copy.fingerprint).collect();
+        }
         // These pages were read a moment ago.
         let unused = self.still_unneeded(&all, lost, &mut removed.damaged)?;
         let count = unused.len() as u64;
@@ -490,12 +551,18 @@ impl Engine {
 
     /// Commits the removal. Returns what the removed metadata chunks referred to.
     fn commit_removal(&self, doomed: Vec<Doomed>, removed: &mut Removed) -> Result<Vec<(Fingerprint, u32)>> {
-        let mut dead = DeadChanges::default();
-        let has_slots = self.containers.is_some();
+        let (mut dead, mut elsewhere) = (DeadChanges::default(), DeadElsewhere::default());
         let copies: Vec<Candidate> = doomed.iter().flat_map(|one| &one.chunks).map(|chunk| chunk.candidate).collect();
         let files: Vec<ContainerId> = doomed.iter().map(|one| one.container).collect();
-        for one in doomed.iter().filter(|_| has_slots) {
-            one.chunks.iter().for_each(|chunk| dead.set(one.container, one.dead.of_bytes, chunk.slot, chunk.length_bytes, true));
+        for one in doomed.iter().filter(|_| self.containers.is_some()) {
+            match self.has_containers_of(one.container.partition()) {
+                true => {
+                    one.chunks.iter().for_each(|chunk| dead.set(one.container, one.dead.of_bytes, chunk.slot, chunk.length_bytes, true))
+                }
+                false => {
+                    one.chunks.iter().for_each(|chunk| elsewhere.add(self.partition_of(&chunk.candidate.fingerprint), chunk.candidate));
+                }
+            }
         }
         removed.bytes = doomed.iter().flat_map(|one| &one.chunks).map(|chunk| u64::from(chunk.length_bytes)).sum();
         let stored = |chunk: DoomedChunk| Stored { fingerprint: chunk.candidate.fingerprint, references: chunk.references };
@@ -505,7 +572,7 @@ impl Engine {
         self.reclaiming.watch().touch(released());
         let places: Vec<(Address, Fingerprint)> = copies.iter().map(|copy| (copy.address, copy.fingerprint)).collect();
         let of_storage = self.storage.begin_removal(&places)?;
-        if let Err(error) = self.commit_removals(&chunks, &of_storage, &dead, removed.bytes) {
+        if let Err(error) = self.commit_removals(&chunks, &of_storage, &dead, &elsewhere, removed.bytes) {
             self.storage.abandon_removal(&places);
             return Err(error);
         }
@@ -529,11 +596,18 @@ impl Engine {
     /// Passes the dead slots of every container that has some to `visit`.
     pub fn for_each_dead(&self, visit: &mut dyn FnMut(ContainerId, DeadSlots)) -> Result<()> {
         let mut damaged = None;
-        self.for_each_object(dead::PREFIX, &mut |key, value| match (dead::container_of(key), DeadSlots::decode(value)) {
+        let visit = &mut |key: &[u8], value: &[u8]| match (dead::container_of(key), DeadSlots::decode(value)) {
+            // Notes of a partition that went to another node are left until it comes back.
+            (Some(container), Ok(_)) if !self.has_containers_of(container.partition()) => {}
             (Some(container), Ok(dead)) => visit(container, dead),
             (_, Err(error)) => damaged = Some(error),
             (None, _) => damaged = Some(EngineError::Inconsistent { why: "the object index has dead slots with an unreadable key".into() }),
-        })?;
+        };
+        match &self.cluster {
+            // Those of this node's containers are in its notes, and it may not have other objects.
+            Some(_) => self.for_each_object_of(self.objects.own_partition(), dead::PREFIX, visit)?,
+            None => self.for_each_object(dead::PREFIX, visit)?,
+        }
         damaged.map_or(Ok(()), Err)
     }
 }

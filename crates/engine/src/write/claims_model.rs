@@ -1,7 +1,7 @@
 //! A model of a stream that believes a cache, beside a removal of the same chunk: all interleavings of their steps,
 //! with the real watch list, guards and reservations.
 
-use crate::write::in_flight::{Guards, InFlight, Watch};
+use crate::write::in_flight::{Guards, InFlight, Remover, Watch};
 use crate::write::reservation::{Reservation, Reservations};
 use onefold_fingerprint::Fingerprint;
 use onefold_storage::Address;
@@ -81,14 +81,14 @@ impl Removal {
     fn step(&mut self, world: &mut World) -> bool {
         let chunk = world.chunk;
         match self.next {
-            0 => world.watch.begin([chunk]),
+            0 => world.watch.begin(Remover::Here, [chunk]),
             1 => self.moment = world.guards.now(),
             2 if !world.guards.all_gone_before(self.moment) => return false,
             3 => self.is_ours = world.reservations.reserve(&chunk) == Reservation::Owned,
-            4 => self.is_doomed = self.is_ours && world.watch.doom(&chunk),
+            4 => self.is_doomed = self.is_ours && world.watch.doom(Remover::Here, &chunk),
             5 if self.is_doomed && world.count == 0 => (world.index, self.is_removed) = (None, true),
             6 if self.is_removed => world.cache = None,
-            7 => world.watch.end(),
+            7 => world.watch.end(Remover::Here),
             8 if self.is_ours => world.reservations.release(&chunk),
             _ => {}
         }

@@ -7,7 +7,7 @@ use crate::write::chain::{
 use crate::{EngineError, Result, Settings};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Profile;
-use onefold_storage::{Address, ChunkStore};
+use onefold_storage::{Address, ChunkStore, Origin};
 use std::sync::Arc;
 
 /// Every filter of a store, and the chains for data and metadata.
@@ -76,6 +76,11 @@ impl Filters {
     /// Tells all filters that chunks are not stored any more: see [`Filter::removed`].
     pub(crate) fn removed(&self, names: &[Fingerprint]) {
         self.all.removed(names);
+    }
+
+    /// Tells all filters that another node removes chunks of these origins: see [`Filter::doubt`].
+    pub(crate) fn doubt(&self, origins: &[Origin]) {
+        self.all.doubt(origins);
     }
 
     /// Returns a guard to hold from before the commit of a merge until the containers are where the log says: see

@@ -10,6 +10,8 @@
 //! list; every stream takes the chunks it asks for or refers to off the list; and only what is still on it at the end
 //! is removed. A removal that has decided on a chunk *dooms* it: from then on nobody takes it off, and whoever tries is
 //! told (`claims.rs` says why).
+//!
+//! Several removals may watch at once: one of this node, and one of each other node (`cluster/removing.rs`).
 
 use onefold_fingerprint::Fingerprint;
 use parking_lot::Mutex;
@@ -66,6 +68,15 @@ impl Drop for InFlight {
     }
 }
 
+/// Who removes chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Remover {
+    /// This engine.
+    Here,
+    /// Another node that has the store open.
+    Node(u32),
+}
+
 /// What a removal has in mind with a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
@@ -75,19 +86,19 @@ enum Fate {
     Doomed,
 }
 
-/// The chunks that a removal would like to remove.
+/// The chunks that removals would like to remove. A chunk that two of them watch is only the later one's.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     is_used: AtomicBool,
-    chunks: Mutex<FingerprintMap<Fate>>,
+    chunks: Mutex<FingerprintMap<(Fate, Remover)>>,
 }
 
 impl Watch {
-    /// Begins to watch these chunks; before, none were watched.
-    pub(crate) fn begin(&self, chunks: impl IntoIterator<Item = Fingerprint>) {
+    /// Begins to watch these chunks for a removal; others of the same remover are not watched any more.
+    pub(crate) fn begin(&self, remover: Remover, chunks: impl IntoIterator<Item = Fingerprint>) {
         let mut watched = self.chunks.lock();
-        watched.clear();
-        watched.extend(chunks.into_iter().map(|chunk| (chunk, Fate::Watched)));
+        watched.retain(|_, (_, of)| *of != remover);
+        watched.extend(chunks.into_iter().map(|chunk| (chunk, (Fate::Watched, remover))));
         self.is_used.store(true, Ordering::SeqCst);
     }
 
@@ -100,8 +111,8 @@ impl Watch {
             let mut watched = self.chunks.lock();
             for chunk in chunks {
                 match watched.get(chunk) {
-                    Some(Fate::Watched) => drop(watched.remove(chunk)),
-                    Some(Fate::Doomed) => doomed.push(*chunk),
+                    Some((Fate::Watched, _)) => drop(watched.remove(chunk)),
+                    Some((Fate::Doomed, _)) => doomed.push(*chunk),
                     None => {}
                 }
             }
@@ -111,25 +122,41 @@ impl Watch {
 
     /// The removal holds the claim of this chunk and decides on it. False if somebody has asked for it: then it must
     /// stay.
-    pub(crate) fn doom(&self, chunk: &Fingerprint) -> bool {
-        self.chunks.lock().get_mut(chunk).map(|fate| *fate = Fate::Doomed).is_some()
+    pub(crate) fn doom(&self, remover: Remover, chunk: &Fingerprint) -> bool {
+        match self.chunks.lock().get_mut(chunk) {
+            Some((fate, of)) if *of == remover => {
+                *fate = Fate::Doomed;
+                true
+            }
+            _ => false,
+        }
     }
 
-    /// Whether nobody has asked for the chunk.
+    /// Whether nobody has asked for the chunk since this engine's removal watches it.
     pub(crate) fn is_watched(&self, chunk: &Fingerprint) -> bool {
-        self.chunks.lock().contains_key(chunk)
+        self.chunks.lock().get(chunk).is_some_and(|(_, remover)| *remover == Remover::Here)
+    }
+
+    /// Returns the chunks that a removal has doomed.
+    pub(crate) fn doomed(&self, remover: Remover) -> Vec<Fingerprint> {
+        let watched = self.chunks.lock();
+        watched.iter().filter(|(_, now)| **now == (Fate::Doomed, remover)).map(|(chunk, _)| *chunk).collect()
     }
 
     /// Whether the removal has decided on the chunk.
     #[cfg(test)]
     pub(crate) fn is_doomed(&self, chunk: &Fingerprint) -> bool {
-        self.chunks.lock().get(chunk) == Some(&Fate::Doomed)
+        self.chunks.lock().get(chunk).is_some_and(|(fate, _)| *fate == Fate::Doomed)
     }
 
-    /// Ends it; the list's memory is given back.
-    pub(crate) fn end(&self) {
-        self.is_used.store(false, Ordering::SeqCst);
-        *self.chunks.lock() = FingerprintMap::default();
+    /// Ends the watch of a removal; the list's memory is given back.
+    pub(crate) fn end(&self, remover: Remover) {
+        let mut watched = self.chunks.lock();
+        watched.retain(|_, (_, of)| *of != remover);
+        if watched.is_empty() {
+            self.is_used.store(false, Ordering::SeqCst);
+            *watched = FingerprintMap::default();
+        }
     }
 }
 
@@ -156,10 +183,10 @@ mod tests {
         let watch = Watch::default();
         let [one, two] = [1, 2].map(|byte| Fingerprint::from_digest(&[byte; 32]));
         watch.touch([&one]);
-        watch.begin([one, two]);
+        watch.begin(Remover::Here, [one, two]);
         watch.touch([&one]);
         assert!(!watch.is_watched(&one) && watch.is_watched(&two));
-        watch.end();
+        watch.end(Remover::Here);
         assert!(!watch.is_watched(&two));
     }
 
@@ -167,13 +194,30 @@ mod tests {
     fn a_chunk_is_either_touched_or_doomed() {
         let watch = Watch::default();
         let [one, two] = [1, 2].map(|byte| Fingerprint::from_digest(&[byte; 32]));
-        watch.begin([one, two]);
+        watch.begin(Remover::Here, [one, two]);
         assert_eq!(watch.touch([&one]), []);
-        assert!(!watch.doom(&one), "somebody has it");
-        assert!(watch.doom(&two));
+        assert!(!watch.doom(Remover::Here, &one), "somebody has it");
+        assert!(watch.doom(Remover::Here, &two));
         assert_eq!(watch.touch([&one, &two]), [two]);
         assert_eq!(watch.touch([&two]), [two], "it stays doomed");
-        watch.end();
+        watch.end(Remover::Here);
+        assert_eq!(watch.touch([&two]), []);
+    }
+
+    #[test]
+    fn removals_of_several_nodes_do_not_doom_each_others_chunks() {
+        let watch = Watch::default();
+        let [one, two, three] = [1, 2, 3].map(|byte| Fingerprint::from_digest(&[byte; 32]));
+        watch.begin(Remover::Here, [one]);
+        watch.begin(Remover::Node(1), [two]);
+        watch.begin(Remover::Node(2), [two, three]);
+        assert!(watch.is_watched(&one) && !watch.is_watched(&two));
+        assert!(!watch.doom(Remover::Here, &two) && !watch.doom(Remover::Node(1), &two) && watch.doom(Remover::Node(2), &two));
+        assert_eq!(watch.doomed(Remover::Node(2)), [two]);
+        watch.end(Remover::Node(1));
+        watch.end(Remover::Here);
+        assert_eq!(watch.touch([&one, &two, &three]), [two], "the rest of others stays");
+        watch.end(Remover::Node(2));
         assert_eq!(watch.touch([&two]), []);
     }
 }

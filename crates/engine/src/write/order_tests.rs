@@ -3,6 +3,7 @@
 
 use crate::write::chain::{Chain, Filter, Lookup, Request, Stage, Verdict};
 use crate::write::claims::{Claim, Search, Wanted};
+use crate::write::in_flight::Remover;
 use crate::{Address, Candidate, Descriptor, Engine, Hints, MetadataKind, Mode, Piece, Settings, Transaction};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
@@ -59,9 +60,9 @@ fn is_done_before<T>(stop: impl FnOnce() -> T, act: impl FnOnce() + Send, is_don
 
 /// Returns whether `act` takes the watched chunk off the list before it has to wait for what `stop` holds.
 fn is_taken_off<T>(engine: &Engine, chunk: Fingerprint, stop: impl FnOnce() -> T, act: impl FnOnce() + Send) -> bool {
-    engine.reclaiming.watch().begin([chunk]);
+    engine.reclaiming.watch().begin(Remover::Here, [chunk]);
     let is_off = is_done_before(stop, act, || !engine.reclaiming.watch().is_watched(&chunk));
-    engine.reclaiming.watch().end();
+    engine.reclaiming.watch().end(Remover::Here);
     is_off
 }
 
@@ -182,10 +183,10 @@ fn a_4_a_chunk_is_off_the_watch_list_before_a_cache_is_asked_for_it() {
         let (engine, was_watched) = (engine.clone(), was_watched.clone());
         move || was_watched.store(engine.reclaiming.watch().is_watched(&chunk), Ordering::SeqCst)
     });
-    engine.reclaiming.watch().begin([chunk]);
+    engine.reclaiming.watch().begin(Remover::Here, [chunk]);
     let hints = Hints { chain: Some(&chain), ..Hints::default() };
     let pieces = engine.stream().write_runs(&[&data], hints).unwrap();
-    engine.reclaiming.watch().end();
+    engine.reclaiming.watch().end(Remover::Here);
     assert_eq!(pieces[0][0].fingerprint(), Some(chunk));
     assert!(!was_watched.load(Ordering::SeqCst));
     assert_eq!(engine.claims.count(), 0, "what a cache knows is not claimed");

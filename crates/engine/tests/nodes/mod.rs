@@ -2,16 +2,21 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+pub mod world;
+
 use crate::common;
 pub use crate::common::bytes;
 use onefold_bucket::{BucketGround, MemoryBucket};
-use onefold_engine::{Claim, Delivery, Descriptor, Engine, EngineError, Hints, OtherNodes, Piece, Result, Wanted, WriteStream};
+use onefold_engine::{
+    Candidate, Claim, Delivery, Descriptor, Engine, EngineError, Everybody, Hints, OtherNodes, Piece, RemovalAnswer, RemovalStep, Result,
+    Wanted, WriteStream,
+};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Ground, SimulatedGround};
 use onefold_index::ChunkIndex;
 use onefold_oplog::{Owned, Ownership, Partition, PartitionClass, Position};
 use onefold_storage::ContainerId;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -40,6 +45,22 @@ pub struct Wire {
     pub deliveries: AtomicU64,
     pub claims: AtomicU64,
     pub seals: AtomicU64,
+    /// The number of the newest table.
+    pub table: AtomicU64,
+    /// Nodes whose logs are closed.
+    pub gone: RwLock<BTreeSet<u32>>,
+    /// Called before a step of a removal is taken to a node.
+    pub before_step: Mutex<Option<BeforeStep>>,
+}
+
+/// What happens before a step of a removal is taken to a node. It returns whether the node is reached.
+#[derive(Clone)]
+pub struct BeforeStep(pub Arc<dyn Fn(&RemovalStep) -> bool + Send + Sync>);
+
+impl std::fmt::Debug for BeforeStep {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("BeforeStep")
+    }
 }
 
 /// All partitions of the store.
@@ -161,6 +182,24 @@ impl OtherNodes for Others {
     fn seal(&self, container: ContainerId) -> Result<()> {
         self.wire.seals.fetch_add(1, Ordering::SeqCst);
         self.wire.node(self.wire.owner(PartitionClass::Container, container.partition().into()))?.seal_container(container)
+    }
+
+    fn everybody(&self) -> Result<Everybody> {
+        let nodes = self.wire.nodes.read().keys().copied().filter(|node| *node != self.node).collect();
+        let gone = self.wire.gone.read().iter().copied().collect();
+        Ok(Everybody { table: self.wire.table.load(Ordering::SeqCst), nodes, gone })
+    }
+
+    fn remove(&self, node: u32, step: &RemovalStep) -> Result<RemovalAnswer> {
+        let before = self.wire.before_step.lock().clone();
+        if before.is_some_and(|BeforeStep(before)| !before(step)) {
+            return Err(EngineError::OtherNode { why: format!("node {node} is not reached") });
+        }
+        self.wire.node(node)?.remove_for(self.node, step)
+    }
+
+    fn dead(&self, partition: u16, copies: &[Candidate]) -> Result<()> {
+        self.wire.node(self.wire.owner(PartitionClass::Container, partition.into()))?.take_dead(copies)
     }
 }
 

@@ -78,7 +78,33 @@ fn any_message() -> impl Strategy<Value = (usize, Message)> {
         let seal = (any::<u64>(), any::<u64>()).prop_map(|(bits, epoch)| Message::Seal { container: ContainerId::from_bits(bits), epoch });
         let collect = (0..Partition::ANY, any::<u64>(), proptest::option::of(any_name(bytes)))
             .prop_map(|(partition, epoch, after)| Message::Collect { partition, epoch, after });
+        let copies = move || vec((any_name(bytes), any::<u64>()), 0..6);
+        let candidates = |copies: Vec<(Fingerprint, u64)>| -> Vec<Candidate> {
+            copies.into_iter().map(|(fingerprint, bits)| Candidate { fingerprint, address: Address::from_bits(bits) }).collect()
+        };
+        let dead = (0..Partition::ANY, any::<u64>(), copies()).prop_map(move |(partition, epoch, copies)| Message::Dead {
+            partition,
+            epoch,
+            copies: candidates(copies),
+        });
+        let step = prop_oneof![
+            Just(RemovalStep::Permit),
+            (any::<u64>(), vec(any_name(bytes), 0..6)).prop_map(|(removal, names)| RemovalStep::Watch { removal, names }),
+            any::<u64>().prop_map(|removal| RemovalStep::Settle { removal }),
+            (any::<u64>(), copies()).prop_map(move |(removal, copies)| RemovalStep::Doom { removal, copies: candidates(copies) }),
+            any::<u64>().prop_map(|removal| RemovalStep::End { removal }),
+        ];
+        let removing = prop_oneof![
+            Just(RemovalAnswer::Done),
+            Just(RemovalAnswer::Permitted),
+            Just(RemovalAnswer::NotYet),
+            "\\PC{0,40}".prop_map(RemovalAnswer::Kept),
+            vec(any::<bool>(), 0..9).prop_map(RemovalAnswer::Doomed),
+        ];
         let message = prop_oneof![
+            dead,
+            step.prop_map(Message::Remove),
+            removing.prop_map(Message::Removing),
             collect,
             vec(any_name(bytes), 0..8).prop_map(Message::Collected),
             vec(part, 0..4).prop_map(Message::Claim),

@@ -6,7 +6,7 @@ use crate::greeting::{self, Hello, VERSION};
 use crate::messages::{ClaimPart, Membership, Message};
 use crate::tls::Identity;
 use crate::{Directory, Interconnect, Options, Owner, Refusal, Server, Setup};
-use onefold_engine::{Claim, Delivery, Search, Wanted};
+use onefold_engine::{Candidate, Claim, Delivery, Everybody, RemovalAnswer, RemovalStep, Search, Wanted};
 use onefold_fingerprint::Fingerprint;
 use onefold_oplog::{Partition, Position};
 use onefold_remote::transport::CertificateFingerprint;
@@ -98,6 +98,10 @@ impl Directory for Book {
         Some(self.owners.read().get(&partition).copied().unwrap_or((1, 1)))
     }
 
+    fn everybody(&self) -> Result<Everybody, String> {
+        Ok(Everybody { table: self.table(), nodes: self.nodes(), gone: Vec::new() })
+    }
+
     fn may_answer(&self) -> bool {
         true
     }
@@ -118,6 +122,8 @@ pub enum Asked {
     Begin(u32),
     Seal(ContainerId, u64),
     Collect(u32, u16, u64),
+    Remove(u32, RemovalStep),
+    Dead(u16, u64, Vec<Candidate>),
     Membership(u32, Membership),
 }
 
@@ -188,6 +194,20 @@ impl Owner for Noting {
     fn collect(&self, from: u32, partition: u16, epoch: u64) -> Result<Vec<Fingerprint>, Refusal> {
         self.note(Asked::Collect(from, partition, epoch));
         Ok(self.claimed.lock().clone())
+    }
+
+    fn remove(&self, from: u32, step: &RemovalStep) -> Result<RemovalAnswer, Refusal> {
+        self.note(Asked::Remove(from, step.clone()));
+        Ok(match step {
+            RemovalStep::Doom { copies, .. } => RemovalAnswer::Doomed(copies.iter().map(|copy| copy.address.bits() > 7).collect()),
+            RemovalStep::Settle { .. } => RemovalAnswer::NotYet,
+            _ => RemovalAnswer::Permitted,
+        })
+    }
+
+    fn dead(&self, partition: u16, epoch: u64, copies: &[Candidate]) -> Result<(), Refusal> {
+        self.note(Asked::Dead(partition, epoch, copies.to_vec()));
+        Ok(())
     }
 
     fn membership(&self, from: u32, message: Membership) {

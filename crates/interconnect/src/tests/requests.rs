@@ -2,9 +2,9 @@ use super::harness::*;
 use crate::messages::{MOST_COLLECTED, Membership};
 use crate::{CallError, Refusal};
 use onefold_cluster::{NodeNumber, Opening, Order, Prepared, Report};
-use onefold_engine::{Claim, Delivery, EngineError, OtherNodes};
+use onefold_engine::{Candidate, Claim, Delivery, EngineError, OtherNodes, RemovalAnswer, RemovalStep};
 use onefold_oplog::{Partition, PartitionClass, Position};
-use onefold_storage::ContainerId;
+use onefold_storage::{Address, ContainerId};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,11 @@ fn m4_4_a_message_of_every_kind_arrives_and_is_answered() {
         Delivery { behind: Some(Position(0)), upto: Position(4096), places: vec![(chunks[1], 77)], deltas: vec![(chunks[1], -2)] };
     assert_eq!(others.deliver(5, &delivery).unwrap(), Position(4096));
     others.seal(ContainerId::new(3, 9)).unwrap();
+    let copies: Vec<Candidate> = (6..10).map(|at| Candidate { fingerprint: chunks[at], address: Address::from_bits(at as u64) }).collect();
+    let doom = RemovalStep::Doom { removal: 9, copies: copies.clone() };
+    assert_eq!(others.remove(1, &doom).unwrap(), RemovalAnswer::Doomed(vec![false, false, true, true]));
+    assert_eq!(others.remove(1, &RemovalStep::Settle { removal: 9 }).unwrap(), RemovalAnswer::NotYet);
+    others.dead(2, &copies).unwrap();
     pair.owner.claimed.lock().clone_from(&chunks);
     let mut sorted = chunks.clone();
     sorted.sort_unstable();
@@ -50,7 +55,7 @@ fn m4_4_a_message_of_every_kind_arrives_and_is_answered() {
     messages.iter().for_each(|message| others.tell(1, message.clone()));
     // Nobody speaks for another node.
     others.tell(1, Membership::Report(Report { node: NodeNumber(2), ..report }));
-    until("all has come", || pair.owner.asked.lock().len() == 11);
+    until("all has come", || pair.owner.asked.lock().len() == 14);
     let asked = pair.owner.asked.lock().clone();
     assert_eq!(asked[0], Asked::Begin(0));
     assert!(matches!(&asked[1], Asked::Claim(0, names) if names.len() == 40));
@@ -60,19 +65,32 @@ fn m4_4_a_message_of_every_kind_arrives_and_is_answered() {
     for expected in [Asked::Deliver(0, 5, 1, delivery), Asked::Seal(ContainerId::new(3, 9), 1), Asked::Collect(0, 5, 7)] {
         assert!(asked.contains(&expected), "{expected:?}");
     }
+    for expected in [Asked::Remove(0, doom), Asked::Dead(2, 1, copies)] {
+        assert!(asked.contains(&expected), "{expected:?}");
+    }
     assert!(messages.iter().all(|message| asked.contains(&Asked::Membership(0, message.clone()))));
     // One connection, and for each request a message there and one back.
-    until("all is answered", || pair.asking.statistics().of("done").received.messages == 8);
+    until("all is answered", || pair.asking.statistics().of("done").received.messages == 9);
     let (asking, answering) = (pair.asking.statistics(), pair.answering.statistics());
     assert_eq!((asking.connections, answering.connections), (1, 0));
-    for (kind, count) in
-        [("claim", 1), ("wait", 1), ("hurry", 1), ("release", 1), ("deliver", 1), ("seal", 1), ("collect", 1), ("begin", 1)]
-            .into_iter()
-            .chain([("report", 2)])
+    for (kind, count) in [
+        ("claim", 1),
+        ("wait", 1),
+        ("hurry", 1),
+        ("release", 1),
+        ("deliver", 1),
+        ("seal", 1),
+        ("collect", 1),
+        ("begin", 1),
+        ("remove", 2),
+        ("dead", 1),
+    ]
+    .into_iter()
+    .chain([("report", 2)])
     {
         assert_eq!((asking.of(kind).sent.messages, answering.of(kind).received), (count, asking.of(kind).sent), "{kind}");
     }
-    for (kind, count) in [("claimed", 1), ("delivered", 1), ("collected", 1), ("refused", 1)] {
+    for (kind, count) in [("claimed", 1), ("delivered", 1), ("collected", 1), ("removing", 2), ("refused", 1)] {
         assert_eq!((answering.of(kind).sent.messages, asking.of(kind).received), (count, answering.of(kind).sent), "{kind}");
     }
     assert_eq!((asking.claimed_names, asking.names_per_claim()), (40, 40.0));

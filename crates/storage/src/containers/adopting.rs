@@ -33,6 +33,7 @@
 //! Containers of all partitions can be read, whoever owns them. Their owners merge them meanwhile. So a reader of a
 //! partition that is not opened here asks the bucket again when it misses a file (`forward.rs`).
 
+use crate::containers::file;
 use crate::containers::void::VoidNumbers;
 use crate::{Address, ContainerStore, Result, StorageError};
 use onefold_oplog::{Owned, Position};
@@ -75,6 +76,12 @@ impl ContainerStore {
     /// Returns whether the partition is opened that an address is in.
     pub fn has_partition_of(&self, address: Address) -> bool {
         self.shared.owners.has(address.container().partition())
+    }
+
+    /// Returns whether this opening has begun the container that an address is in, or may begin it, in a store whose
+    /// files are put as a whole.
+    pub fn is_of_this_opening(&self, address: Address) -> bool {
+        self.shared.placement.is_own(address.container())
     }
 
     /// Begins to leave a partition: it takes no new containers, and those that it has are closed. The next commits seal
@@ -133,8 +140,12 @@ impl ContainerStore {
         }
         shared.check_writable()?;
         shared.void.add(void);
-        // What was read of it while it was another owner's may be out of date.
+        // What was read of it while it was another owner's may be out of date: that one has merged containers.
         shared.forwards.forget_partition(number);
+        shared.caches.forget_partition(number);
+        for merged in shared.list_partition(number, file::forward_number, 0)? {
+            shared.ground.forget(&file::path(&shared.directory, merged));
+        }
         shared.owners.add(owned);
         shared.placement.add(number, last, since);
         Ok(())

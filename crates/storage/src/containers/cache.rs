@@ -58,6 +58,10 @@ impl<K: Hash + Eq + Copy, V: Clone> Lru<K, V> {
         }
     }
 
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &K> {
+        self.entries.keys()
+    }
+
     pub(crate) fn used_bytes(&self) -> usize {
         self.used_bytes
     }

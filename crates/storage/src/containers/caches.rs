@@ -95,6 +95,14 @@ impl Caches {
         self.forget_file(container);
     }
 
+    /// Drops everything kept of the containers of a partition.
+    pub(crate) fn forget_partition(&self, partition: u16) {
+        self.catalogs.lock().remove_partition(partition);
+        let mut files = self.files.lock();
+        let these: Vec<ContainerId> = files.keys().copied().filter(|container| container.partition() == partition).collect();
+        these.iter().for_each(|container| files.remove(container));
+    }
+
     /// Drops the open file of a container.
     pub(crate) fn forget_file(&self, container: ContainerId) {
         self.files.lock().remove(&container);

@@ -142,6 +142,12 @@ impl CatalogCache {
         }
     }
 
+    /// Drops the catalogs of all container files of a partition.
+    pub(crate) fn remove_partition(&mut self, partition: u16) {
+        let these: Vec<ContainerId> = self.containers.keys().copied().filter(|container| container.partition() == partition).collect();
+        these.into_iter().for_each(|container| self.remove(container));
+    }
+
     /// Makes the chunks of a catalog known by name, except those that are not alive. Returns false if the catalog is
     /// not here, or there is no room for it.
     pub(crate) fn open(&mut self, catalog: &Arc<Catalog>, is_alive: &dyn Fn(usize) -> bool) -> bool {

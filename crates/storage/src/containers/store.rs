@@ -263,12 +263,19 @@ impl Shared {
     pub(crate) fn list(&self, number: fn(&str) -> Option<u32>, first: &dyn Fn(u16) -> u32) -> Result<ContainerSet> {
         let mut found = ContainerSet::default();
         for partition in self.owners.partitions() {
-            let directory = file::partition_directory(&self.directory, partition);
-            let lowest = Folder::of(ContainerId::new(partition, first(partition)));
-            let folders = self.ground.list(&directory)?.into_iter().filter(|entry| entry.is_directory);
-            for folder in folders.filter_map(|entry| Folder::named(partition, &entry.name)).filter(|folder| *folder >= lowest) {
-                found.extend(self.list_folder(folder, number)?);
-            }
+            found.extend(self.list_partition(partition, number, first(partition))?);
+        }
+        Ok(found)
+    }
+
+    /// Does the same for one partition.
+    pub(crate) fn list_partition(&self, partition: u16, number: fn(&str) -> Option<u32>, first: u32) -> Result<Vec<ContainerId>> {
+        let directory = file::partition_directory(&self.directory, partition);
+        let lowest = Folder::of(ContainerId::new(partition, first));
+        let mut found = Vec::new();
+        let folders = self.ground.list(&directory)?.into_iter().filter(|entry| entry.is_directory);
+        for folder in folders.filter_map(|entry| Folder::named(partition, &entry.name)).filter(|folder| *folder >= lowest) {
+            found.extend(self.list_folder(folder, number)?);
         }
         Ok(found)
     }

@@ -12,8 +12,9 @@ use crate::write::reservation::FingerprintMap;
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_index::ObjectIndex;
-use onefold_storage::{Address, Catalog, ContainerStore};
+use onefold_storage::{Address, Catalog, ContainerStore, Origin};
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 static COMPONENT: Component = Component::new("filter_container_cache");
@@ -28,6 +29,9 @@ pub struct ContainerCacheFilter {
     storage: Arc<ContainerStore>,
     /// Holds the dead slots: a catalog still lists chunks that are not stored any more.
     blocks: Arc<ObjectIndex>,
+    /// Several nodes have the store open: dead slots may be noted late (`cluster/removing.rs`). So only what this
+    /// opening has put into a container is believed.
+    is_of_cluster: bool,
     rules: Mutex<Rules>,
 }
 
@@ -43,6 +47,8 @@ struct Rules {
     /// Chunks that were stored again because their copy in some container was damaged or another chunk, and where they
     /// are since: older copies of them are left out.
     replaced: FingerprintMap<Address>,
+    /// Origins of chunks that another node has removed.
+    doubted: BTreeSet<Origin>,
 }
 
 /// What became of loading a catalog.
@@ -63,8 +69,8 @@ pub(crate) type Find<'a> = dyn Fn(&Fingerprint) -> Option<Address> + 'a;
 
 impl ContainerCacheFilter {
     /// Returns a filter over the catalogs that `storage` has in memory.
-    pub fn new(storage: Arc<ContainerStore>, blocks: Arc<ObjectIndex>) -> ContainerCacheFilter {
-        ContainerCacheFilter { storage, blocks, rules: Mutex::default() }
+    pub fn new(storage: Arc<ContainerStore>, blocks: Arc<ObjectIndex>, is_of_cluster: bool) -> ContainerCacheFilter {
+        ContainerCacheFilter { storage, blocks, is_of_cluster, rules: Mutex::default() }
     }
 
     /// Passes the look-up in all open catalogs to `ask`.
@@ -78,7 +84,7 @@ impl ContainerCacheFilter {
     pub(crate) fn load(&self, address: Address, hits: u32, ask: &mut dyn FnMut(&Find<'_>)) -> CatalogState {
         // Another node's container may be in the bucket before its owner's log names its chunks, and they may never be
         // in it. Only the owner of their index partition knows.
-        if !self.storage.has_partition_of(address) {
+        if !self.storage.has_partition_of(address) || self.is_of_cluster && !self.storage.is_of_this_opening(address) {
             return CatalogState::Unknown;
         }
         let removals = self.rules.lock().removals;
@@ -98,7 +104,11 @@ impl ContainerCacheFilter {
         if rules.removals != removals || rules.is_merging {
             return CatalogState::Unknown;
         }
-        let is_alive = |slot: usize| rules.is_alive(&catalog, &dead, slot);
+        // A merge may have brought older ones into the file.
+        let is_doubtful = |address: Address| {
+            self.is_of_cluster && (!self.storage.is_of_this_opening(address) || rules.doubted.contains(&address.origin()))
+        };
+        let is_alive = |slot: usize| rules.is_alive(&catalog, &dead, slot) && !is_doubtful(catalog.address(slot));
         match self.storage.open_catalog(&catalog, &is_alive) {
             Some(known) => ask(&|name| known.find(name)),
             // The cache has no room for it: it answers only this once.
@@ -165,6 +175,12 @@ impl Filter for ContainerCacheFilter {
         let mut rules = self.rules.lock();
         rules.removals += 1;
         self.storage.forget_chunks(chunks);
+    }
+
+    fn doubt(&self, origins: &[Origin]) {
+        let mut rules = self.rules.lock();
+        rules.removals += 1;
+        rules.doubted.extend(origins);
     }
 
     fn merging(&self, is_under_way: bool) {

@@ -28,7 +28,7 @@ use crate::write::claims::{Claim, Claims, Search, Wanted};
 use crate::{EngineError, Piece, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::{Component, Profile};
-use onefold_storage::Address;
+use onefold_storage::{Address, Origin};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -108,6 +108,11 @@ pub trait Filter: Send + Sync + Debug {
     /// them (`claims.rs`), or they are lost.
     fn removed(&self, chunks: &[Fingerprint]) {
         let _ = chunks;
+    }
+    /// Believes nothing that is known of chunks of these origins from now on: another node removes some of them, and
+    /// what it removes is not noted here yet.
+    fn doubt(&self, origins: &[Origin]) {
+        let _ = origins;
     }
     /// Announces that a merge is about to be committed, or (false) that its containers are where the log says. In
     /// between, the dead slots of its victims are forgotten while their catalogs are still read. So the two together
@@ -305,6 +310,13 @@ impl Chain {
     pub fn removed(&self, chunks: &[Fingerprint]) {
         for filter in self.filters() {
             filter.removed(chunks);
+        }
+    }
+
+    /// Makes all filters doubt what they know of chunks of these origins.
+    pub fn doubt(&self, origins: &[Origin]) {
+        for filter in self.filters() {
+            filter.doubt(origins);
         }
     }
 

@@ -1,0 +1,227 @@
+//! Chunks are removed, and containers merged, while several nodes have a store in a bucket open (`docs/cluster.md`,
+//! unsafe orders 24 to 26 and 53 to 57). What is referred to stays readable, whoever refers to it and whenever; the
+//! rest goes.
+
+mod common;
+mod nodes;
+
+use nodes::world::{Run, World, delete_run, merge_at, remove_at, write_run};
+use nodes::{BeforeStep, partitions};
+use onefold_engine::{DeadSlots, Engine, EngineError, RemovalStep};
+use onefold_oplog::Partition;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+/// A world of three nodes, with all partitions spread over them.
+fn three_nodes(seed: u64) -> World {
+    let mut world = World::new(seed);
+    for _ in 0..2 {
+        world.join();
+    }
+    for (at, partition) in partitions().enumerate() {
+        world.move_to(partition, (at % 3) as u32);
+    }
+    world
+}
+
+/// Removes everything unneeded at all nodes, level by level, and merges what is left.
+fn remove_all(world: &World) {
+    loop {
+        let mut chunks = 0;
+        for node in world.nodes.values() {
+            // A node that has just removed a metadata chunk may release chunks of another one.
+            world.nodes.values().for_each(|node| node.engine.deliver().unwrap());
+            let (removed, is_all) = remove_at(&node.engine).unwrap();
+            assert!(is_all, "nobody is busy");
+            chunks += removed;
+        }
+        if chunks == 0 {
+            break;
+        }
+    }
+    for node in world.nodes.values() {
+        node.engine.deliver().unwrap();
+        merge_at(&node.engine).unwrap();
+    }
+}
+
+/// Checks that exactly what is needed is stored.
+fn check_all(world: &World) {
+    world.check();
+    assert_eq!(world.counts(), world.expected());
+    for node in world.nodes.values() {
+        let is_sealed = |container| node.engine.containers().unwrap().is_sealed(container);
+        let visit = &mut |container, dead: DeadSlots| assert!(!is_sealed(container), "{container} has {} dead slots", dead.count());
+        node.engine.for_each_dead(visit).unwrap();
+    }
+}
+
+#[test]
+fn m0_19_what_nobody_needs_goes_from_all_nodes_and_what_is_needed_stays() {
+    let mut world = three_nodes(1);
+    for key in 0..24 {
+        let data = world.data();
+        world.write(key, data);
+    }
+    let before = world.stored_chunks();
+    (0..24).filter(|key| key % 3 != 0).for_each(|key| world.delete(key));
+    remove_all(&world);
+    check_all(&world);
+    assert!(world.stored_chunks() < before);
+    assert_eq!(world.stored_chunks(), world.expected().len() as u64);
+    // Written again, it is stored again.
+    for key in 24..40 {
+        let data = world.data();
+        world.write(key, data);
+    }
+    world.check();
+    assert_eq!(world.counts(), world.expected());
+    world.runs.keys().copied().collect::<Vec<_>>().into_iter().for_each(|key| world.delete(key));
+    remove_all(&world);
+    check_all(&world);
+    assert_eq!(world.stored_chunks(), 0);
+}
+
+/// What streams do while a removal takes its steps.
+#[derive(Default)]
+struct Meanwhile {
+    written: Mutex<Vec<(u64, Run)>>,
+    deleted: Mutex<BTreeSet<u64>>,
+    waiting: Mutex<Vec<JoinHandle<()>>>,
+}
+
+#[test]
+fn m4_8_removals_while_others_write_delete_move_and_die() {
+    let seeds = match std::env::var("ONEFOLD_CRASH_SEED") {
+        Ok(seed) => vec![seed.parse().unwrap()],
+        Err(_) => (0..10).collect::<Vec<u64>>(),
+    };
+    for seed in seeds {
+        eprintln!("seed {seed}");
+        let mut world = three_nodes(seed + 500);
+        let mut key = 0;
+        while key < 60 {
+            let data = world.data();
+            world.write(key, data);
+            key += 1;
+            match world.random.below(16) {
+                0 if world.nodes.len() > 1 => {
+                    let node = world.any_node();
+                    world.lose(node);
+                }
+                1 => {
+                    let node = world.any_node();
+                    world.restart(node);
+                }
+                2 if world.nodes.len() < 4 => {
+                    world.join();
+                }
+                3 => world.nodes.values().for_each(|node| node.engine.maintain(true).unwrap()),
+                4 => {
+                    let long: Vec<Partition> =
+                        world.table.iter().filter(|(_, assigned)| assigned.lineage.len() > 1).map(|(partition, _)| *partition).collect();
+                    long.into_iter().take(4).for_each(|partition| world.restate(partition, &mut key));
+                }
+                5 | 6 => world.move_one(),
+                7..10 => {
+                    let node = world.any_node();
+                    remove_among_others(&mut world, node, &mut key);
+                }
+                10 => {
+                    let node = world.any_node();
+                    merge_at(&world.engine(node)).unwrap();
+                }
+                _ if !world.runs.is_empty() => {
+                    let at = world.random.below(world.runs.len() as u64) as usize;
+                    let old = *world.runs.keys().nth(at).unwrap();
+                    world.delete(old);
+                }
+                _ => {}
+            }
+            world.give_containers();
+            world.check();
+            check_places(&world);
+        }
+        remove_all(&world);
+        check_all(&world);
+    }
+}
+
+/// Checks that the owner of each chunk of each run says where it is.
+fn check_places(world: &World) {
+    for (key, run) in &world.runs {
+        for piece in run.pieces.iter().chain(&run.recipe) {
+            let Some(name) = piece.fingerprint() else { continue };
+            let is_here = |engine: &Arc<Engine>| matches!(engine.locate(&name), Ok(Some(_)));
+            assert!(world.nodes.values().any(|node| is_here(&node.engine)), "a chunk of run {key} is stored nowhere");
+        }
+    }
+}
+
+/// Removes at a node, while other nodes write what may be removed, delete, and cannot be reached, at each step.
+fn remove_among_others(world: &mut World, node: u32, key: &mut u64) {
+    let meanwhile = Arc::new(Meanwhile::default());
+    let homes: BTreeMap<u64, Arc<Engine>> = (0..16).map(|next| (*key + next, world.engine(world.home_of(*key + next)))).collect();
+    let old: Vec<(u64, Run, Arc<Engine>)> =
+        world.runs.iter().take(4).map(|(key, run)| (*key, run.clone(), world.engine(world.home_of(*key)))).collect();
+    let plan: Vec<u64> = (0..64).map(|_| world.random.number()).collect();
+    let data: Vec<Vec<u8>> = (0..16).map(|_| world.data()).collect();
+    let (steps, first, wire) = (Mutex::new(0), *key, world.wire.clone());
+    let (of_hook, table) = (meanwhile.clone(), world.wire.clone());
+    let before = move |step: &RemovalStep| {
+        let at = {
+            let mut steps = steps.lock();
+            *steps += 1;
+            *steps - 1
+        };
+        let random = plan[at % plan.len()];
+        match random % 6 {
+            // Somebody writes. Chunks that are doomed make him wait until the removal is over.
+            0 | 1 => {
+                let next = first + (at % 16) as u64;
+                if of_hook.written.lock().iter().any(|(written, _)| *written == next) || of_hook.deleted.lock().contains(&next) {
+                    return true;
+                }
+                of_hook.deleted.lock().insert(next);
+                let (engine, data, meanwhile) = (homes[&next].clone(), data[at % 16].clone(), of_hook.clone());
+                let writing = std::thread::spawn(move || {
+                    let run = write_run(&engine, next, data);
+                    meanwhile.written.lock().push((next, run));
+                });
+                match step {
+                    RemovalStep::Doom { .. } | RemovalStep::End { .. } => of_hook.waiting.lock().push(writing),
+                    _ => writing.join().unwrap(),
+                }
+            }
+            2 if (random / 6).is_multiple_of(4) => {
+                if let Some((key, run, engine)) = old.get(at % 4)
+                    && of_hook.deleted.lock().insert(*key)
+                {
+                    delete_run(engine, *key, run);
+                }
+            }
+            3 if (random / 6).is_multiple_of(8) => return false,
+            4 if (random / 6).is_multiple_of(8) => drop(wire.table.fetch_add(1 << 32, Ordering::SeqCst)),
+            _ => {}
+        }
+        true
+    };
+    *world.wire.before_step.lock() = Some(BeforeStep(Arc::new(before)));
+    match remove_at(&world.engine(node)) {
+        Ok(_) | Err(EngineError::OtherNode { .. } | EngineError::NotOwned { .. }) => {}
+        Err(error) => panic!("{error}"),
+    }
+    *table.before_step.lock() = None;
+    for waiting in std::mem::take(&mut *meanwhile.waiting.lock()) {
+        waiting.join().unwrap();
+    }
+    let old: BTreeSet<u64> = meanwhile.deleted.lock().iter().copied().filter(|deleted| *deleted < first).collect();
+    old.into_iter().for_each(|deleted| drop(world.runs.remove(&deleted)));
+    for (next, run) in std::mem::take(&mut *meanwhile.written.lock()) {
+        world.runs.insert(next, run);
+        *key = (*key).max(next + 1);
+    }
+}
