@@ -59,6 +59,11 @@ impl Run {
 
 /// Writes a run at the owner of its object. Durable on return. Every second one has a metadata chunk.
 pub fn write_run(engine: &Arc<Engine>, key: u64, data: Vec<u8>) -> Run {
+    begin_run(engine, key, data)()
+}
+
+/// Does the first part of that, in which the chunks are stored. The rest follows by a call of the result.
+pub fn begin_run(engine: &Arc<Engine>, key: u64, data: Vec<u8>) -> impl FnOnce() -> Run + Send + use<> {
     let mut stream = engine.stream();
     let pieces = write(&mut stream, &data).unwrap();
     let names: Vec<Fingerprint> = pieces.iter().filter_map(Piece::fingerprint).collect();
@@ -67,10 +72,13 @@ pub fn write_run(engine: &Arc<Engine>, key: u64, data: Vec<u8>) -> Run {
     let recipe = key.is_multiple_of(2).then(|| stream.write_metadata(MetadataKind::Recipe, &content, &names).unwrap());
     let run = Run { pieces, recipe, data };
     let change = (partition_of(key), key.to_be_bytes().to_vec(), Some(vec![1]));
-    engine.submit(Transaction { changes: vec![change], references: run.references(1) }).unwrap();
-    drop(stream);
-    engine.flush().unwrap();
-    run
+    let engine = engine.clone();
+    move || {
+        engine.submit(Transaction { changes: vec![change], references: run.references(1) }).unwrap();
+        drop(stream);
+        engine.flush().unwrap();
+        run
+    }
 }
 
 /// Deletes a run at the owner of its object. Durable on return.
@@ -175,6 +183,8 @@ pub struct World {
     pub epoch: u64,
     pub runs: BTreeMap<u64, Run>,
     pub random: Random,
+    /// Whether others take what a lost node has not delivered.
+    pub takes_rests: bool,
 }
 
 impl World {
@@ -192,6 +202,7 @@ impl World {
             epoch: 1,
             runs: BTreeMap::new(),
             random: Random { seed, drawn: 0 },
+            takes_rests: true,
         };
         world.open(0, disk);
         world
@@ -235,7 +246,7 @@ impl World {
         engine.adopt(&adoptions).unwrap();
         for partition in these.iter().filter(|partition| partition.class == PartitionClass::ChunkIndex) {
             let number = u32::from(partition.number);
-            lost.iter().for_each(|lost| engine.take_rest_of(*lost).unwrap());
+            lost.iter().filter(|_| self.takes_rests).for_each(|lost| engine.take_rest_of(*lost).unwrap());
             for (other, Node { engine: of_other, .. }) in self.nodes.iter().filter(|(other, _)| **other != node) {
                 engine.collected(*other, number, &of_other.claims_of(number)).unwrap();
             }
@@ -316,7 +327,7 @@ impl World {
         for (to, these) in &gets {
             self.adopt(*to, these, &[node]);
         }
-        for Node { engine, .. } in self.nodes.values() {
+        for Node { engine, .. } in self.nodes.values().filter(|_| self.takes_rests) {
             engine.take_rest_of(node).unwrap();
         }
     }
