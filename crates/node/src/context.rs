@@ -91,7 +91,7 @@ impl Context {
                 let came = catch_unwind(AssertUnwindSafe(|| work(&context)));
                 let came = came.unwrap_or_else(|_| Some(Came::Broken("a thread of the node has panicked".to_owned())));
                 if let Some(came) = came {
-                    context.shared.tell(Event::Came { life, came });
+                    context.shared.send(Event::Came { life, came });
                 }
             };
             match std::thread::Builder::new().name("node-work".to_owned()).spawn(run) {

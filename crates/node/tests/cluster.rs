@@ -6,7 +6,10 @@ mod cluster {
 
 use cluster::scene::{ALL, PATIENCE, SESSION_MS, Scene, object_partition, until};
 use onefold_cluster::{NodeNumber, Phase, Right};
+use onefold_coordinator::{Coordinator, CoordinatorError, Event, Joining, Process, Session};
 use onefold_crash_harness::Random;
+use onefold_node::{Node, NodeError, NodeSettings};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Says how long something took, for people who look for what is slow.
@@ -180,4 +183,46 @@ fn m4_2_a_node_alone_comes_back_with_its_number_and_among_others_it_has_been_rep
     scene.served_by(&[0, 1]);
     scene.check_data();
     scene.check_counts();
+}
+
+/// A coordinator whose sessions have another length.
+struct Other(Arc<dyn Coordinator>);
+
+fn another_length() -> CoordinatorError {
+    CoordinatorError::SessionLength { session_ms: SESSION_MS, found_ms: 9000 }
+}
+
+impl Coordinator for Other {
+    fn session_ms(&self) -> u64 {
+        self.0.session_ms()
+    }
+
+    fn join(&self, joining: Joining, process: Arc<dyn Process>) -> Result<Box<dyn Session>, CoordinatorError> {
+        let opening = joining.present.opening;
+        let session = self.0.join(joining, process.clone())?;
+        process.tell(Event::Over { opening, error: another_length() });
+        Ok(session)
+    }
+}
+
+#[test]
+fn m4_3_a_node_ends_and_says_why_when_no_session_can_begin() {
+    let mut scene = Scene::new(1);
+    scene.write(0, 1, &data(1));
+    assert_eq!(scene.node(0).failure(), None);
+    scene.add_machine();
+    let settings = scene.settings(1);
+    let coordinator = Arc::new(Other(settings.coordinator.clone()));
+    let node = Node::start(NodeSettings { coordinator, ..settings }).unwrap();
+    until("it has ended", || format!("{:?}", node.status()), || node.failure().is_some());
+    assert_eq!(node.failure(), Some(another_length()));
+    assert!(node.engine().is_none() && node.may_serve(object_partition(0)) == Right::Stopped);
+    assert!(!node.status().hears && node.status().trouble.is_some_and(|trouble| trouble.contains("9000 ms")));
+    node.stop();
+    // The others go on.
+    scene.served_by(&[0]);
+    scene.check_data();
+    // What can be seen at once is said at once.
+    let settings = NodeSettings { address: Some("one two:1".to_owned()), ..scene.settings(1) };
+    assert!(matches!(Node::start(settings), Err(NodeError::Coordinator(CoordinatorError::Setting { .. }))));
 }

@@ -108,12 +108,22 @@ impl Scene {
 
     /// Adds a machine and starts its node.
     pub fn add(&mut self) {
-        let directory = tempfile::tempdir().unwrap();
-        self.machines.push(Machine { node: None, directory, disks: Disks::default() });
+        self.add_machine();
         self.start(self.machines.len() - 1);
     }
 
+    /// Adds a machine without a node.
+    pub fn add_machine(&mut self) {
+        let directory = tempfile::tempdir().unwrap();
+        self.machines.push(Machine { node: None, directory, disks: Disks::default() });
+    }
+
     pub fn start(&mut self, at: usize) {
+        self.machines[at].node = Some(Node::start(self.settings(at)).unwrap());
+    }
+
+    /// Returns how the node of a machine takes part.
+    pub fn settings(&self, at: usize) -> NodeSettings {
         let machine = &self.machines[at];
         let (disks, bucket) = (machine.disks.clone(), self.bucket.clone());
         let seed = at as u64 * 1000;
@@ -122,7 +132,7 @@ impl Scene {
             Ok(Arc::new(BucketGround::with_kept_bytes(Arc::new(disk), Arc::new(bucket.clone()), 64 << 10)))
         };
         let engine = Settings { workers: 1, commit_interval_ms: 100, log_segment_bytes: 64 << 10, ..Settings::default() };
-        let settings = NodeSettings {
+        NodeSettings {
             descriptor: self.descriptor.clone(),
             bucket: Arc::new(self.bucket.clone()),
             grounds: Arc::new(grounds),
@@ -134,8 +144,7 @@ impl Scene {
             coordinator: Arc::new(self.coordinator.clone()),
             engine,
             interconnect: Options::default(),
-        };
-        self.machines[at].node = Some(Node::start(settings).unwrap());
+        }
     }
 
     pub fn node(&self, at: usize) -> &Node {
