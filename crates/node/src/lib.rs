@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! process     the event loop: the seat with member and master, their effects, their events
-//! jobs        what takes long: tables, logs, taking over, collecting; each on a thread of its own
+//! jobs        what takes long: tables, logs, taking over, collecting, restating; each on a thread of its own
 //! opening     one opening of the log: engine, interconnect, server
 //! shared      what whoever answers asks: rights, owners, addresses (Directory and Rights of the interconnect)
 //! record      nodes/N/node in the bucket: who has a number
@@ -18,7 +18,7 @@
 //! * *Member and clock are asked after a request has come.* Nothing else says that it may be answered.
 //! * *An opening ends before the next one begins*: its right to answer and its session at once, then its server, its
 //!   connections, its engine.
-//! * *What came of a former opening is dropped*: an answer, a job, a message.
+//! * *What came of a former opening is dropped*: an answer, a job, a message. A table counts, whoever found it.
 //! * *A number is durable here before it is asked for in the bucket*, with the key that belongs to it.
 //!
 //! No node reads along with an owner yet: a new owner reads the logs from the bucket.
