@@ -449,7 +449,8 @@ impl Member {
     fn take_up(&mut self, table: &Arc<Table>, effects: &mut Vec<MemberEffect>) {
         let Some(present) = self.present() else { return };
         let named = table.opening(present.node);
-        if self.is_leaving && named.is_none() && self.owned.is_empty() {
+        // A table that does not name this node leaves it nothing, also if others before it were never read here.
+        if self.is_leaving && named.is_none() {
             self.end_opening(effects);
             effects.push(MemberEffect::Left);
             return;

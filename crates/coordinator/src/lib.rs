@@ -1,8 +1,8 @@
 //! What a node's process asks of the coordinator of its cluster (M4.3; `docs/cluster.md`, "Membership").
 //!
-//! * [`Coordinator`]: begins sessions, one for each opening of a log. It tells the process what happens by [`Event`]s,
-//!   which are those of [`Member`](onefold_cluster::Member) and [`Master`](onefold_cluster::Master).
-//! * [`Seat`]: member, master and session of a node, tied together. A process has one, and a loop around it.
+//! * [`Coordinator`]: begins sessions, one for each opening of a log. It tells the process what happens by [`Event`]s.
+//! * [`Seat`]: member, master and session of a node, tied together. A process has one, and a loop around it: that of
+//!   `crates/node`.
 //! * [`ZooKeeper`]: the coordinator of a cluster at work.
 //! * [`MemoryCoordinator`]: one in memory, for tests. Its time passes when the test says so, and it fails on demand.
 //!
@@ -25,45 +25,6 @@
 //! relies on is that a session does not end early. So both ends must agree on how long it is, and it has at least eight
 //! ticks of the coordinator.
 //!
-//! # How a process uses it
-//! ```no_run
-//! use onefold_cluster::{MemberEvent, NodeNumber};
-//! use onefold_coordinator::{CoordinatorError, Effect, Event, Faces, Inbox, Seat, ZooKeeper, ZooKeeperOptions};
-//! use std::sync::{Arc, mpsc};
-//! use std::time::Duration;
-//!
-//! // Whoever executes effects sends what comes of them through the same channel.
-//! enum Message {
-//!     Told(Event),
-//!     Member(MemberEvent),
-//! }
-//!
-//! impl From<Event> for Message {
-//!     fn from(event: Event) -> Message {
-//!         Message::Told(event)
-//!     }
-//! }
-//!
-//! fn serve(store: [u8; 16], execute: impl Fn(Effect, mpsc::Sender<Message>)) -> Result<(), CoordinatorError> {
-//!     let options = ZooKeeperOptions::new("one.example:2181,two.example:2181,three.example:2181", 6_000);
-//!     let (sender, messages) = mpsc::channel();
-//!     let coordinator = Arc::new(ZooKeeper::new(options, store)?);
-//!     let mut seat = Seat::new(coordinator, Inbox::new(sender.clone()), "node-1.example:7420".to_owned(), Faces::new())?;
-//!     let mut effects = seat.tell_member(MemberEvent::Numbered(NodeNumber(1)));
-//!     loop {
-//!         // Finding and putting tables, opening the log and applying what others logged: on other threads.
-//!         effects.into_iter().for_each(|effect| execute(effect, sender.clone()));
-//!         effects = match messages.recv_timeout(Duration::from_millis(500)) {
-//!             Ok(Message::Told(Event::Over { error, .. })) if error.is_final() => return Err(error),
-//!             Ok(Message::Told(event)) => seat.told(event),
-//!             Ok(Message::Member(event)) => seat.tell_member(event),
-//!             Err(_) => seat.tick(),
-//!         };
-//!         // Requests are answered by `seat.member().may_answer(partition, now_ms)`.
-//!     }
-//! }
-//! ```
-//!
 //! This crate must never know what a table says, nor what a partition is.
 
 mod content;
@@ -75,10 +36,10 @@ mod zookeeper;
 pub use content::{Faces, Listed};
 pub use error::{CoordinatorError, Result};
 pub use memory::{MemoryCoordinator, MemoryData};
-pub use seat::{Effect, Inbox, Seat};
+pub use seat::{Effect, Seat};
 pub use zookeeper::{Credentials, ZooKeeper, ZooKeeperOptions};
 
-use onefold_cluster::{MasterEvent, MemberEvent, NodeNumber, Opening, Present, View};
+use onefold_cluster::{NodeNumber, Opening, Present, View};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -151,24 +112,6 @@ impl Event {
             | Event::Ahead { opening, .. }
             | Event::Damaged { opening, .. }
             | Event::Over { opening, .. } => opening,
-        }
-    }
-
-    /// Returns what a member is told.
-    pub fn for_member(&self) -> Option<MemberEvent> {
-        match *self {
-            Event::Heard { opening, asked_ms } => Some(MemberEvent::Heard { opening, asked_ms }),
-            Event::View { ref view, .. } => view.table.map(|number| MemberEvent::Heads { number }),
-            Event::Over { opening, .. } => Some(MemberEvent::Over(opening)),
-            Event::Ahead { .. } | Event::Damaged { .. } => None,
-        }
-    }
-
-    /// Returns what the master of this session is told, if the member hears.
-    pub fn for_master(&self) -> Option<MasterEvent> {
-        match self {
-            Event::View { view, .. } => Some(MasterEvent::View(view.clone())),
-            _ => None,
         }
     }
 }

@@ -112,12 +112,7 @@ impl Share {
         let refused = |why: &str| Err(EngineError::Invalid { what: "share of a store".into(), why: why.into() });
         let Some(bucket) = bucket else { return refused("several nodes can have a store open only if it is in a bucket") };
         let descriptor = state::read_store(&**bucket)?;
-        if !descriptor.profile.counts() || !descriptor.profile.is_exact() {
-            return refused("several nodes can have a store open only if its profile is `exact`");
-        }
-        if !descriptor.has_own_partition {
-            return refused("it was made by an earlier version; copy it into a new store with `onefold copy`");
-        }
+        check_store(&descriptor)?;
         if mode != Mode::ReadWrite {
             return refused("a node opens a store for writing");
         }
@@ -164,6 +159,18 @@ impl Share {
 /// Returns the container that an address names.
 pub(crate) fn container_of(address: Address) -> ContainerId {
     ContainerId::from_bits(address.origin().bits())
+}
+
+/// Checks that several nodes can have a store open.
+pub(crate) fn check_store(descriptor: &Descriptor) -> Result<()> {
+    let why = if !descriptor.profile.counts() || !descriptor.profile.is_exact() {
+        "several nodes can have a store open only if its profile is `exact`"
+    } else if !descriptor.has_own_partition {
+        "it was made by an earlier version; copy it into a new store with `onefold copy`"
+    } else {
+        return Ok(());
+    };
+    Err(EngineError::Invalid { what: "share of a store".into(), why: why.into() })
 }
 
 /// Returns the part of a bucket that only one node writes to.

@@ -524,7 +524,7 @@ impl Engine {
     }
 
     /// Returns why the log of a store in a bucket took a batch for lost, so that only another opening can write. The
-    /// service was away for too long, or refused.
+    /// service was away for too long, or refused; or the log of a node was fenced.
     pub fn has_lost_its_log(&self) -> Option<&str> {
         self.commits.log_failed.get().filter(|_| self.log.has_history()).map(String::as_str)
     }
@@ -556,8 +556,14 @@ impl Engine {
             Ok(range) => range,
             Err(error) => {
                 of.abandoned(prepared);
-                if let EngineError::Log(LogError::NotSynced(why)) = &error {
-                    let _ = self.commits.log_failed.set(why.to_string());
+                let why = match &error {
+                    EngineError::Log(LogError::NotSynced(why)) => Some(why.to_string()),
+                    // Nobody else has the number of a node: it opens its log again, or finds it closed.
+                    error if error.is_fenced() && self.cluster.is_some() => Some(error.to_string()),
+                    _ => None,
+                };
+                if let Some(why) = why {
+                    let _ = self.commits.log_failed.set(why);
                 }
                 return Err(error);
             }

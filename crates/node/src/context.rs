@@ -15,8 +15,7 @@ use std::time::Duration;
 
 /// The first pause after a failure, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
-/// How many tables back a new owner looks for nodes that are gone: an owner before may have died before it had taken
-/// the rest of what they had logged.
+/// How many tables back a new owner looks for nodes that have left: their logs may not be closed yet.
 const TABLES_BACK: u64 = 16;
 
 pub(crate) struct Context {
@@ -91,7 +90,7 @@ impl Context {
                 let came = catch_unwind(AssertUnwindSafe(|| work(&context)));
                 let came = came.unwrap_or_else(|_| Some(Came::Broken("a thread of the node has panicked".to_owned())));
                 if let Some(came) = came {
-                    context.shared.tell(Event::Came { life, came });
+                    context.shared.send(Event::Came { life, came });
                 }
             };
             match std::thread::Builder::new().name("node-work".to_owned()).spawn(run) {

@@ -48,8 +48,9 @@ pub enum NodeError {
         /// The number.
         number: u32,
     },
-    /// No table says who owns what: the store's first node puts it when its log is open.
-    #[error("the store has no table yet; its node 0 makes the first one")]
+    /// No table says who owns what: the first node of the store puts it when its log is open. If it is lost before,
+    /// another one does.
+    #[error("the store has no table yet; its node 0 makes the first one, or this node does after a session")]
     NoTable,
     /// A request to the bucket or a file of the store failed.
     #[error(transparent)]

@@ -8,7 +8,7 @@ use crate::record::Record;
 use crate::{NodeError, Result};
 use onefold_cluster::{NodeNumber, Outcome, PutTable, Released, Restated, Table};
 use onefold_coordinator::Session;
-use onefold_engine::{Adoption, Engine};
+use onefold_engine::{Adoption, Engine, OtherNodes};
 use onefold_interconnect::{CallError, Nodes};
 use onefold_oplog::{Partition, Position};
 use std::collections::BTreeSet;
@@ -164,6 +164,11 @@ pub(crate) fn collect(
                     take_rest(context, life, engine, node)?;
                 }
             }
+            // An owner before may have died before it had taken what those have left that are gone for longer.
+            context.persist(Some(life), "what nodes have left cannot be read", || {
+                let mut gone = nodes.everybody()?.gone.into_iter().filter(|node| !read.contains(&NodeNumber(*node)));
+                gone.try_for_each(|node| Ok(engine.take_rest_of(node)?))
+            })?;
             // Somebody may have come or gone meanwhile.
             if context.shared.newest()?.number == table.number {
                 return Some(Came::Collected(wanted));

@@ -5,11 +5,10 @@
 //! them away. Faces ask it for the engine, and whether they may answer.
 //!
 //! ```text
-//! process     the event loop: member and master, their effects, their events
-//! jobs        what takes long: tables, logs, taking over, collecting; each on a thread of its own
+//! process     the event loop: the seat with member and master, their effects, their events
+//! jobs        what takes long: tables, logs, taking over, collecting, restating; each on a thread of its own
 //! opening     one opening of the log: engine, interconnect, server
 //! shared      what whoever answers asks: rights, owners, addresses (Directory and Rights of the interconnect)
-//! mastering   a master, and what waits while its node does not hear
 //! record      nodes/N/node in the bucket: who has a number
 //! identity    number, certificate and key on this machine
 //! context     what loop and jobs have in common
@@ -19,7 +18,7 @@
 //! * *Member and clock are asked after a request has come.* Nothing else says that it may be answered.
 //! * *An opening ends before the next one begins*: its right to answer and its session at once, then its server, its
 //!   connections, its engine.
-//! * *What came of a former opening is dropped*: an answer, a job, a message.
+//! * *What came of a former opening is dropped*: an answer, a job, a message. A table counts, whoever found it.
 //! * *A number is durable here before it is asked for in the bucket*, with the key that belongs to it.
 //!
 //! No node reads along with an owner yet: a new owner reads the logs from the bucket.
@@ -30,7 +29,6 @@ mod context;
 mod error;
 mod identity;
 mod jobs;
-mod mastering;
 mod opening;
 mod process;
 mod record;
@@ -41,7 +39,7 @@ pub use error::{NodeError, Result};
 use context::Context;
 use identity::Home;
 use onefold_cluster::{NodeNumber, Opening, Phase, Right};
-use onefold_coordinator::{Coordinator, Faces, Listed};
+use onefold_coordinator::{Coordinator, CoordinatorError, Faces, Listed, Process as _};
 use onefold_engine::{Descriptor, Engine, Settings};
 use onefold_ground::{Bucket, Ground};
 use onefold_interconnect::Options;
@@ -144,7 +142,7 @@ impl Node {
     /// Starts a node. It takes part as soon as it can; [`Node::status`] says how far it is.
     ///
     /// Errors: a setting is not usable, its directory cannot be used, or it cannot listen. Whatever fails later is
-    /// retried.
+    /// retried, but for what [`Node::failure`] says.
     pub fn start(settings: NodeSettings) -> Result<Node> {
         record::check_name(settings.name.as_bytes()).map_err(|why| NodeError::Setting { what: "the name of the node", why })?;
         let listening = |source| NodeError::Io { action: "cannot listen", source };
@@ -159,7 +157,7 @@ impl Node {
         let records = Records::new(settings.bucket.clone(), store);
         let shared = Shared::new(records, settings.engine.time.clone(), settings.coordinator.session_ms(), events);
         let context = Arc::new(Context::new(settings, Arc::new(shared), home, listener, address));
-        let process = Process::new(context.clone());
+        let process = Process::new(context.clone())?;
         let run = move || process.run(&queue);
         let starting = |source| NodeError::Io { action: "cannot start a thread", source };
         let thread = std::thread::Builder::new().name("node".to_owned()).spawn(run).map_err(starting)?;
@@ -195,20 +193,20 @@ impl Node {
     /// Returns how it is.
     pub fn status(&self) -> Status {
         let shared = &self.context.shared;
-        let state = shared.state.lock();
+        let (member, state) = (shared.member.lock(), shared.state.lock());
         let now_ms = shared.now_ms();
         let mut owned: BTreeMap<NodeNumber, Vec<Partition>> = BTreeMap::new();
         let partitions = || state.table.iter().flat_map(|table| &table.partitions);
         for assigned in partitions() {
             owned.entry(assigned.owner()).or_default().push(assigned.partition);
         }
-        let is_served = |partition: &Partition| process::answers(state.member.may_answer(*partition, now_ms));
-        let present = state.member.present();
+        let is_served = |partition: &Partition| process::answers(member.may_answer(*partition, now_ms));
+        let present = member.present();
         Status {
             node: present.map(|present| present.node),
-            phase: state.member.phase(),
+            phase: member.phase(),
             opening: present.map(|present| present.opening),
-            hears: state.member.hears(now_ms),
+            hears: member.hears(now_ms),
             is_master: state.is_master,
             table: state.table.as_ref().map(|table| table.number),
             owned,
@@ -218,11 +216,17 @@ impl Node {
         }
     }
 
+    /// Returns why the node has ended by itself: it cannot get a session with the coordinator. It answers nothing any
+    /// more, and does not try again. `None`: it goes on.
+    pub fn failure(&self) -> Option<CoordinatorError> {
+        self.context.shared.state.lock().failure.clone()
+    }
+
     /// Has the node leave the cluster: its partitions go to others, one after the other, what it has logged for others
     /// is delivered, and its number is forgotten. Waits for that, for `limit` at most. Returns whether it has left. If
     /// not, it goes on leaving. The last node of a store never leaves: nobody could take its partitions.
     pub fn leave(&self, limit: Duration) -> bool {
-        self.context.shared.tell(Event::Leave);
+        self.context.shared.send(Event::Leave);
         let until = Instant::now() + limit;
         let mut has_left = self.context.has_left.lock();
         while !*has_left {
@@ -248,7 +252,7 @@ impl Node {
 
     fn end(&mut self) -> Option<Rest> {
         let thread = self.thread.take()?;
-        self.context.shared.tell(Event::End);
+        self.context.shared.send(Event::End);
         match thread.join() {
             Ok(rest) => Some(rest),
             Err(_) => {

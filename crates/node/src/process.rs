@@ -1,23 +1,23 @@
-//! The event loop: it gives events to member and master, and executes what they want.
+//! The event loop: it gives events to the [`Seat`] with member and master, and executes what they want.
 //!
 //! # Invariants
-//! * Member and master are called by this thread only. Their effects are executed in order, and before those of the
-//!   next event.
+//! * Member and master are told by this thread only. Their effects are executed in order, and before those of the next
+//!   event.
 //! * It never waits: what takes long runs on threads of its own ([`crate::jobs`]), and comes back as an event.
 //! * Each opening has a number, its *life*. What came of an earlier one is dropped. Before the log is opened again,
-//!   everything of the opening before has ended: first its right to answer, and its session.
-//! * A master is told nothing while the member does not hear ([`crate::mastering`]).
+//!   everything of the opening before has ended: first its right to answer, and its session. So a life has one session
+//!   at most, and nothing that came of one master is told to the next.
 
+use crate::Result;
 use crate::context::Context;
 use crate::identity::OwnIdentity;
 use crate::jobs;
-use crate::mastering::Mastering;
 use crate::opening::{self, OpenLog, Opened};
 use crate::shared::Shared;
 use onefold_cluster::{
-    Held, Link, MasterEffect, MasterEvent, MemberEffect, MemberEvent, NodeNumber, Order, Outcome, Present, Released, Restated, Right, Table,
+    Held, Link, MasterEffect, MasterEvent, MemberEffect, MemberEvent, NodeNumber, Order, Outcome, Released, Restated, Right, Table,
 };
-use onefold_coordinator::{Event as OfCoordinator, Joining, Process as Told, Session};
+use onefold_coordinator::{CoordinatorError, Effect, Event as OfCoordinator, Seat, Session};
 use onefold_engine::{Adoption, Engine, HeldPartition, LogPart};
 use onefold_interconnect::Nodes;
 use onefold_interconnect::messages::Membership;
@@ -82,12 +82,6 @@ pub(crate) enum Came {
     Broken(String),
 }
 
-/// What is to be handled next.
-enum Todo {
-    Member(MemberEvent),
-    Master(MasterEvent),
-}
-
 /// What the event loop leaves when it ends.
 pub(crate) struct Rest {
     pub(crate) log: Option<OpenLog>,
@@ -97,13 +91,13 @@ pub(crate) struct Rest {
 pub(crate) struct Process {
     context: Arc<Context>,
     shared: Arc<Shared>,
-    session_ms: u64,
+    tick: Duration,
     life: u64,
     own: Option<OwnIdentity>,
     log: Option<OpenLog>,
-    session: Option<Box<dyn Session>>,
-    mastering: Option<Mastering>,
-    todo: VecDeque<Todo>,
+    seat: Seat,
+    /// What member and master want done: of each event, in order.
+    todo: VecDeque<Vec<Effect>>,
     /// Ownerships that are being taken over.
     adopting: BTreeSet<(Partition, u64)>,
     /// Positions that the log is about to reach, with the table of the order.
@@ -123,30 +117,21 @@ pub(crate) struct Process {
     pause: Duration,
 }
 
-/// What the coordinator tells.
-struct Teller(Arc<Shared>);
-
-impl Told for Teller {
-    fn now_ms(&self) -> u64 {
-        self.0.now_ms()
-    }
-
-    fn tell(&self, event: OfCoordinator) {
-        self.0.tell(Event::Coordinator(event));
-    }
-}
-
 impl Process {
-    pub(crate) fn new(context: Arc<Context>) -> Process {
-        Process {
-            shared: context.shared.clone(),
-            session_ms: context.settings.coordinator.session_ms(),
+    /// Errors: an address cannot be told to the coordinator.
+    pub(crate) fn new(context: Arc<Context>) -> Result<Process> {
+        let (settings, shared) = (&context.settings, context.shared.clone());
+        let (coordinator, address, faces) = (settings.coordinator.clone(), context.address.clone(), settings.faces.clone());
+        let tick = Duration::from_millis((coordinator.session_ms() / TICKS).max(1));
+        let seat = Seat::new(coordinator, shared.clone(), shared.member.clone(), address, faces)?;
+        Ok(Process {
+            shared,
+            tick,
             context,
             life: 0,
             own: None,
             log: None,
-            session: None,
-            mastering: None,
+            seat,
             todo: VecDeque::new(),
             adopting: BTreeSet::new(),
             jumping: BTreeSet::new(),
@@ -157,44 +142,70 @@ impl Process {
             moving: Arc::default(),
             opened_at: Instant::now(),
             pause: Duration::ZERO,
-        }
+        })
     }
 
     /// Handles events until the node ends.
     pub(crate) fn run(mut self, events: &Receiver<Event>) -> Rest {
         self.context.spawn(self.life, |context| jobs::take_number(context, None));
-        let tick = Duration::from_millis((self.session_ms / TICKS).max(1));
-        let mut next_tick = Instant::now() + tick;
-        loop {
+        let mut next_tick = Instant::now() + self.tick;
+        let failure = loop {
             match events.recv_timeout(next_tick.saturating_duration_since(Instant::now())) {
-                Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => break None,
                 Ok(event) => self.take(event),
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if Instant::now() >= next_tick {
-                next_tick = Instant::now() + tick;
-                self.tick();
+                next_tick = Instant::now() + self.tick;
+                self.pass();
             }
-            self.handle_all();
-        }
+            let failure = self.execute_all();
+            if failure.is_some() {
+                break failure;
+            }
+        };
         self.shared.end();
         *self.context.engine.lock() = None;
-        Rest { log: self.log.take(), session: self.session.take() }
+        if let Some(error) = &failure {
+            self.shared.set_trouble(Some(format!("the node has ended: {error}")));
+            self.shared.state.lock().failure = failure;
+        }
+        Rest { log: self.log.take(), session: self.seat.take_session() }
     }
 
-    fn tick(&mut self) {
+    /// Time has passed.
+    fn pass(&mut self) {
         let lost = self.log.as_ref().and_then(|log| log.engine.has_lost_its_log().map(str::to_owned));
         if let Some(why) = lost {
             self.broken(&why);
         }
-        self.todo.extend([Todo::Member(MemberEvent::Tick), Todo::Master(MasterEvent::Tick)]);
+        let effects = self.seat.tick();
+        self.execute_later(effects);
         self.restate_next();
+    }
+
+    fn tell(&mut self, event: MemberEvent) {
+        let effects = self.seat.tell_member(event);
+        self.execute_later(effects);
+    }
+
+    fn tell_master(&mut self, event: MasterEvent) {
+        let effects = self.seat.tell_master(event);
+        self.execute_later(effects);
+    }
+
+    fn execute_later(&mut self, effects: Vec<Effect>) {
+        // A log that must not be trimmed is not, from now on.
+        if !self.shared.member.lock().may_trim() {
+            self.allow_trim(false);
+        }
+        self.todo.push_back(effects);
     }
 
     /// Begins to restate a partition of an index whose lineage is long, if there is one and no other is under way.
     fn restate_next(&mut self) {
         let is_of_index = |(partition, _): &(Partition, u64)| partition.class != PartitionClass::Container;
-        let due = self.shared.state.lock().member.to_restate().find(is_of_index);
+        let due = self.shared.member.lock().to_restate().find(is_of_index);
         let Some((partition, epoch)) = due.filter(|_| !self.is_restating && self.log.is_some()) else { return };
         self.is_restating = true;
         self.on_engine(move |_, engine| Some(jobs::begin_restating(engine, partition, epoch)));
@@ -203,54 +214,48 @@ impl Process {
     /// Takes an event in.
     fn take(&mut self, event: Event) {
         match event {
-            Event::Coordinator(event) => self.hear(&event),
+            Event::Coordinator(event) => self.hear(event),
             Event::Message { life, from, message } if life == self.life => self.receive(from, message),
             Event::Came { life, came } => self.came(life, came),
             Event::Heads(number) => {
                 self.shared.heard_of_table();
-                self.todo.push_back(Todo::Member(MemberEvent::Heads { number }));
+                self.tell(MemberEvent::Heads { number });
             }
-            Event::Leave => self.todo.push_back(Todo::Member(MemberEvent::Leave)),
+            Event::Leave => self.tell(MemberEvent::Leave),
             Event::Message { .. } | Event::End => {}
         }
     }
 
-    fn present(&self) -> Option<Present> {
-        self.shared.state.lock().member.present()
-    }
-
-    fn hear(&mut self, event: &OfCoordinator) {
-        let present = self.present();
-        let is_of = |opening| self.session.is_some() && present.is_some_and(|present| present.opening == opening);
-        match event {
-            OfCoordinator::View { opening, view, nodes } if is_of(*opening) => {
+    fn hear(&mut self, event: OfCoordinator) {
+        if self.seat.joined() != Some(event.opening()) {
+            return;
+        }
+        match &event {
+            OfCoordinator::View { view, nodes, .. } => {
                 let mut state = self.shared.state.lock();
                 state.alive.clone_from(nodes);
                 state.is_master = view.is_master;
             }
-            OfCoordinator::Over { opening, error } if is_of(*opening) => {
+            OfCoordinator::Over { opening, error } => {
                 self.shared.set_trouble(Some(format!("the session of opening {} is over: {error}", opening.0)));
             }
-            OfCoordinator::Damaged { opening, error } if is_of(*opening) => self.shared.set_trouble(Some(error.to_string())),
-            OfCoordinator::Ahead { opening, announced, found } if is_of(*opening) => {
+            OfCoordinator::Damaged { error, .. } => self.shared.set_trouble(Some(error.to_string())),
+            OfCoordinator::Ahead { announced, found, .. } => {
                 tracing::warn!(announced, found, "the coordinator speaks of a newer table than that of this node");
-                self.todo.push_back(Todo::Member(MemberEvent::Heads { number: *found }));
             }
-            OfCoordinator::Heard { opening, .. } if is_of(*opening) => {}
-            // Of an opening that is over.
-            _ => return,
+            OfCoordinator::Heard { .. } => {}
         }
-        self.todo.extend(event.for_master().map(Todo::Master));
-        self.todo.extend(event.for_member().map(Todo::Member));
+        let effects = self.seat.told(event);
+        self.execute_later(effects);
     }
 
     fn receive(&mut self, from: NodeNumber, message: Membership) {
         match message {
-            Membership::Report(report) => self.todo.push_back(Todo::Master(MasterEvent::Report(report))),
-            Membership::Prepared(prepared) => self.todo.push_back(Todo::Master(MasterEvent::Prepared(prepared))),
+            Membership::Report(report) => self.tell_master(MasterEvent::Report(report)),
+            Membership::Prepared(prepared) => self.tell_master(MasterEvent::Prepared(prepared)),
             Membership::Order(order) => {
                 tracing::debug!(%from, ?order, "an order of a master");
-                self.todo.push_back(Todo::Member(MemberEvent::Order(order)));
+                self.tell(MemberEvent::Order(order));
             }
         }
     }
@@ -260,7 +265,7 @@ impl Process {
             Came::Numbered(own) => {
                 let node = own.node;
                 self.own = Some(own);
-                self.todo.push_back(Todo::Member(MemberEvent::Numbered(node)));
+                self.tell(MemberEvent::Numbered(node));
             }
             Came::Found(table) => self.found(&Arc::new(table)),
             Came::Opened(opened) if life == self.life => self.opened(opened),
@@ -269,32 +274,35 @@ impl Process {
             // What an opening has begun that is over.
             _ if life != self.life => {}
             Came::Opened(Opened::Closed) => {}
-            Came::LogClosed { node, end: Some(end) } => self.todo.push_back(Todo::Master(MasterEvent::Closed { node, end })),
-            Came::LogClosed { node, end: None } => self.todo.push_back(Todo::Master(MasterEvent::NotClosed { node })),
+            Came::LogClosed { node, end: Some(end) } => self.tell_master(MasterEvent::Closed { node, end }),
+            Came::LogClosed { node, end: None } => self.tell_master(MasterEvent::NotClosed { node }),
             Came::Put { number, outcome } => self.put(number, outcome),
             Came::Adopted(adopted) => {
                 for (partition, epoch) in adopted {
                     self.adopting.remove(&(partition, epoch));
                     // The engine has logged it, too: [`MemberEffect::LogAdopted`] is done at once.
-                    self.todo.push_back(Todo::Member(MemberEvent::Applied { partition, epoch }));
+                    self.tell(MemberEvent::Applied { partition, epoch });
                 }
             }
             Came::Collected(collected) => {
-                self.todo.extend(collected.into_iter().map(|(partition, epoch)| Todo::Member(MemberEvent::Collected { partition, epoch })))
+                for (partition, epoch) in collected {
+                    self.tell(MemberEvent::Collected { partition, epoch });
+                    self.serve_chunks(partition, epoch);
+                }
             }
-            Came::Released(released) => self.todo.push_back(Todo::Member(MemberEvent::Released(released))),
+            Came::Released(released) => self.tell(MemberEvent::Released(released)),
             Came::Jumped { table, at_least, end } => {
                 self.jumping.remove(&(table, at_least));
-                self.todo.push_back(Todo::Member(MemberEvent::Jumped { table, end }));
+                self.tell(MemberEvent::Jumped { table, end });
             }
             Came::Restating(restated) => {
-                self.todo.push_back(Todo::Member(MemberEvent::Restating(restated)));
+                self.tell(MemberEvent::Restating(restated));
                 self.on_engine(move |context, engine| jobs::restate(context, life, engine, restated));
             }
             Came::NotRestating => self.is_restating = false,
             Came::Restated(restated) => {
                 self.is_restating = false;
-                self.todo.push_back(Todo::Member(MemberEvent::Restated(restated)));
+                self.tell(MemberEvent::Restated(restated));
                 self.restate_next();
             }
             Came::Left => {
@@ -308,15 +316,12 @@ impl Process {
     /// The opening cannot go on.
     fn broken(&mut self, why: &str) {
         self.shared.set_trouble(Some(why.to_owned()));
-        match self.present() {
-            Some(present) => self.todo.push_back(Todo::Member(MemberEvent::Over(present.opening))),
+        let present = self.shared.member.lock().present();
+        match (present, &self.own) {
+            (Some(present), _) => self.tell(MemberEvent::Over(present.opening)),
             // It broke before it was open.
-            None => {
-                if let Some(own) = &self.own {
-                    let node = own.node;
-                    self.open_log(node);
-                }
-            }
+            (None, Some(own)) if self.log.is_none() => self.open_log(own.node),
+            _ => {}
         }
     }
 
@@ -331,11 +336,11 @@ impl Process {
                 if let Some(table) = table {
                     self.found(&table);
                 }
-                self.todo.push_back(Todo::Member(MemberEvent::Opened(opening)));
+                self.tell(MemberEvent::Opened(opening));
             }
             Opened::Closed => {
                 tracing::warn!("others have closed the log of this node: it takes a new number");
-                self.todo.push_back(Todo::Member(MemberEvent::Closed));
+                self.tell(MemberEvent::Closed);
             }
         }
     }
@@ -343,95 +348,53 @@ impl Process {
     fn found(&mut self, table: &Arc<Table>) {
         self.context.note_named(table);
         self.shared.learn(table);
-        let before = self.shared.state.lock().member.table().map(|table| table.number);
+        let before = self.shared.member.lock().table().map(|table| table.number);
         if let Some(since) = before.filter(|before| *before < table.number)
             && let (Some(log), Some(own)) = (&self.log, &self.own)
         {
             let (engine, table, own, life) = (log.engine.clone(), table.clone(), own.node, self.life);
             self.context.spawn(life, move |context| jobs::take_rests(context, life, &engine, &table, since, own));
         }
-        if let Some(session) = &self.session {
-            session.knows(table.number);
-        }
-        self.todo.push_back(Todo::Member(MemberEvent::Table(table.clone())));
-        self.todo.push_back(Todo::Master(MasterEvent::Table((**table).clone())));
+        self.tell(MemberEvent::Table(table.clone()));
+        self.tell_master(MasterEvent::Table((**table).clone()));
     }
 
     fn put(&mut self, number: u64, outcome: Outcome) {
         if outcome == Outcome::Done {
             tracing::info!(number, "this node has put a table");
         }
-        self.todo.push_back(Todo::Master(MasterEvent::Put { number, outcome }));
+        self.tell_master(MasterEvent::Put { number, outcome });
         // The member does not wait for the coordinator to speak of it.
-        self.todo.push_back(Todo::Member(MemberEvent::Heads { number }));
+        self.tell(MemberEvent::Heads { number });
     }
 
-    /// Handles what is to be done, until nothing is.
-    fn handle_all(&mut self) {
-        loop {
-            match self.todo.pop_front() {
-                Some(Todo::Member(event)) => self.handle_member(event),
-                Some(Todo::Master(event)) => {
-                    if let Some(mastering) = &mut self.mastering {
-                        mastering.tell(event);
+    /// Executes what is to be done, until nothing is. Returns why the node has to end, if it has to.
+    fn execute_all(&mut self) -> Option<CoordinatorError> {
+        while let Some(effects) = self.todo.pop_front() {
+            // Partitions that come with one table are read in one pass.
+            let mut adoptions = Vec::new();
+            for effect in effects {
+                match effect {
+                    Effect::Member(MemberEffect::Apply { partition, epoch, lineage }) => {
+                        adoptions.push(Adoption { partition, epoch, lineage: lineage.iter().map(part).collect() });
                     }
+                    Effect::Member(effect) => self.execute_member(effect),
+                    Effect::Master(effect) => self.execute_master(effect),
+                    Effect::End(error) => return Some(error),
                 }
-                None => break,
             }
-            if self.todo.is_empty() {
-                self.handle_master();
+            if !adoptions.is_empty() {
+                self.adopt(adoptions);
             }
         }
-        let may_trim = self.adopting.is_empty() && self.shared.state.lock().member.may_trim();
+        let may_trim = self.adopting.is_empty() && self.shared.member.lock().may_trim();
         self.allow_trim(may_trim);
-    }
-
-    fn handle_master(&mut self) {
-        while let Some(mastering) = &mut self.mastering {
-            let now_ms = self.shared.now_ms();
-            if !self.shared.state.lock().member.hears(now_ms) {
-                return;
-            }
-            let Some(effects) = mastering.next(now_ms) else { return };
-            effects.into_iter().for_each(|effect| self.execute_master(effect));
-        }
-    }
-
-    fn handle_member(&mut self, event: MemberEvent) {
-        let collected = if let MemberEvent::Collected { partition, epoch } = event { Some((partition, epoch)) } else { None };
-        let (effects, may_trim) = {
-            let mut state = self.shared.state.lock();
-            let effects = state.member.handle(event);
-            (effects, state.member.may_trim())
-        };
-        if !may_trim {
-            self.allow_trim(false);
-        }
-        if let Some((partition, epoch)) = collected {
-            self.serve_chunks(partition, epoch);
-        }
-        // Partitions that come with one table are read in one pass.
-        let (mut adoptions, mut collects) = (Vec::new(), Vec::new());
-        for effect in effects {
-            match effect {
-                MemberEffect::Apply { partition, epoch, lineage } => {
-                    adoptions.push(Adoption { partition, epoch, lineage: lineage.iter().map(part).collect() });
-                }
-                MemberEffect::Collect { partition, epoch } => collects.push((partition, epoch)),
-                effect => self.execute_member(effect),
-            }
-        }
-        if !adoptions.is_empty() {
-            self.adopt(adoptions);
-        }
-        if !collects.is_empty() {
-            self.collect(collects);
-        }
+        None
     }
 
     /// Gives claims for a partition of the chunk index, if the member serves it with this epoch.
     fn serve_chunks(&self, partition: Partition, epoch: u64) {
-        let is_served = self.shared.state.lock().member.served(partition) == Some(epoch);
+        let is_served = self.shared.member.lock().served(partition) == Some(epoch);
         if let Some(log) = self.log.as_ref().filter(|_| is_served) {
             log.engine.serve_chunks(partition.number.into());
         }
@@ -451,10 +414,10 @@ impl Process {
         });
     }
 
-    fn collect(&self, wanted: Vec<(Partition, u64)>) {
+    fn collect(&self, partition: Partition, epoch: u64) {
         let (Some(log), Some(own)) = (&self.log, &self.own) else { return };
         let (nodes, own, life): (Arc<Nodes>, NodeNumber, u64) = (log.nodes(), own.node, self.life);
-        self.on_engine(move |context, engine| jobs::collect(context, life, engine, &nodes, own, wanted));
+        self.on_engine(move |context, engine| jobs::collect(context, life, engine, &nodes, own, vec![(partition, epoch)]));
     }
 
     /// Does something with the engine on a thread of its own.
@@ -483,7 +446,6 @@ impl Process {
                 self.context.spawn(self.life, move |context| jobs::take_number(context, above));
             }
             MemberEffect::OpenLog(node) => self.open_log(node),
-            MemberEffect::Join(present) => self.join(present),
             MemberEffect::FindTable { hint } => self.context.spawn(self.life, move |context| jobs::find_table(context, hint)),
             MemberEffect::Hold(held) => {
                 let held: Vec<HeldPartition> = held
@@ -496,13 +458,13 @@ impl Process {
                 }
             }
             MemberEffect::LogAdopted { partition, epoch } => {
-                self.todo.push_back(Todo::Member(MemberEvent::Adopted { partition, epoch }));
+                self.tell(MemberEvent::Adopted { partition, epoch });
                 // This log says everything of containers from the adoption on.
                 if let Some(since) = self.restating.remove(&partition) {
                     self.uncut.push(since);
                     let restated = Restated { partition, epoch, since };
-                    self.todo.push_back(Todo::Member(MemberEvent::Restating(restated)));
-                    self.todo.push_back(Todo::Member(MemberEvent::Restated(restated)));
+                    self.tell(MemberEvent::Restating(restated));
+                    self.tell(MemberEvent::Restated(restated));
                 }
             }
             MemberEffect::Release { partition, epoch } => {
@@ -523,18 +485,20 @@ impl Process {
             }
             MemberEffect::Report(report) => {
                 self.tell_all(&Membership::Report(report.clone()));
-                self.todo.push_back(Todo::Master(MasterEvent::Report(report)));
+                self.tell_master(MasterEvent::Report(report));
             }
             MemberEffect::Prepared(prepared) => {
                 self.tell_all(&Membership::Prepared(prepared));
-                self.todo.push_back(Todo::Master(MasterEvent::Prepared(prepared)));
+                self.tell_master(MasterEvent::Prepared(prepared));
             }
+            MemberEffect::Collect { partition, epoch } => self.collect(partition, epoch),
             MemberEffect::Left => self.leave(),
             // What waits for a partition looks at the member's right again. The engine has released it already.
             MemberEffect::Drop { .. } => {}
             // No node reads along yet: a new owner reads the logs from the bucket.
             MemberEffect::Follow { .. } | MemberEffect::Unfollow { .. } => {}
-            MemberEffect::Apply { .. } | MemberEffect::Collect { .. } => unreachable!("they are gathered"),
+            MemberEffect::Apply { .. } => unreachable!("they are gathered"),
+            MemberEffect::Join(_) => unreachable!("the seat does it"),
         }
     }
 
@@ -546,20 +510,14 @@ impl Process {
                 self.on_engine(move |context, engine| Some(jobs::close_log(context, engine, node)));
             }
             MasterEffect::Put(table) => self.context.spawn(self.life, move |context| Some(jobs::put_table(context, &table))),
-            MasterEffect::Announce { number } => {
-                if let Some(session) = &self.session {
-                    session.announce(number);
-                }
-            }
             MasterEffect::Send { node, order } => self.send(node, order),
+            MasterEffect::Announce { .. } => unreachable!("the seat does it"),
         }
     }
 
     fn send(&mut self, node: NodeNumber, order: Order) {
         if self.own.as_ref().is_some_and(|own| own.node == node) {
-            let number = self.mastering.as_ref().and_then(Mastering::table).map(|table| table.number);
-            self.todo.extend(number.map(|number| Todo::Member(MemberEvent::Heads { number })));
-            self.todo.push_back(Todo::Member(MemberEvent::Order(order)));
+            self.tell(MemberEvent::Order(order));
         } else if let Some(log) = &self.log {
             log.nodes().tell(node.0, Membership::Order(order));
         }
@@ -591,12 +549,10 @@ impl Process {
         });
     }
 
-    /// Ends what an opening has here: at once its right to answer, its session and its master. Returns the rest.
+    /// Ends what an opening has here. Its right to answer, its session and its master have ended. Returns the rest.
     fn end_opening(&mut self) -> Option<OpenLog> {
         self.life = self.shared.next_life();
         *self.context.engine.lock() = None;
-        self.session = None;
-        self.mastering = None;
         self.adopting.clear();
         self.jumping.clear();
         self.is_restating = false;
@@ -617,21 +573,8 @@ impl Process {
         });
     }
 
-    fn join(&mut self, present: Present) {
-        let table = self.shared.newest().map(|table| table.number);
-        let settings = &self.context.settings;
-        let joining = Joining { present, address: self.context.address.clone(), faces: settings.faces.clone(), table };
-        match settings.coordinator.join(joining, Arc::new(Teller(self.shared.clone()))) {
-            Ok(session) => {
-                self.session = Some(session);
-                self.mastering = Some(Mastering::new(self.session_ms));
-            }
-            Err(error) => self.broken(&format!("the session with the coordinator cannot begin: {error}")),
-        }
-    }
-
     fn leave(&mut self) {
-        let session = self.session.take();
+        let session = self.seat.take_session();
         let alive = self.shared.state.lock().alive.clone();
         let log = self.end_opening();
         // What is delivered at the end goes to them.

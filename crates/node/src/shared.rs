@@ -1,12 +1,12 @@
 //! What the threads of a node share: the member, the newest table, and who is there.
 //!
-//! Everything is under one lock, which is held for moments only. The event loop changes it; whoever answers a request
-//! asks it.
+//! The member has a lock of its own, which is held for moments only: those that answer requests ask it, and the seat of
+//! the event loop changes it. The rest is under another one. Where both are needed, the member's is taken first.
 
 use crate::process::Event;
 use crate::record::Records;
 use onefold_cluster::{Member, NodeNumber, Right, Table, Tables};
-use onefold_coordinator::Listed;
+use onefold_coordinator::{CoordinatorError, Event as OfCoordinator, Listed, Process};
 use onefold_engine::Everybody;
 use onefold_ground::time::TimeSource;
 use onefold_interconnect::messages::Membership;
@@ -26,6 +26,7 @@ pub(crate) const ENDED: u64 = u64::MAX;
 pub(crate) struct Shared {
     pub(crate) records: Records,
     pub(crate) time: TimeSource,
+    pub(crate) member: Arc<Mutex<Member>>,
     pub(crate) state: Mutex<State>,
     pub(crate) events: Sender<Event>,
     /// Counts how often the log was opened, or tried to be. What came of an earlier opening says nothing.
@@ -34,8 +35,8 @@ pub(crate) struct Shared {
     is_told_of_table: AtomicBool,
 }
 
+#[derive(Default)]
 pub(crate) struct State {
-    pub(crate) member: Member,
     /// The newest table. It may be newer than the member's, for a moment.
     pub(crate) table: Option<Arc<Table>>,
     /// Those that are alive, by the newest view.
@@ -43,6 +44,8 @@ pub(crate) struct State {
     pub(crate) is_master: bool,
     /// What does not work at the moment.
     pub(crate) trouble: Option<String>,
+    /// Why the node has ended by itself.
+    pub(crate) failure: Option<CoordinatorError>,
 }
 
 impl fmt::Debug for Shared {
@@ -53,14 +56,15 @@ impl fmt::Debug for Shared {
 
 impl Shared {
     pub(crate) fn new(records: Records, time: TimeSource, session_ms: u64, events: Sender<Event>) -> Shared {
-        let member = Member::new(session_ms);
-        let state = State { member, table: None, alive: BTreeMap::new(), is_master: false, trouble: None };
-        Shared { records, time, state: Mutex::new(state), events, life: AtomicU64::new(0), is_told_of_table: AtomicBool::new(false) }
-    }
-
-    /// Returns the time of the node's clock. It goes on while the machine sleeps, and nobody can set it.
-    pub(crate) fn now_ms(&self) -> u64 {
-        self.time.read().boot_ns / 1_000_000
+        Shared {
+            records,
+            time,
+            member: Arc::new(Mutex::new(Member::new(session_ms))),
+            state: Mutex::default(),
+            events,
+            life: AtomicU64::new(0),
+            is_told_of_table: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn life(&self) -> u64 {
@@ -82,7 +86,7 @@ impl Shared {
     }
 
     /// Tells the event loop. It may be gone.
-    pub(crate) fn tell(&self, event: Event) {
+    pub(crate) fn send(&self, event: Event) {
         let _ = self.events.send(event);
     }
 
@@ -122,9 +126,19 @@ impl Shared {
 
     /// Returns what may be done with a request for a partition that has come before this call.
     pub(crate) fn right(&self, partition: Partition) -> Right {
-        let state = self.state.lock();
+        let member = self.member.lock();
         // The clock is read under the lock: whatever the member learns meanwhile comes behind.
-        state.member.may_answer(partition, self.now_ms())
+        member.may_answer(partition, self.now_ms())
+    }
+}
+
+impl Process for Shared {
+    fn now_ms(&self) -> u64 {
+        self.time.read().boot_ns / 1_000_000
+    }
+
+    fn tell(&self, event: OfCoordinator) {
+        self.send(Event::Coordinator(event));
     }
 }
 
@@ -138,14 +152,14 @@ pub(crate) struct OfOpening {
 
 impl Rights for OfOpening {
     fn may_answer(&self, partition: Partition, epoch: u64) -> Result<(), Refusal> {
-        let state = self.shared.state.lock();
+        let member = self.shared.member.lock();
         // A request that has waited in an earlier opening is not this one's to answer.
         if self.shared.life() != self.life {
             return Err(Refusal::NotOwned);
         }
-        let right = state.member.may_answer(partition, self.shared.now_ms());
+        let right = member.may_answer(partition, self.shared.now_ms());
         match right {
-            Right::All if state.member.served(partition) == Some(epoch) => Ok(()),
+            Right::All if member.served(partition) == Some(epoch) => Ok(()),
             Right::Reads | Right::Wait => Err(Refusal::Later("the partition comes or goes".to_owned())),
             Right::All | Right::Refuse | Right::Stopped => Err(Refusal::NotOwned),
         }
@@ -165,7 +179,7 @@ impl Rights for OfOpening {
     }
 
     fn membership(&self, from: u32, message: Membership) {
-        self.shared.tell(Event::Message { life: self.life, from: NodeNumber(from), message });
+        self.shared.send(Event::Message { life: self.life, from: NodeNumber(from), message });
     }
 }
 
@@ -212,14 +226,14 @@ impl Directory for OfOpening {
     }
 
     fn may_answer(&self) -> bool {
-        let state = self.shared.state.lock();
-        self.shared.life() == self.life && state.member.hears(self.shared.now_ms())
+        let member = self.shared.member.lock();
+        self.shared.life() == self.life && member.hears(self.shared.now_ms())
     }
 
     fn heads(&self, table: u64) {
         // Once is enough: of a newer table, somebody speaks again.
         if !self.shared.is_told_of_table.swap(true, Ordering::SeqCst) {
-            self.shared.tell(Event::Heads(table));
+            self.shared.send(Event::Heads(table));
         }
     }
 }
@@ -253,12 +267,12 @@ mod tests {
         second.partitions.iter_mut().for_each(|assigned| assigned.epoch = 6);
         let table = Arc::new(second);
         shared.learn(&table);
-        let mut state = shared.state.lock();
+        let mut member = shared.member.lock();
         for event in [MemberEvent::Numbered(NodeNumber(0)), MemberEvent::Opened(Opening(7)), MemberEvent::Table(table)] {
-            state.member.handle(event);
+            member.handle(event);
         }
-        state.member.handle(MemberEvent::Heard { opening: Opening(7), asked_ms: 1 });
-        drop(state);
+        member.handle(MemberEvent::Heard { opening: Opening(7), asked_ms: 1 });
+        drop(member);
         (shared.clone(), OfOpening { shared, tables: Tables::new(Arc::new(MemoryBucket::new()), [1; 16]), life }, queue)
     }
 
@@ -274,7 +288,7 @@ mod tests {
         ];
         for event in steps {
             assert!(matches!(Rights::may_answer(&rights, partition(0), 6), Err(Refusal::Later(_))), "{event:?}");
-            shared.state.lock().member.handle(event);
+            shared.member.lock().handle(event);
         }
         assert_eq!(Rights::may_answer(&rights, partition(0), 6), Ok(()));
         assert_eq!(Rights::may_answer(&rights, partition(0), 5), Err(Refusal::NotOwned), "another ownership");
@@ -282,7 +296,7 @@ mod tests {
         clock_ms.store(1 + SESSION_MS * 2 / 3, Ordering::SeqCst);
         assert_eq!(Rights::may_answer(&rights, partition(0), 6), Err(Refusal::NotOwned), "it has not heard for too long");
         assert!(!Directory::may_answer(&rights));
-        shared.state.lock().member.handle(MemberEvent::Heard { opening: Opening(7), asked_ms: 2000 });
+        shared.member.lock().handle(MemberEvent::Heard { opening: Opening(7), asked_ms: 2000 });
         assert_eq!(Rights::may_answer(&rights, partition(0), 6), Ok(()));
         assert!(Directory::may_answer(&rights));
         // What is left of an earlier opening answers nothing.
@@ -314,6 +328,6 @@ mod tests {
         let older = Arc::new(Table::first(Counts { chunk_index: 2, objects: 1, containers: 1 }, NodeNumber(0), 5));
         assert!(shared.learn(&older).is_none());
         let unused = Present { node: NodeNumber(0), opening: Opening(7) };
-        assert_eq!(shared.state.lock().member.present(), Some(unused));
+        assert_eq!(shared.member.lock().present(), Some(unused));
     }
 }

@@ -5,8 +5,13 @@ mod cluster {
 }
 
 use cluster::scene::{ALL, PATIENCE, SESSION_MS, Scene, object_partition, until};
+use onefold_bucket::Failure;
 use onefold_cluster::{NodeNumber, Phase, Right};
+use onefold_coordinator::{Coordinator, CoordinatorError, Event, Joining, Process, Session};
 use onefold_crash_harness::Random;
+use onefold_engine::Engine;
+use onefold_node::{Node, NodeError, NodeSettings};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Says how long something took, for people who look for what is slow.
@@ -180,4 +185,100 @@ fn m4_2_a_node_alone_comes_back_with_its_number_and_among_others_it_has_been_rep
     scene.served_by(&[0, 1]);
     scene.check_data();
     scene.check_counts();
+}
+
+/// A coordinator whose sessions have another length.
+struct Other(Arc<dyn Coordinator>);
+
+fn another_length() -> CoordinatorError {
+    CoordinatorError::SessionLength { session_ms: SESSION_MS, found_ms: 9000 }
+}
+
+impl Coordinator for Other {
+    fn session_ms(&self) -> u64 {
+        self.0.session_ms()
+    }
+
+    fn join(&self, joining: Joining, process: Arc<dyn Process>) -> Result<Box<dyn Session>, CoordinatorError> {
+        let opening = joining.present.opening;
+        let session = self.0.join(joining, process.clone())?;
+        process.tell(Event::Over { opening, error: another_length() });
+        Ok(session)
+    }
+}
+
+#[test]
+fn m4_3_a_node_ends_and_says_why_when_no_session_can_begin() {
+    let mut scene = Scene::new(1);
+    scene.write(0, 1, &data(1));
+    assert_eq!(scene.node(0).failure(), None);
+    scene.add_machine();
+    let settings = scene.settings(1);
+    let coordinator = Arc::new(Other(settings.coordinator.clone()));
+    let node = Node::start(NodeSettings { coordinator, ..settings }).unwrap();
+    until("it has ended", || format!("{:?}", node.status()), || node.failure().is_some());
+    assert_eq!(node.failure(), Some(another_length()));
+    assert!(node.engine().is_none() && node.may_serve(object_partition(0)) == Right::Stopped);
+    assert!(!node.status().hears && node.status().trouble.is_some_and(|trouble| trouble.contains("9000 ms")));
+    node.stop();
+    // The others go on.
+    scene.served_by(&[0]);
+    scene.check_data();
+    // What can be seen at once is said at once.
+    let settings = NodeSettings { address: Some("one two:1".to_owned()), ..scene.settings(1) };
+    assert!(matches!(Node::start(settings), Err(NodeError::Coordinator(CoordinatorError::Setting { .. }))));
+}
+
+/// Unsafe order 58.
+#[test]
+fn m4_2_others_begin_without_a_first_node_that_was_lost_before_it_had_put_a_table() {
+    let mut scene = Scene::empty();
+    (0..4).for_each(|key| scene.write_alone(key, &data(key)).unwrap());
+    // It is lost when it has its number, and has not opened its log.
+    let bucket = scene.bucket.clone();
+    let has = |name: &str| bucket.content(name).is_some();
+    scene.bucket.fail_at_change(scene.bucket.changes(), Failure::DeadAfter);
+    scene.add();
+    until("it has its number", || scene.describe(), || has("nodes/0/node") && scene.status(0).trouble.is_some());
+    scene.machines[0].node = None;
+    scene.bucket.calm();
+    assert!(!has("tables/0000000000000000"));
+    scene.write_alone(4, &data(4)).unwrap();
+    for _ in 0..2 {
+        scene.add();
+    }
+    scene.served_by(&[1, 2]);
+    let numbers = [1, 2].map(|at| scene.status(at).node.unwrap());
+    assert!(numbers == [1, 2].map(NodeNumber) || numbers == [2, 1].map(NodeNumber));
+    scene.check_data();
+    scene.check_counts();
+    assert!(scene.write_alone(5, &data(5)).is_err(), "nodes only");
+    scene.write(1, 5, &data(5));
+    // Its log is closed by now.
+    scene.start(0);
+    scene.takes_part(0, NodeNumber(3));
+    scene.check_data();
+    scene.check_counts();
+}
+
+/// Unsafe order 58.
+#[test]
+fn m4_2_a_first_node_goes_on_when_another_one_has_put_the_table_for_it() {
+    for is_served in [false, true] {
+        let mut scene = Scene::empty();
+        scene.add();
+        if is_served {
+            scene.served_by(&[0]);
+            scene.write(0, 0, &data(0));
+        }
+        let before = scene.status(0).opening;
+        // As a node does that has looked before there was a table.
+        Engine::share_log_of(&(scene.settings(0).grounds)(NodeNumber(9)).unwrap(), 0).unwrap();
+        scene.write(0, 1, &data(1));
+        scene.served_by(&[0]);
+        assert!(!is_served || scene.status(0).opening > before);
+        assert_eq!(scene.status(0).node, Some(NodeNumber(0)));
+        scene.check_data();
+        scene.check_counts();
+    }
 }

@@ -107,6 +107,12 @@ fn a_node_that_no_table_names_leaves_at_once() {
     member.handle(MemberEvent::Table(table(3, Present { node: NodeNumber(5), opening: Opening(1) })));
     assert_eq!(member.handle(MemberEvent::Leave), [MemberEffect::Left]);
     assert_eq!(member.phase(), Phase::Out);
+    // One that has missed the table that took its last partition.
+    let mut member = serving();
+    member.handle(MemberEvent::Leave);
+    let effects = member.handle(MemberEvent::Table(table(5, Present { node: NodeNumber(5), opening: Opening(1) })));
+    assert!(effects.contains(&MemberEffect::Drop { partition: CHUNKS }), "{effects:?}");
+    assert_eq!((effects.last(), member.phase()), (Some(&MemberEffect::Left), Phase::Out));
     // One whose log is closed has nothing either.
     let mut member = serving();
     member.handle(MemberEvent::Leave);

@@ -1,15 +1,24 @@
 //! Claims that nodes have from an earlier owner, and what lost nodes have left (unsafe orders 13 to 16, 22).
 
-use crate::cluster::Delivery;
 use crate::cluster::other_logs::OtherLogs;
 use crate::cluster::outbox::Outbox;
 use crate::cluster::owner::cursor_change;
 use crate::cluster::rights::Right;
+use crate::cluster::{Delivery, part_of_node};
 use crate::commit::records::Decoded;
 use crate::{Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
-use onefold_oplog::{Log, Position};
+use onefold_oplog::{Log, LogError, ObjectLog, Position};
 use std::ops::ControlFlow;
+
+/// Makes the log of a node, if it has taken its number and not come any further.
+fn make_log_of(engine: &Engine, node: u32) -> Result<()> {
+    let Some(bucket) = engine.ground.bucket().filter(|_| node > 0) else { return Ok(()) };
+    match ObjectLog::create(&*part_of_node(bucket, node), engine.descriptor.store) {
+        Ok(()) | Err(LogError::Exists { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
 
 /// The cursor of a node that is gone: its log is closed, and everything in it was taken.
 const EVERYTHING: Position = Position(u64::MAX);
@@ -45,8 +54,8 @@ impl Engine {
     }
 
     /// Takes what a lost node has logged for this node's partitions of the chunk index and not delivered, and ends its
-    /// claims. Its log is closed for ever, if it was not. Durable on return. May be repeated: a cursor at the end says
-    /// what is done.
+    /// claims: it is in no table any more. Durable on return. May be repeated: when its log is closed, a cursor at the
+    /// end says that it is done.
     pub fn take_rest_of(&self, node: u32) -> Result<()> {
         let Some(cluster) = self.cluster.as_ref().filter(|cluster| cluster.node != node) else { return Ok(()) };
         let mut open = Vec::new();
@@ -59,7 +68,7 @@ impl Engine {
             self.end_claims_of(node);
             return Ok(());
         }
-        Engine::close_log_of(&self.ground, node)?;
+        make_log_of(self, node)?;
         let log = OtherLogs::new(self).get(node)?;
         let rest = Outbox::default();
         let digest_bytes = self.digest_bytes();
@@ -80,7 +89,7 @@ impl Engine {
         })?;
         failed.map_or(Ok(()), Err)?;
         rest.deliver(|partition, delivery: &Delivery| -> Result<Position> { self.take_delivery(node, partition, delivery) }, |_| {})?;
-        {
+        if log.is_closed() {
             let _committing = self.commits.alone();
             self.writable()?;
             let own = self.objects.own_partition();

@@ -1,6 +1,6 @@
 //! What the logs of other nodes say, and what counts of the own one.
 
-use crate::cluster::part_of_node;
+use crate::cluster::{check_store, part_of_node};
 use crate::commit::meaning::{Meanings, keys_of};
 use crate::lifecycle::descriptor::Descriptor;
 use crate::lifecycle::layout::{LOG, log_options};
@@ -9,7 +9,7 @@ use crate::lifecycle::settings::Settings;
 use crate::lifecycle::state;
 use crate::{Engine, EngineError, Result};
 use onefold_ground::Ground;
-use onefold_oplog::{Holding, Holdings, Log, LogPlace, ObjectLog, Partition, PartitionClass, Position};
+use onefold_oplog::{Holding, Holdings, Log, LogPlace, ObjectLog, Partition, PartitionClass, Position, Wait};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -93,6 +93,23 @@ impl Engine {
         let descriptor = state::read_store(&*bucket)?;
         let place = place_of_node(ground, &descriptor, node)?;
         Ok(ObjectLog::close(place, log_options(&Settings::default()), meaning(&descriptor))?.end())
+    }
+
+    /// Marks the log of a node as one of several, for a node that was lost before it did that. Returns the epoch of the
+    /// fence behind which this is done: openings before it have lower ones, and behind it only nodes open the log.
+    ///
+    /// The node may be at work. Then its opening is over, and it opens its log again.
+    pub fn share_log_of(ground: &Arc<dyn Ground>, node: u32) -> Result<u64> {
+        let bucket = ground.bucket().ok_or_else(|| EngineError::Inconsistent { why: "it is not in a bucket".to_owned() })?;
+        let descriptor = state::read_store(&*bucket)?;
+        check_store(&descriptor)?;
+        let place = place_of_node(ground, &descriptor, node)?;
+        let log = ObjectLog::look_for_taking(place, log_options(&Settings::default()), meaning(&descriptor))?;
+        let log = log.taken(1, &[], &mut |_| Ok::<_, EngineError>(Wait::Over))?;
+        log.share()?;
+        // An ordinary opening may have taken the log between fence and mark. Then this finds its fence.
+        log.commit_last(&[])?;
+        Ok(log.epoch())
     }
 
     /// Returns the log of a node. Errors: the store is not in a bucket.

@@ -53,7 +53,7 @@ pub struct Everybody {
     pub table: u64,
     /// All other nodes that may know a chunk: those of the table, and those that are about to leave.
     pub nodes: Vec<u32>,
-    /// Those that are gone for ever: their logs are closed, or may be.
+    /// All other numbers: they are gone, or have never been in a table.
     pub gone: Vec<u32>,
 }
 

@@ -4,7 +4,7 @@ use onefold_bucket::{BucketGround, MemoryBucket};
 use onefold_cluster::{NodeNumber, Phase, Present};
 use onefold_coordinator::{Faces, MemoryCoordinator};
 use onefold_crash_harness::EXACT;
-use onefold_engine::{Descriptor, Engine, EngineError, Group, Hints, Piece, Reference, Result, Settings, Transaction, WriteStream};
+use onefold_engine::{Descriptor, Engine, EngineError, Group, Hints, Mode, Piece, Reference, Result, Settings, Transaction, WriteStream};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Ground, SimulatedGround};
 use onefold_index::{ChunkIndex, IndexEntry};
@@ -78,6 +78,16 @@ impl Drop for Scene {
 impl Scene {
     /// Makes a store, and starts nodes one after the other.
     pub fn new(count: usize) -> Scene {
+        let mut scene = Scene::empty();
+        for at in 0..count {
+            scene.add();
+            scene.shared_by(&(0..=at).collect::<Vec<_>>());
+        }
+        scene
+    }
+
+    /// Makes a store without nodes.
+    pub fn empty() -> Scene {
         let bucket = MemoryBucket::new();
         let descriptor =
             Descriptor { index_partitions: INDEX, object_partitions: OBJECTS, container_partitions: CONTAINERS, ..(EXACT.descriptor)(0) };
@@ -97,23 +107,36 @@ impl Scene {
                 passed_ms = now_ms;
             }
         });
-        let mut scene =
-            Scene { bucket, coordinator, machines: Vec::new(), descriptor, runs: Mutex::default(), clock: Some(clock), is_over };
-        for at in 0..count {
-            scene.add();
-            scene.shared_by(&(0..=at).collect::<Vec<_>>());
-        }
-        scene
+        Scene { bucket, coordinator, machines: Vec::new(), descriptor, runs: Mutex::default(), clock: Some(clock), is_over }
+    }
+
+    /// Writes a run before there are nodes, as an ordinary command does. Returns what such a command finds.
+    pub fn write_alone(&self, key: u64, data: &[u8]) -> Result<()> {
+        let disk = Arc::new(SimulatedGround::new(7000 + key));
+        let ground = Arc::new(BucketGround::new(disk, Arc::new(self.bucket.clone())));
+        let engine = Engine::open(ground, Settings { workers: 1, ..Settings::default() }, Mode::ReadWrite, "test")?;
+        self.try_write(&engine, Some(0), key, data)?;
+        engine.close()
     }
 
     /// Adds a machine and starts its node.
     pub fn add(&mut self) {
-        let directory = tempfile::tempdir().unwrap();
-        self.machines.push(Machine { node: None, directory, disks: Disks::default() });
+        self.add_machine();
         self.start(self.machines.len() - 1);
     }
 
+    /// Adds a machine without a node.
+    pub fn add_machine(&mut self) {
+        let directory = tempfile::tempdir().unwrap();
+        self.machines.push(Machine { node: None, directory, disks: Disks::default() });
+    }
+
     pub fn start(&mut self, at: usize) {
+        self.machines[at].node = Some(Node::start(self.settings(at)).unwrap());
+    }
+
+    /// Returns how the node of a machine takes part.
+    pub fn settings(&self, at: usize) -> NodeSettings {
         let machine = &self.machines[at];
         let (disks, bucket) = (machine.disks.clone(), self.bucket.clone());
         let seed = at as u64 * 1000;
@@ -122,7 +145,7 @@ impl Scene {
             Ok(Arc::new(BucketGround::with_kept_bytes(Arc::new(disk), Arc::new(bucket.clone()), 64 << 10)))
         };
         let engine = Settings { workers: 1, commit_interval_ms: 100, log_segment_bytes: 64 << 10, ..Settings::default() };
-        let settings = NodeSettings {
+        NodeSettings {
             descriptor: self.descriptor.clone(),
             bucket: Arc::new(self.bucket.clone()),
             grounds: Arc::new(grounds),
@@ -134,8 +157,7 @@ impl Scene {
             coordinator: Arc::new(self.coordinator.clone()),
             engine,
             interconnect: Options::default(),
-        };
-        self.machines[at].node = Some(Node::start(settings).unwrap());
+        }
     }
 
     pub fn node(&self, at: usize) -> &Node {
@@ -230,6 +252,8 @@ impl Scene {
                     Err(error @ (EngineError::OtherNode { .. } | EngineError::NotOwned { .. })) if Instant::now() < end => {
                         println!("written again: {error}");
                     }
+                    // The opening is over. What waits to be committed is gone with it.
+                    Err(error) if engine.has_lost_its_log().is_some() && Instant::now() < end => println!("written again: {error}"),
                     Err(error) => panic!("machine {at}, run {key}: {error}"),
                 }
             }

@@ -27,7 +27,8 @@ const NBD: &str = "nbd";
 const ISCSI: &str = "iscsi";
 const BACKUP: &str = "backup";
 
-/// Takes part until SIGINT or SIGTERM. Then the others take over what it had, unless it is back before they do.
+/// Takes part until SIGINT or SIGTERM, or until no session with the coordinator can begin. Then the others take over
+/// what it had, unless it is back before they do.
 pub fn run(options: &cli::Node, talk: Talk) -> Result<Exit> {
     let (directory, bucket) = bucket::of_cluster(&options.cluster, options.state.as_deref())?;
     let store = StoreToOneself { store: cli::Store { directory: directory.clone() }, wait: None };
@@ -180,8 +181,13 @@ impl OfCluster<'_> {
     }
 
     /// Serves clients or passes them on, until a signal.
+    ///
+    /// Errors: the node has ended by itself, or clients cannot be served.
     fn serve_or_pass_on(&self, talk: Talk) -> Result<()> {
         loop {
+            if let Some(error) = self.node.failure() {
+                return Err(Failure::cannot_run(format!("the node cannot take part: {error}")));
+            }
             let ended_by = match (self.home(), self.node.engine()) {
                 (Home::Here, Some(engine)) => self.serve(engine, talk)?,
                 (home, _) => self.pass_on(&home, talk)?,
@@ -230,7 +236,7 @@ impl OfCluster<'_> {
                 }
             }
             let another = async {
-                while self.home() == *home {
+                while self.home() == *home && self.node.failure().is_none() {
                     tokio::time::sleep(STOP_INTERVAL).await;
                 }
             };

@@ -86,9 +86,9 @@ impl ObjectLog {
         self.sweep(&manifest, &runs)
     }
 
-    /// Returns whether nobody can write to this log any more.
-    pub(super) fn is_closed(&mut self) -> bool {
-        self.state.get_mut().batches.back().is_some_and(|last| last.role == Role::Closed)
+    /// Returns whether nobody can write to this log any more, as far as it was read.
+    pub fn is_closed(&self) -> bool {
+        self.state.lock().batches.back().is_some_and(|last| last.role == Role::Closed)
     }
 
     /// Makes the newest manifest the last one.
