@@ -41,7 +41,7 @@ pub use error::{NodeError, Result};
 use context::Context;
 use identity::Home;
 use onefold_cluster::{NodeNumber, Opening, Phase, Right};
-use onefold_coordinator::{Coordinator, Faces, Listed};
+use onefold_coordinator::{Coordinator, CoordinatorError, Faces, Listed};
 use onefold_engine::{Descriptor, Engine, Settings};
 use onefold_ground::{Bucket, Ground};
 use onefold_interconnect::Options;
@@ -147,7 +147,7 @@ impl Node {
     /// retried.
     pub fn start(settings: NodeSettings) -> Result<Node> {
         record::check_name(settings.name.as_bytes()).map_err(|why| NodeError::Setting { what: "the name of the node", why })?;
-        let listening = |source| NodeError::Io { action: "cannot listen", source };
+        let listening = |source| NodeError::Listen { address: settings.listen.clone(), source };
         let listener = TcpListener::bind(&settings.listen).map_err(listening)?;
         let address = match &settings.address {
             Some(address) => address.clone(),
@@ -190,6 +190,12 @@ impl Node {
         let state = self.context.shared.state.lock();
         let owner = state.table.as_ref()?.get(partition)?.owner();
         Some((owner, state.alive.get(&owner).map(|listed| listed.address.clone())))
+    }
+
+    /// Returns why the coordinator refuses this node for good. The process should end then: another session would end
+    /// in the same way.
+    pub fn refusal(&self) -> Option<CoordinatorError> {
+        self.context.shared.state.lock().refusal.clone()
     }
 
     /// Returns how it is.

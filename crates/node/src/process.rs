@@ -228,6 +228,12 @@ impl Process {
                 state.alive.clone_from(nodes);
                 state.is_master = view.is_master;
             }
+            // The next session would end in the same way. Each opening of the log puts a fence into the bucket.
+            OfCoordinator::Over { opening, error } if is_of(*opening) && error.is_final() => {
+                self.shared.set_trouble(Some(error.to_string()));
+                self.shared.state.lock().refusal = Some(error.clone());
+                return;
+            }
             OfCoordinator::Over { opening, error } if is_of(*opening) => {
                 self.shared.set_trouble(Some(format!("the session of opening {} is over: {error}", opening.0)));
             }

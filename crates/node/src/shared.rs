@@ -6,7 +6,7 @@
 use crate::process::Event;
 use crate::record::Records;
 use onefold_cluster::{Member, NodeNumber, Right, Table};
-use onefold_coordinator::Listed;
+use onefold_coordinator::{CoordinatorError, Listed};
 use onefold_ground::time::TimeSource;
 use onefold_interconnect::messages::Membership;
 use onefold_interconnect::{Directory, Refusal, Rights};
@@ -42,6 +42,8 @@ pub(crate) struct State {
     pub(crate) is_master: bool,
     /// What does not work at the moment.
     pub(crate) trouble: Option<String>,
+    /// The coordinator refuses this node, whatever it does.
+    pub(crate) refusal: Option<CoordinatorError>,
 }
 
 impl fmt::Debug for Shared {
@@ -53,7 +55,7 @@ impl fmt::Debug for Shared {
 impl Shared {
     pub(crate) fn new(records: Records, time: TimeSource, session_ms: u64, events: Sender<Event>) -> Shared {
         let member = Member::new(session_ms);
-        let state = State { member, table: None, alive: BTreeMap::new(), is_master: false, trouble: None };
+        let state = State { member, table: None, alive: BTreeMap::new(), is_master: false, trouble: None, refusal: None };
         Shared { records, time, state: Mutex::new(state), events, life: AtomicU64::new(0), is_told_of_table: AtomicBool::new(false) }
     }
 

@@ -6,7 +6,7 @@ mod nodes {
     pub mod zookeeper;
 }
 
-use nodes::scene::{Cluster, INTERRUPTION, MIB, PATIENCE, SESSION_S, VOLUME, until};
+use nodes::scene::{Cluster, INTERRUPTION, MIB, PATIENCE, SESSION_S, VOLUME, free_port, until};
 use onefold_tests::{Client, RequestError};
 use std::time::{Duration, Instant};
 use support::{noise, tree};
@@ -168,4 +168,49 @@ fn m4_3_a_home_that_hangs_or_hears_nothing_does_not_answer_for_others() {
     cluster.all_read(&volume);
     write(&cluster, other, &mut volume, 2 * MIB, &noise(6, MIB));
     cluster.all_read(&volume);
+}
+
+#[test]
+fn what_a_node_cannot_do_is_said_with_what_to_do() {
+    let Some(mut cluster) = Cluster::with_nodes(1) else { return };
+    let refused = |change: &[(&str, &str)], code: i32, said: &[&str]| {
+        let state = cluster.scene.path("state of a node that is refused");
+        let mut line = cluster.command_line(0);
+        let changed = [("--state", state.to_str().unwrap())];
+        let ports = ["--listen", "--nbd"].map(|option| (option, format!("127.0.0.1:{}", free_port())));
+        for (option, value) in changed.iter().chain(&ports.each_ref().map(|(option, value)| (*option, &**value))).chain(change) {
+            let at = line.iter().position(|word| word == option).unwrap();
+            (*value).clone_into(&mut line[at + 1]);
+        }
+        let line: Vec<&str> = line.iter().map(String::as_str).collect();
+        cluster.run(&line).ends_with(code).says(said);
+    };
+    let place = |name: &str| format!("file://{}", cluster.scene.path(name).display());
+    refused(&[("--cluster", cluster.scene.path("store").to_str().unwrap())], 2, &["no place in object storage", "s3://"]);
+    refused(&[("--cluster", &place("none"))], 2, &["there is no onefold store", "onefold init"]);
+    cluster.run(&["init", &place("sampled"), "--profile", "sampled"]).succeeds();
+    refused(&[("--cluster", &place("sampled"))], 2, &["profile is `sampled`", "must be `exact`"]);
+    refused(&[("--zookeeper", "localhost")], 2, &["localhost", "HOST:PORT"]);
+    refused(&[("--session", "1s")], 2, &["--session", "2s to 60s"]);
+    // That of the other nodes, and what ZooKeeper allows.
+    refused(&[("--session", "4s")], 2, &["4000 ms", "3000 ms", "all nodes of a store need the same --session"]);
+    refused(&[("--session", "6s")], 2, &["6000 ms", "5000 ms", "ticks"]);
+    let [others, clients] = cluster.addresses(0);
+    refused(&[("--listen", &others)], 2, &[&others, "in use", "--listen"]);
+    refused(&[("--nbd", &clients)], 2, &[&clients, "in use", "another address"]);
+
+    // Other commands go to the node that serves clients.
+    let bucket = cluster.bucket();
+    let shared = ["several nodes share the store", "onefold node --state", "--store"];
+    cluster.run(&["volume", "create", VOLUME, "--size", "1MiB", "--store", &bucket, "--wait=1s"]).ends_with(2).says(&shared);
+    cluster.run_at(0, &["volume", "create", VOLUME, "--size", "1MiB"]).succeeds();
+
+    // It may be started before ZooKeeper.
+    cluster.zookeeper.kill();
+    cluster.add();
+    let address = cluster.zookeeper.address();
+    until("the node says whom it waits for", PATIENCE, || cluster.log(1).contains(&format!("ZooKeeper does not answer at {address}")));
+    cluster.zookeeper.go_on();
+    cluster.wait_until_it_takes_part(1);
+    cluster.all_read(&vec![0; MIB]);
 }

@@ -228,7 +228,8 @@ impl Cluster {
         self.machines[at].events().iter().rev().find_map(|event| event["node"].as_u64())
     }
 
-    fn wait_until_it_takes_part(&self, at: usize) {
+    /// Waits until the node of a machine serves clients or passes them on.
+    pub fn wait_until_it_takes_part(&self, at: usize) {
         let takes_part = || {
             let last = self.machines[at].events().pop();
             last.is_some_and(|event| event["event"] == "serving" || event["home"].is_u64() && event["node"].is_u64())
@@ -236,8 +237,14 @@ impl Cluster {
         until(&format!("node of machine {at} takes part"), PATIENCE, takes_part);
     }
 
+    /// Returns what the present node of a machine has logged.
     pub fn log(&self, at: usize) -> String {
         std::fs::read_to_string(&self.machines[at].log).unwrap()
+    }
+
+    /// Returns where a node listens for others, and for clients.
+    pub fn addresses(&self, at: usize) -> [String; 2] {
+        [self.machines[at].node_port, self.machines[at].nbd_port].map(|port| format!("127.0.0.1:{port}"))
     }
 
     pub fn nbd(&self, at: usize) -> SocketAddr {
