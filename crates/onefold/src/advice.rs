@@ -82,6 +82,10 @@ impl From<EngineError> for Failure {
             EngineError::NoStoreInBucket { .. } => {
                 Failure { exit: Exit::CannotRun, ..failure }.advise("check the spelling, or create a store with `onefold init`")
             }
+            EngineError::OtherNode { .. } => failure.advise(
+                "nothing is lost; run the command again. If it fails for long, look whether ZooKeeper and the other nodes run: the log of this node says who does \
+                not answer",
+            ),
             EngineError::Log(LogError::Shared { .. }) => Failure { exit: Exit::CannotRun, ..failure }.advise(SHARED),
             EngineError::PrefixNotFree { .. } => Failure { exit: Exit::CannotRun, ..failure }.advise("choose another prefix"),
             error if error.is_fenced() => {

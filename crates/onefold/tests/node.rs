@@ -164,6 +164,7 @@ fn m4_3_a_home_that_hangs_or_hears_nothing_does_not_answer_for_others() {
         }
         std::thread::sleep(Duration::from_millis(100));
     }
+    cluster.run_at(home, &["backups"]).ends_with(1).says(&["has not heard", "ZooKeeper"]);
     cluster.zookeeper.go_on();
     cluster.all_read(&volume);
     write(&cluster, other, &mut volume, 2 * MIB, &noise(6, MIB));
