@@ -5,6 +5,8 @@ CARGO ?= cargo
 DIR ?= .
 STORE ?= store
 RESTORED ?= restored
+# The first of the seven ports of loopback that `cluster` uses.
+PORT ?= 17420
 # What `fuzz` runs, and how long.
 TARGET ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 SECONDS_EACH ?= 60
@@ -42,7 +44,7 @@ MEMORY_SIZE ?= 2GiB
 MEMORY_LIMIT ?= 64MiB
 MEMORY_DIR ?= /var/tmp
 
-.PHONY: help run demo test simulate lint bench bench-quick bench-papers bench-files bench-memory bench-peers bench-servers bench-object-storage fuzz mutations docs
+.PHONY: help run demo cluster test simulate lint bench bench-quick bench-papers bench-files bench-memory bench-peers bench-servers bench-object-storage fuzz mutations docs
 
 help: ## Lists what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +58,10 @@ run: ## Demo, then a disk of 1 TiB over NBD until Ctrl-C
 demo: ## Backs DIR up twice into STORE, restores it to RESTORED, compares
 	$(CARGO) build --release --bin onefold
 	tools/demo "$(DIR)" "$(STORE)" "$(RESTORED)"
+
+cluster: ## Three nodes on this machine, with ZooKeeper: kills the one that serves a volume and backups of DIR, compares
+	$(CARGO) build --release --bin onefold
+	tools/cluster "$(DIR)" "$(PORT)"
 
 test: ## All tests; those that need a tool which is missing say so and skip
 	CARGO=$(CARGO) tools/test-packages pjdfstest@0.2.2 fsx@0.3.2

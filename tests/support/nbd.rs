@@ -1,7 +1,9 @@
 //! An NBD client of the fewest means: fixed newstyle negotiation, simple replies, one request at a time. It exists so
 //! that a test knows exactly which requests were acknowledged when the daemon died.
 
+use std::fmt::Debug;
 use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -16,10 +18,18 @@ const TRIM: u16 = 4;
 const WRITE_ZEROES: u16 = 6;
 const FUA: u16 = 1;
 
+/// A connection over whichever socket.
+trait Stream: Read + Write + Debug + Send {}
+
+impl<S: Read + Write + Debug + Send> Stream for S {}
+
+/// How long a connection, a request or a reply may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A connection in its transmission phase.
 #[derive(Debug)]
 pub struct Client {
-    stream: UnixStream,
+    stream: Box<dyn Stream>,
     cookie: u64,
     /// Size of the volume in bytes.
     pub size: u64,
@@ -43,9 +53,22 @@ impl From<io::Error> for RequestError {
 impl Client {
     /// Connects to the volume `name`.
     pub fn connect(socket: &Path, name: &str) -> io::Result<Client> {
-        let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
-        stream.set_write_timeout(Some(Duration::from_secs(60)))?;
+        let stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Client::begin(stream, name)
+    }
+
+    /// Connects to the volume `name` over TCP.
+    pub fn connect_to(address: SocketAddr, name: &str) -> io::Result<Client> {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Client::begin(stream, name)
+    }
+
+    fn begin(mut stream: impl Stream + 'static, name: &str) -> io::Result<Client> {
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting)?;
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
@@ -59,7 +82,7 @@ impl Client {
         let mut export = [0; 10];
         stream.read_exact(&mut export)?;
         let size = u64::from_be_bytes(export[..8].try_into().unwrap());
-        Ok(Client { stream, cookie: 0, size })
+        Ok(Client { stream: Box::new(stream), cookie: 0, size })
     }
 
     /// Reads `length` bytes.

@@ -26,7 +26,15 @@ pub enum NodeError {
         /// What is wrong with it.
         why: String,
     },
-    /// The node cannot listen, or start a thread.
+    /// The node cannot listen for others.
+    #[error("cannot listen at {address}: {source}")]
+    Listen {
+        /// Where.
+        address: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The system refuses a socket or a thread.
     #[error("{action}: {source}")]
     Io {
         /// What was tried.

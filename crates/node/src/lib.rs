@@ -145,7 +145,7 @@ impl Node {
     /// retried, but for what [`Node::failure`] says.
     pub fn start(settings: NodeSettings) -> Result<Node> {
         record::check_name(settings.name.as_bytes()).map_err(|why| NodeError::Setting { what: "the name of the node", why })?;
-        let listening = |source| NodeError::Io { action: "cannot listen", source };
+        let listening = |source| NodeError::Listen { address: settings.listen.clone(), source };
         let listener = TcpListener::bind(&settings.listen).map_err(listening)?;
         let address = match &settings.address {
             Some(address) => address.clone(),

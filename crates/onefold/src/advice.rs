@@ -10,6 +10,7 @@ use onefold_fs::FsError;
 use onefold_fs_backup::FsBackupError;
 use onefold_ground::{GroundError, LockError};
 use onefold_nbd::NbdError;
+use onefold_oplog::LogError;
 use onefold_remote::accounts::AccountError;
 use onefold_remote::services::messages::codes;
 use onefold_remote::transport::{self, ChannelError};
@@ -42,6 +43,10 @@ const ACCOUNT_NOT_DURABLE: &str = "it took effect and becomes durable with the n
 /// What to do after a change of an account was refused, so that nothing changed.
 pub const ACCOUNTS: &str = "`onefold account list` lists the accounts";
 const DAMAGE: &str = "`onefold check --read-data` lists all damage; other data is still readable";
+
+/// What to do where nodes of a cluster share the store.
+const SHARED: &str = "run the command on the machine of the node that serves clients, and name the directory of that node (`onefold node --state`) \
+    with --store; docs/three-nodes.md";
 
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Failure {
@@ -77,6 +82,11 @@ impl From<EngineError> for Failure {
             EngineError::NoStoreInBucket { .. } => {
                 Failure { exit: Exit::CannotRun, ..failure }.advise("check the spelling, or create a store with `onefold init`")
             }
+            EngineError::OtherNode { .. } => failure.advise(
+                "nothing is lost; run the command again. If it fails for long, look whether ZooKeeper and the other nodes run: the log of this node says who does \
+                not answer",
+            ),
+            EngineError::Log(LogError::Shared { .. }) => Failure { exit: Exit::CannotRun, ..failure }.advise(SHARED),
             EngineError::PrefixNotFree { .. } => Failure { exit: Exit::CannotRun, ..failure }.advise("choose another prefix"),
             error if error.is_fenced() => {
                 failure.advise("what was acknowledged is not lost. Run the command again when the other process has ended")

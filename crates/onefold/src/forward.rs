@@ -25,7 +25,10 @@ impl Forwarder {
         let mut listeners = Vec::with_capacity(addresses.len());
         for address in addresses {
             let listener = TcpListener::bind(address).await;
-            listeners.push(listener.map_err(|error| Failure::cannot_run(format!("cannot listen at {address}: {error}")))?);
+            listeners.push(listener.map_err(|error| {
+                Failure::cannot_run(format!("cannot listen at {address} for clients: {error}"))
+                    .advise("stop what listens there, or give this node another address")
+            })?);
         }
         Ok(Forwarder { listeners, to })
     }

@@ -58,13 +58,13 @@ impl Volume {
         VolumeInfo::of(info.number, &info.record)
     }
 
-    /// Refuses requests that reach beyond the volume.
+    /// Refuses requests that reach beyond the volume, and all requests while another node may have it.
     pub(crate) fn check(&self, offset_bytes: u64, length_bytes: u64) -> Result<()> {
         let size_bytes = self.blocks.live_end_bytes()?.unwrap_or_default();
         if offset_bytes.checked_add(length_bytes).is_none_or(|end| end > size_bytes) {
             return Err(VolumeError::OutOfRange { name: self.name(), offset_bytes, length_bytes, size_bytes });
         }
-        Ok(())
+        Ok(self.blocks.engine().check_may_answer()?)
     }
 
     /// Refuses changes of a read-only volume, and beyond the volume.
@@ -76,7 +76,6 @@ impl Volume {
     /// Fills `out` from `offset` on.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         self.check(offset, out.len() as u64)?;
-        self.blocks.engine().check_may_answer()?;
         Ok(self.blocks.read(At::byte(offset), out)?)
     }
 
@@ -101,7 +100,6 @@ impl Volume {
     /// should be smaller than their limit.
     pub fn update(&self, offset: u64, length: usize, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<bool> {
         self.check_change(offset, length as u64)?;
-        self.blocks.engine().check_may_answer()?;
         Ok(self.blocks.update(At::byte(offset), length, change)?)
     }
 
@@ -133,7 +131,10 @@ impl Volume {
 
     /// Makes every earlier write durable. After an error (a full disk), the writes are kept and readable, and a later
     /// flush makes them durable. Discards become durable even on a full disk, because they free room.
+    ///
+    /// Errors, too, if another node may have the volume: a client may have written there over another connection.
     pub fn flush(&self) -> Result<()> {
+        self.blocks.engine().check_may_answer()?;
         Ok(self.blocks.flush()?)
     }
 

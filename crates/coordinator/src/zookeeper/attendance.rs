@@ -92,7 +92,7 @@ impl Attendance {
                 Ok(client) => return Ok(Some((client, asked_ms))),
                 Err(zookeeper_client::Error::SessionExpired) if session.is_some() => return Err(CoordinatorError::Ended),
                 Err(error) if refuses(&error) => return Err(CoordinatorError::Refused { why: error.to_string() }),
-                Err(error) => tracing::warn!(%error, "no connection to ZooKeeper"),
+                Err(error) => tracing::warn!(%error, "ZooKeeper does not answer at {}; trying again", self.settings.servers),
             }
             tokio::select! {
                 () = tokio::time::sleep(Duration::from_millis(wait_ms)) => {}

@@ -49,6 +49,7 @@ use crate::waiting::{InUse, Waiting};
 use clap::CommandFactory;
 use onefold_engine::{Engine, EngineError, Mode};
 use onefold_ground::Ground;
+use onefold_oplog::LogError;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -413,6 +414,10 @@ fn in_use(error: EngineError, command: &dyn StoreCommand) -> Failure {
 }
 
 fn in_use_by_another(error: EngineError, mode: Mode) -> Failure {
+    // No process of this machine need have it.
+    if matches!(error, EngineError::Log(LogError::Shared { .. })) {
+        return cannot_open(error);
+    }
     let how = if mode == Mode::Snapshot { "" } else { "; `--wait` waits for it" };
     cannot_open(error).advise(format!(
         "wait until that process has ended, or stop it{how}. A daemon that is starting or stopping takes commands soon or no more, and its log says if it cannot \

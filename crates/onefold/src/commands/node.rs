@@ -12,9 +12,9 @@ use crate::settings::{Settings, parse_listen, parse_portal};
 use crate::store::Store;
 use crate::talk::Talk;
 use crate::units::printable;
-use onefold_coordinator::{Credentials, Faces, ZooKeeper, ZooKeeperOptions};
+use onefold_coordinator::{CoordinatorError, Credentials, Faces, ZooKeeper, ZooKeeperOptions};
 use onefold_engine::{Descriptor, Engine};
-use onefold_node::{Node, NodeSettings};
+use onefold_node::{Node, NodeError, NodeSettings};
 use onefold_oplog::{Partition, PartitionClass};
 use serde_json::json;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -63,7 +63,13 @@ pub fn run(options: &cli::Node, talk: Talk) -> Result<Exit> {
         engine: settings.engine.clone(),
         interconnect: onefold_interconnect::Options::default(),
     })
-    .map_err(Failure::cannot_run)?;
+    .map_err(|error| {
+        let failure = Failure::cannot_run(&error);
+        match error {
+            NodeError::Listen { .. } => failure.advise("stop what listens there, or name another address of this machine with --listen"),
+            _ => failure,
+        }
+    })?;
     if !talk.quiet && !options.format.json {
         note(format_args!("taking part at {}; ^C stops", node.address()));
     }
@@ -97,6 +103,17 @@ fn zookeeper(options: &cli::Node) -> Result<ZooKeeperOptions> {
     let credentials = options.zookeeper_credentials.as_deref().map(user_and_password).transpose()?;
     let credentials = credentials.map(|(user, password)| Credentials { user, password });
     Ok(ZooKeeperOptions { credentials, ..ZooKeeperOptions::new(&options.zookeeper, session * 1000) })
+}
+
+fn refused_by_zookeeper(error: &CoordinatorError) -> Failure {
+    let failure = Failure::cannot_run(format!("this node cannot take part: {error}"));
+    match error {
+        CoordinatorError::SessionLength { .. } => failure.advise(
+            "all nodes of a store need the same --session, and ZooKeeper must allow it: by default 2 to 20 of its ticks (tickTime)",
+        ),
+        CoordinatorError::Refused { .. } => failure.advise("all nodes of a store need the same --zookeeper-credentials"),
+        _ => failure,
+    }
 }
 
 /// Where clients are served.
@@ -186,7 +203,7 @@ impl OfCluster<'_> {
     fn serve_or_pass_on(&self, talk: Talk) -> Result<()> {
         loop {
             if let Some(error) = self.node.failure() {
-                return Err(Failure::cannot_run(format!("the node cannot take part: {error}")));
+                return Err(refused_by_zookeeper(&error));
             }
             let ended_by = match (self.home(), self.node.engine()) {
                 (Home::Here, Some(engine)) => self.serve(engine, talk)?,
@@ -201,7 +218,7 @@ impl OfCluster<'_> {
     fn serve(&self, engine: Arc<Engine>, talk: Talk) -> Result<EndedBy> {
         let opening = engine.opening();
         let is_another = || self.node.engine().is_none_or(|engine| engine.opening() != opening);
-        let has_lost = || is_another() || self.objects().any(|partition| self.has_left(partition));
+        let has_lost = || self.node.failure().is_some() || is_another() || self.objects().any(|partition| self.has_left(partition));
         let store = Store { engine, settings: self.settings.clone() };
         let network = serve::Network::of(self.settings)?;
         match serve::serve(self.options, store, network, talk, End::OfNode(&has_lost)) {
