@@ -9,7 +9,7 @@
 //! * `adopting.rs`, `containers.rs`, `releasing.rs`: partitions come and go. `notes.rs`: what goes with them.
 //!   `other_logs.rs`: reading the logs of other nodes. `restating.rs`: one log says everything again.
 //! * `collecting.rs`: claims that another owner gave, and what lost nodes have left.
-//! * `removing.rs`: how nodes take part in the removal of chunks.
+//! * `removing.rs`: how nodes take part in the removal of chunks. `reclaiming.rs`: all of them free space.
 //!
 //! # Why every duplicate is found
 //! 1. A node that stores a chunk has claimed it at the owner of its index partition. The owner gives a claim to one
@@ -35,6 +35,7 @@ mod notes;
 mod other_logs;
 mod outbox;
 mod owner;
+mod reclaiming;
 mod releasing;
 mod removing;
 mod restating;
@@ -45,6 +46,7 @@ pub use other_logs::{HeldPartition, LogPart};
 pub(crate) use outbox::Outbox;
 pub use owner::Delivery;
 pub(crate) use owner::{Guests, HURRIES};
+pub use reclaiming::{ReclaimLimits, Reclaimed};
 pub(crate) use removing::{DeadElsewhere, Elsewhere, Ended, Removing};
 pub use removing::{Everybody, RemovalAnswer, RemovalStep};
 pub(crate) use restating::Touched;
@@ -223,6 +225,9 @@ pub trait OtherNodes: Debug + Send + Sync {
 
     /// Tells the owner of a partition of containers that chunks in them were removed: [`Engine::take_dead`] there.
     fn dead(&self, partition: u16, copies: &[Candidate]) -> Result<()>;
+
+    /// Has a node free space. `None`: it is at work; ask with the same number of the request again.
+    fn reclaim(&self, node: u32, request: u64, limits: ReclaimLimits) -> Result<Option<Reclaimed>>;
 }
 
 impl Engine {

@@ -33,7 +33,9 @@ mod read;
 mod statistics;
 mod write;
 
-pub use cluster::{Adoption, Delivery, Everybody, HeldPartition, LogPart, OtherNodes, RemovalAnswer, RemovalStep, Share};
+pub use cluster::{
+    Adoption, Delivery, Everybody, HeldPartition, LogPart, OtherNodes, ReclaimLimits, Reclaimed, RemovalAnswer, RemovalStep, Share,
+};
 pub use commit::Transaction;
 pub use commit::records::{CHUNK_DELTAS, CHUNKS_PLACED, CHUNKS_REMOVED, OBJECTS_WRITTEN, decode_deltas, decode_places, decode_removals};
 pub use error::{EngineError, Result};

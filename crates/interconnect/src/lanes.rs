@@ -5,7 +5,7 @@
 //! | claims | claim, release, hurry, begin, and those of the membership | 16 | 1, in the order in which they came |
 //! | waits | wait | 16 | 16 |
 //! | deliveries | deliver | 1 | 1 |
-//! | bulk | seal, collect, remove, dead | 4 | 2 |
+//! | bulk | seal, collect, remove, dead, reclaim | 4 | 2 |
 //!
 //! Claims and waits are the first of the three queues of `docs/cluster.md`: a wait may take a second at its owner, so
 //! it has a window of its own.
@@ -39,7 +39,7 @@ impl Lane {
             kinds::REPORT | kinds::ORDER | kinds::PREPARED => Some(Lane::Claims),
             kinds::WAIT => Some(Lane::Waits),
             kinds::DELIVER => Some(Lane::Deliveries),
-            kinds::SEAL | kinds::COLLECT | kinds::REMOVE | kinds::DEAD => Some(Lane::Bulk),
+            kinds::SEAL | kinds::COLLECT | kinds::REMOVE | kinds::DEAD | kinds::RECLAIM => Some(Lane::Bulk),
             _ => None,
         }
     }

@@ -41,7 +41,7 @@ mod tls;
 pub use counters::{OfKind, Statistics, Traffic};
 pub use error::{CallError, InterconnectError, Refusal, Result};
 pub use nodes::Nodes;
-pub use owner::{EngineOwner, Owner, Rights};
+pub use owner::{EngineOwner, Owner, Reclaim, Rights};
 pub use server::Server;
 pub use setup::{Directory, Options, Setup};
 pub use tls::{Identity, node_name};

@@ -5,7 +5,7 @@
 
 use crate::Refusal;
 use onefold_cluster::{NodeNumber, Opening, Order, Prepared, Released, Report, Restated};
-use onefold_engine::{Candidate, Claim, Delivery, RemovalAnswer, RemovalStep, Search};
+use onefold_engine::{Candidate, Claim, Delivery, ReclaimLimits, Reclaimed, RemovalAnswer, RemovalStep, Search};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_signed, put_varint};
 use onefold_oplog::{BATCH_MAX_BYTES, Partition, PartitionClass, Position};
@@ -17,6 +17,8 @@ pub const MOST_NAMES: usize = 1024;
 pub const MOST_COLLECTED: usize = 16 << 10;
 /// The most chunks of a step of a removal: those of one removal.
 pub const MOST_REMOVED: usize = onefold_engine::MAX_CANDIDATES;
+/// The most problems of a node that frees space.
+pub const MOST_PROBLEMS: usize = 100;
 /// The longest text of a refusal.
 pub const TEXT_BYTES: usize = 1024;
 
@@ -43,7 +45,7 @@ pub enum Membership {
 }
 
 /// A message.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Message {
     /// Who stores these chunks? (M4.4)
     Claim(Vec<ClaimPart>),
@@ -100,6 +102,13 @@ pub enum Message {
         /// The chunks.
         copies: Vec<Candidate>,
     },
+    /// Free space.
+    Reclaim {
+        /// The number of the request: whoever asks again has the same one.
+        request: u64,
+        /// How much may stay unused.
+        limits: ReclaimLimits,
+    },
     /// Between members and their master.
     Membership(Membership),
     /// The answer to a claim: for each chunk in its order.
@@ -110,6 +119,8 @@ pub enum Message {
     Collected(Vec<Fingerprint>),
     /// The answer to a step of a removal.
     Removing(RemovalAnswer),
+    /// The answer to a request to free space. `None`: the node is at work.
+    Reclaimed(Option<Reclaimed>),
     /// The answer to every other request.
     Done,
     /// The other answer to every request.
@@ -138,6 +149,8 @@ pub mod kinds {
     pub const REMOVE: u8 = 0x18;
     /// [`Dead`](super::Message::Dead).
     pub const DEAD: u8 = 0x19;
+    /// [`Reclaim`](super::Message::Reclaim).
+    pub const RECLAIM: u8 = 0x1a;
     /// A report of a member.
     pub const REPORT: u8 = 0x20;
     /// An order of the master.
@@ -156,9 +169,11 @@ pub mod kinds {
     pub const COLLECTED: u8 = 0x84;
     /// [`Removing`](super::Message::Removing).
     pub const REMOVING: u8 = 0x85;
+    /// [`Reclaimed`](super::Message::Reclaimed).
+    pub const RECLAIMED: u8 = 0x86;
 
     /// All of them with their names.
-    pub const ALL: [(u8, &str); 19] = [
+    pub const ALL: [(u8, &str); 21] = [
         (CLAIM, "claim"),
         (RELEASE, "release"),
         (WAIT, "wait"),
@@ -169,6 +184,7 @@ pub mod kinds {
         (COLLECT, "collect"),
         (REMOVE, "remove"),
         (DEAD, "dead"),
+        (RECLAIM, "reclaim"),
         (REPORT, "report"),
         (ORDER, "order"),
         (PREPARED, "prepared"),
@@ -178,6 +194,7 @@ pub mod kinds {
         (REFUSED, "refused"),
         (COLLECTED, "collected"),
         (REMOVING, "removing"),
+        (RECLAIMED, "reclaimed"),
     ];
 }
 
@@ -220,6 +237,7 @@ impl Message {
             Message::Collect { .. } => kinds::COLLECT,
             Message::Remove(_) => kinds::REMOVE,
             Message::Dead { .. } => kinds::DEAD,
+            Message::Reclaim { .. } => kinds::RECLAIM,
             Message::Membership(Membership::Report(_)) => kinds::REPORT,
             Message::Membership(Membership::Order(_)) => kinds::ORDER,
             Message::Membership(Membership::Prepared(_)) => kinds::PREPARED,
@@ -229,6 +247,7 @@ impl Message {
             Message::Refused(_) => kinds::REFUSED,
             Message::Collected(_) => kinds::COLLECTED,
             Message::Removing(_) => kinds::REMOVING,
+            Message::Reclaimed(_) => kinds::RECLAIMED,
         }
     }
 
@@ -285,6 +304,16 @@ impl Message {
             }
             Message::Membership(message) => message.encode(&mut out),
             Message::Removing(answer) => put_removal_answer(&mut out, answer),
+            Message::Reclaim { request, limits } => {
+                out.extend_from_slice(&request.to_le_bytes());
+                out.extend_from_slice(&limits.max_unused.to_bits().to_le_bytes());
+                out.extend_from_slice(&limits.max_fill.to_bits().to_le_bytes());
+                out.push(limits.dry_run.into());
+            }
+            Message::Reclaimed(reclaimed) => {
+                out.push(reclaimed.is_some().into());
+                reclaimed.iter().for_each(|reclaimed| put_reclaimed(&mut out, reclaimed));
+            }
             Message::Claimed(claims) => {
                 put_varint(&mut out, claims.len() as u64);
                 claims.iter().for_each(|claim| put_claim(&mut out, *claim));
@@ -360,6 +389,12 @@ impl Message {
                 let (partition, epoch) = (partition(reader)?, reader.varint()?);
                 Message::Dead { partition, epoch, copies: copies(reader, digest_bytes)? }
             }
+            kinds::RECLAIM => {
+                let request = reader.u64()?;
+                let limits = ReclaimLimits { max_unused: share(reader)?, max_fill: share(reader)?, dry_run: flag(reader)? };
+                Message::Reclaim { request, limits }
+            }
+            kinds::RECLAIMED => Message::Reclaimed(flag(reader)?.then(|| reclaimed(reader)).transpose()?),
             kinds::REMOVING => Message::Removing(removal_answer(reader)?),
             kinds::REPORT | kinds::ORDER | kinds::PREPARED => Message::Membership(Membership::decode(kind, reader)?),
             kinds::CLAIMED => {
@@ -565,6 +600,44 @@ fn removal_answer(reader: &mut Reader<'_>) -> Decoded<RemovalAnswer> {
         }
         other => return Err(unknown("answer to a removal", other, reader)),
     })
+}
+
+fn put_reclaimed(out: &mut Vec<u8>, reclaimed: &Reclaimed) {
+    let Reclaimed { chunks, chunk_bytes, containers_before, containers_after, freed_bytes, unused_bytes, raw_bytes, .. } = reclaimed;
+    let numbers = [chunks, chunk_bytes, containers_before, containers_after, freed_bytes, unused_bytes, raw_bytes];
+    numbers.into_iter().for_each(|number| put_varint(out, *number));
+    let problems = &reclaimed.problems[..reclaimed.problems.len().min(MOST_PROBLEMS)];
+    put_varint(out, problems.len() as u64);
+    problems.iter().for_each(|problem| put_bytes(out, cut(problem).as_bytes()));
+    out.push(reclaimed.kept_for.is_some().into());
+    reclaimed.kept_for.iter().for_each(|whom| put_bytes(out, cut(whom).as_bytes()));
+    out.push(reclaimed.is_complete.into());
+}
+
+fn reclaimed(reader: &mut Reader<'_>) -> Decoded<Reclaimed> {
+    Ok(Reclaimed {
+        chunks: reader.varint()?,
+        chunk_bytes: reader.varint()?,
+        containers_before: reader.varint()?,
+        containers_after: reader.varint()?,
+        freed_bytes: reader.varint()?,
+        unused_bytes: reader.varint()?,
+        raw_bytes: reader.varint()?,
+        problems: {
+            let problems = list(reader, 1, |reader| text("problem", reader))?;
+            at_most("problems", problems.len(), MOST_PROBLEMS, reader)?;
+            problems
+        },
+        kept_for: flag(reader)?.then(|| text("reader", reader)).transpose()?,
+        is_complete: flag(reader)?,
+    })
+}
+
+/// Reads a share, from 0 to 1.
+fn share(reader: &mut Reader<'_>) -> Decoded<f64> {
+    let (offset_bytes, bits) = (reader.position(), reader.u64()?);
+    let share = f64::from_bits(bits);
+    if (0.0..=1.0).contains(&share) { Ok(share) } else { Err(WireError::OutOfRange { what: "share", value: bits, offset_bytes }) }
 }
 
 fn flag(reader: &mut Reader<'_>) -> Decoded<bool> {

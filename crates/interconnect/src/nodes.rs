@@ -5,7 +5,9 @@ use crate::messages::{ClaimPart, MOST_COLLECTED, MOST_NAMES, Membership, Message
 use crate::peer::{Call, Peer};
 use crate::setup::Context;
 use crate::{CallError, Refusal};
-use onefold_engine::{Candidate, Claim, Delivery, EngineError, Everybody, OtherNodes, RemovalAnswer, RemovalStep, Result, Wanted};
+use onefold_engine::{
+    Candidate, Claim, Delivery, EngineError, Everybody, OtherNodes, ReclaimLimits, Reclaimed, RemovalAnswer, RemovalStep, Result, Wanted,
+};
 use onefold_fingerprint::Fingerprint;
 use onefold_index::ChunkIndex;
 use onefold_oplog::{Partition, PartitionClass, Position};
@@ -361,6 +363,16 @@ impl OtherNodes for Nodes {
         let of = Partition { class: PartitionClass::Container, number: partition };
         let message = |epoch| (kinds::DEAD, self.encode(&Message::Dead { partition, epoch, copies: copies.to_vec() }));
         self.ask(of, self.context.options().deliver, &message).map(drop)
+    }
+
+    fn reclaim(&self, node: u32, request: u64, limits: ReclaimLimits) -> Result<Option<Reclaimed>> {
+        let until = Instant::now() + self.context.options().claim;
+        let (peer, payload) = (self.peer(node), self.encode(&Message::Reclaim { request, limits }));
+        match peer.call(kinds::RECLAIM, payload, until).and_then(|call| peer.answer(&call, until)) {
+            Ok(Message::Reclaimed(reclaimed)) => Ok(reclaimed),
+            Ok(other) => Err(odd(node, &other)),
+            Err(error) => Err(failed(Some(node), &error)),
+        }
     }
 }
 

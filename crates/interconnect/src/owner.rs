@@ -2,12 +2,14 @@
 
 use crate::Refusal;
 use crate::messages::{ClaimPart, Membership};
-use onefold_engine::{Candidate, Claim, Delivery, Engine, RemovalAnswer, RemovalStep, Wanted};
+use onefold_engine::{Candidate, Claim, Delivery, Engine, ReclaimLimits, Reclaimed, RemovalAnswer, RemovalStep, Wanted};
 use onefold_fingerprint::Fingerprint;
 use onefold_index::ChunkIndex;
 use onefold_oplog::{Partition, PartitionClass, Position};
 use onefold_storage::ContainerId;
+use parking_lot::Mutex;
 use std::fmt::{self, Debug};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -45,9 +47,16 @@ pub trait Owner: Debug + Send + Sync {
     /// Notes that chunks in containers of a partition were removed. Durable on return.
     fn dead(&self, partition: u16, epoch: u64, copies: &[Candidate]) -> Result<(), Refusal>;
 
+    /// Frees space. Returns at once: `None` while it is at work, then what came of the request.
+    fn reclaim(&self, request: u64, limits: ReclaimLimits) -> Result<Option<Reclaimed>, Refusal>;
+
     /// Takes a message of the membership. Must return at once.
     fn membership(&self, from: u32, message: Membership);
 }
+
+/// How a node frees the space that its engine can free. It asks the last argument whether to go on. Errors: why it
+/// cannot, for people.
+pub type Reclaim = dyn Fn(&Arc<Engine>, ReclaimLimits, &dyn Fn() -> bool) -> Result<Reclaimed, String> + Send + Sync;
 
 /// What a node has by its table now.
 pub trait Rights: Debug + Send + Sync {
@@ -60,6 +69,9 @@ pub trait Rights: Debug + Send + Sync {
     /// that is not known here. Until then this node may claim from the owner before.
     fn may_collect(&self, from: u32, partition: Partition, epoch: u64) -> Result<(), Refusal>;
 
+    /// Returns whether the opening has ended: what works for it ends by itself.
+    fn is_over(&self) -> bool;
+
     /// Takes a message of the membership. Must return at once.
     fn membership(&self, from: u32, message: Membership);
 }
@@ -68,6 +80,15 @@ pub trait Rights: Debug + Send + Sync {
 pub struct EngineOwner {
     engine: Arc<Engine>,
     rights: Arc<dyn Rights>,
+    reclaim: Arc<Reclaim>,
+    reclaiming: Arc<Mutex<Option<Reclaiming>>>,
+}
+
+/// Space is being freed, or was.
+struct Reclaiming {
+    request: u64,
+    /// What came of it.
+    result: Option<Result<Reclaimed, String>>,
 }
 
 impl Debug for EngineOwner {
@@ -78,8 +99,8 @@ impl Debug for EngineOwner {
 
 impl EngineOwner {
     /// Returns an owner that answers with what an engine has.
-    pub fn new(engine: Arc<Engine>, rights: Arc<dyn Rights>) -> EngineOwner {
-        EngineOwner { engine, rights }
+    pub fn new(engine: Arc<Engine>, rights: Arc<dyn Rights>, reclaim: Arc<Reclaim>) -> EngineOwner {
+        EngineOwner { engine, rights, reclaim, reclaiming: Arc::default() }
     }
 
     fn check(&self, class: PartitionClass, number: u16, epoch: u64) -> Result<(), Refusal> {
@@ -148,6 +169,31 @@ impl Owner for EngineOwner {
     fn dead(&self, partition: u16, epoch: u64, copies: &[Candidate]) -> Result<(), Refusal> {
         self.check(PartitionClass::Container, partition, epoch)?;
         Ok(self.engine.take_dead(copies)?)
+    }
+
+    fn reclaim(&self, request: u64, limits: ReclaimLimits) -> Result<Option<Reclaimed>, Refusal> {
+        let mut reclaiming = self.reclaiming.lock();
+        match &*reclaiming {
+            Some(Reclaiming { request: of, result: Some(result) }) if *of == request => {
+                return result.clone().map(Some).map_err(Refusal::Refused);
+            }
+            // Of this request, or of another one: one after the other.
+            Some(Reclaiming { result: None, .. }) => return Ok(None),
+            _ => {}
+        }
+        let (engine, rights, reclaim, state) = (self.engine.clone(), self.rights.clone(), self.reclaim.clone(), self.reclaiming.clone());
+        let run = move || {
+            let work = || reclaim(&engine, limits, &|| !rights.is_over());
+            let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("freeing space has panicked".to_owned()));
+            drop(engine);
+            *state.lock() = Some(Reclaiming { request, result: Some(result) });
+        };
+        std::thread::Builder::new()
+            .name("node-reclaim".to_owned())
+            .spawn(run)
+            .map_err(|error| Refusal::Refused(format!("it cannot start a thread: {error}")))?;
+        *reclaiming = Some(Reclaiming { request, result: None });
+        Ok(None)
     }
 
     fn membership(&self, from: u32, message: Membership) {

@@ -121,7 +121,8 @@ impl Sent {
             (Sent::Call { kind: kinds::DELIVER, .. }, Message::Delivered(_)) => true,
             (Sent::Call { kind: kinds::COLLECT, .. }, Message::Collected(_)) => true,
             (Sent::Call { kind: kinds::REMOVE, .. }, Message::Removing(_)) => true,
-            (Sent::Call { kind, .. }, Message::Done) => !matches!(*kind, kinds::DELIVER | kinds::COLLECT | kinds::REMOVE),
+            (Sent::Call { kind: kinds::RECLAIM, .. }, Message::Reclaimed(_)) => true,
+            (Sent::Call { kind, .. }, Message::Done) => !matches!(*kind, kinds::DELIVER | kinds::COLLECT | kinds::REMOVE | kinds::RECLAIM),
             (Sent::Release(_), Message::Done) => true,
             _ => false,
         }

@@ -385,6 +385,7 @@ impl Connection {
                 return Ok(Message::Collected(names));
             }
             Message::Remove(step) => return owner.remove(self.from, &step).map(Message::Removing),
+            Message::Reclaim { request, limits } => return owner.reclaim(request, limits).map(Message::Reclaimed),
             Message::Dead { partition, epoch, copies } => owner.dead(partition, epoch, &copies)?,
             Message::Release(names) => owner.release(self.from, &names),
             Message::Wait { partition, epoch, name, most_ms } => {
@@ -409,6 +410,7 @@ impl Connection {
             | Message::Delivered(_)
             | Message::Collected(_)
             | Message::Removing(_)
+            | Message::Reclaimed(_)
             | Message::Done
             | Message::Refused(_) => {
                 return Err(Refusal::Refused("an answer is no request".to_owned()));

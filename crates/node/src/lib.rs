@@ -42,7 +42,7 @@ use onefold_cluster::{NodeNumber, Opening, Phase, Right};
 use onefold_coordinator::{Coordinator, CoordinatorError, Faces, Listed, Process as _};
 use onefold_engine::{Descriptor, Engine, Settings};
 use onefold_ground::{Bucket, Ground};
-use onefold_interconnect::Options;
+use onefold_interconnect::{Options, Reclaim};
 use onefold_oplog::Partition;
 use process::{Event, Process, Rest};
 use record::Records;
@@ -85,6 +85,8 @@ pub struct NodeSettings {
     pub engine: Settings,
     /// How long it waits for other nodes.
     pub interconnect: Options,
+    /// How it frees space, when another node asks for that.
+    pub reclaim: Arc<Reclaim>,
 }
 
 impl fmt::Debug for NodeSettings {

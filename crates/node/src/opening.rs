@@ -110,7 +110,7 @@ fn try_open(context: &Context, life: u64, own: &OwnIdentity, until: Instant) -> 
         None => Some(first_table(context, engine.opening())?),
         table => table,
     };
-    let owner = Arc::new(EngineOwner::new(engine.clone(), of_opening));
+    let owner = Arc::new(EngineOwner::new(engine.clone(), of_opening, settings.reclaim.clone()));
     let listening = |source| NodeError::Io { action: "cannot listen", source };
     let server = interconnect.serve(context.listener.try_clone().map_err(listening)?, owner)?;
     Ok(Opened::Log(OpenLog { server, interconnect, engine }, table))

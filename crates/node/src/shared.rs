@@ -151,6 +151,10 @@ pub(crate) struct OfOpening {
 }
 
 impl Rights for OfOpening {
+    fn is_over(&self) -> bool {
+        self.shared.life() != self.life
+    }
+
     fn may_answer(&self, partition: Partition, epoch: u64) -> Result<(), Refusal> {
         let member = self.shared.member.lock();
         // A request that has waited in an earlier opening is not this one's to answer.

@@ -14,7 +14,9 @@ mod scrub;
 pub use check::{CheckOptions, CheckReport, Problem, ProblemKind, check};
 pub use clock::{Clock, SystemClock};
 pub use monitor::{Monitor, NoMonitor};
-pub use reclaim::{DedupOptions, DedupReport, PruneOptions, PruneReport, PruneRequests, RemovalReport, Rests, dedup, prune, remove_unused};
+pub use reclaim::{
+    DedupOptions, DedupReport, PruneOptions, PruneReport, PruneRequests, RemovalReport, Rests, dedup, prune, prune_here, remove_unused,
+};
 pub use references::{StoreRoots, references_of};
 pub use repair::{Losses, ObjectMeaning, RepairOptions, RepairReport, rebuild_chunk_index, repair, salvage};
 pub use scrub::{ScrubOptions, ScrubRate, ScrubReport, ScrubStatus, scrub, scrub_by, scrub_status};

@@ -472,6 +472,13 @@ impl Engine {
         self.cluster.as_ref().is_none_or(|cluster| cluster.foreign_partition(name).or_else(|| cluster.coming_partition(name)).is_none())
     }
 
+    /// Returns the file that has the chunk at an address, and its chunks with their addresses. If another node has not
+    /// put it into the bucket yet, it does so now.
+    pub fn chunks_beside(&self, address: Address) -> Result<(ContainerId, Vec<(Address, Slot)>)> {
+        self.file_of(address)?;
+        Ok(self.storage.chunks_beside(address.origin())?)
+    }
+
     /// Returns the file that has the chunk at an address. If another node has not put it into the bucket yet, it does
     /// so now.
     fn file_of(&self, address: Address) -> Result<ContainerId> {

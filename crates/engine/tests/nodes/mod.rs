@@ -8,8 +8,8 @@ use crate::common;
 pub use crate::common::bytes;
 use onefold_bucket::{BucketGround, MemoryBucket};
 use onefold_engine::{
-    Candidate, Claim, Delivery, Descriptor, Engine, EngineError, Everybody, Hints, OtherNodes, Piece, RemovalAnswer, RemovalStep, Result,
-    Wanted, WriteStream,
+    Candidate, Claim, Delivery, Descriptor, Engine, EngineError, Everybody, Hints, OtherNodes, Piece, ReclaimLimits, Reclaimed,
+    RemovalAnswer, RemovalStep, Result, Wanted, WriteStream,
 };
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Ground, SimulatedGround};
@@ -200,6 +200,10 @@ impl OtherNodes for Others {
 
     fn dead(&self, partition: u16, copies: &[Candidate]) -> Result<()> {
         self.wire.node(self.wire.owner(PartitionClass::Container, partition.into()))?.take_dead(copies)
+    }
+
+    fn reclaim(&self, node: u32, _: u64, _: ReclaimLimits) -> Result<Option<Reclaimed>> {
+        Err(EngineError::OtherNode { why: format!("node {node} frees no space here") })
     }
 }
 

@@ -45,6 +45,10 @@ impl Rights for Fixed {
         Err(Refusal::NotOwned)
     }
 
+    fn is_over(&self) -> bool {
+        false
+    }
+
     fn membership(&self, _from: u32, _message: Membership) {}
 }
 
@@ -155,7 +159,12 @@ impl Cluster {
         };
         self.openings[at] += 1;
         interconnect.opened(self.openings[at]);
-        let server = interconnect.serve(listener(), Arc::new(EngineOwner::new(engine.clone(), Arc::new(rights)))).unwrap();
+        let server = interconnect
+            .serve(
+                listener(),
+                Arc::new(EngineOwner::new(engine.clone(), Arc::new(rights), Arc::new(|_, _, _| Err("it frees nothing".to_owned())))),
+            )
+            .unwrap();
         let line = Line::to(server.address().to_string());
         self.book.addresses.write().insert(node, line.address.to_string());
         self.nodes[at] = Some(Process { _server: server, engine, interconnect, line });

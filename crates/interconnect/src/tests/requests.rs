@@ -2,7 +2,7 @@ use super::harness::*;
 use crate::messages::{MOST_COLLECTED, Membership};
 use crate::{CallError, Refusal};
 use onefold_cluster::{NodeNumber, Opening, Order, Prepared, Report};
-use onefold_engine::{Candidate, Claim, Delivery, EngineError, OtherNodes, RemovalAnswer, RemovalStep};
+use onefold_engine::{Candidate, Claim, Delivery, EngineError, OtherNodes, ReclaimLimits, RemovalAnswer, RemovalStep};
 use onefold_oplog::{Partition, PartitionClass, Position};
 use onefold_storage::{Address, ContainerId};
 use std::sync::atomic::Ordering;
@@ -43,6 +43,9 @@ fn m4_4_a_message_of_every_kind_arrives_and_is_answered() {
     assert_eq!(others.remove(1, &doom).unwrap(), RemovalAnswer::Doomed(vec![false, false, true, true]));
     assert_eq!(others.remove(1, &RemovalStep::Settle { removal: 9 }).unwrap(), RemovalAnswer::NotYet);
     others.dead(2, &copies).unwrap();
+    let limits = ReclaimLimits { max_unused: 0.05, max_fill: 1.0, dry_run: true };
+    assert_eq!(others.reclaim(1, 1, limits).unwrap(), None);
+    assert_eq!(others.reclaim(1, 7, limits).unwrap().unwrap().chunks, 7);
     pair.owner.claimed.lock().clone_from(&chunks);
     let mut sorted = chunks.clone();
     sorted.sort_unstable();
@@ -84,13 +87,14 @@ fn m4_4_a_message_of_every_kind_arrives_and_is_answered() {
         ("begin", 1),
         ("remove", 2),
         ("dead", 1),
+        ("reclaim", 2),
     ]
     .into_iter()
     .chain([("report", 2)])
     {
         assert_eq!((asking.of(kind).sent.messages, answering.of(kind).received), (count, asking.of(kind).sent), "{kind}");
     }
-    for (kind, count) in [("claimed", 1), ("delivered", 1), ("collected", 1), ("removing", 2), ("refused", 1)] {
+    for (kind, count) in [("claimed", 1), ("delivered", 1), ("collected", 1), ("removing", 2), ("reclaimed", 2), ("refused", 1)] {
         assert_eq!((answering.of(kind).sent.messages, asking.of(kind).received), (count, answering.of(kind).sent), "{kind}");
     }
     assert_eq!((asking.claimed_names, asking.names_per_claim()), (40, 40.0));

@@ -13,9 +13,10 @@ use crate::store::Store;
 use crate::talk::Talk;
 use crate::units::printable;
 use onefold_coordinator::{CoordinatorError, Credentials, Faces, ZooKeeper, ZooKeeperOptions};
-use onefold_engine::{Descriptor, Engine};
+use onefold_engine::{Descriptor, Engine, ReclaimLimits, Reclaimed};
 use onefold_node::{Node, NodeError, NodeSettings};
 use onefold_oplog::{Partition, PartitionClass};
+use onefold_upkeep::{NoMonitor, PruneOptions, prune_here};
 use serde_json::json;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -62,6 +63,7 @@ pub fn run(options: &cli::Node, talk: Talk) -> Result<Exit> {
         coordinator,
         engine: settings.engine.clone(),
         interconnect: onefold_interconnect::Options::default(),
+        reclaim: Arc::new(reclaim),
     })
     .map_err(|error| {
         let failure = Failure::cannot_run(&error);
@@ -82,6 +84,13 @@ pub fn run(options: &cli::Node, talk: Talk) -> Result<Exit> {
     node.stop();
     ended?;
     Ok(Exit::Done)
+}
+
+/// Frees the space that this node can free by itself: its part of what `onefold prune` does at the home.
+fn reclaim(engine: &Arc<Engine>, limits: ReclaimLimits, go_on: &dyn Fn() -> bool) -> std::result::Result<Reclaimed, String> {
+    let ReclaimLimits { max_unused, max_fill, dry_run } = limits;
+    let pruned = prune_here(engine, PruneOptions { max_unused, max_fill, dry_run }, &NoMonitor, go_on);
+    pruned.map(Reclaimed::from).map_err(|error| error.to_string())
 }
 
 fn check_descriptor(descriptor: &Descriptor) -> Result<()> {

@@ -51,7 +51,8 @@ impl ReadingOrder {
             }
         }
         order.left = (chunks * PIECES_FOR_A_CHUNK).max(LEAST_PIECES);
-        if origins.is_empty() {
+        // A node that does not have the objects leaves the chunks as they were written.
+        if origins.is_empty() || !engine.has_all_objects() {
             return Ok(order);
         }
         let _in_flight = engine.in_flight();

@@ -10,13 +10,16 @@ use super::requests::{PruneRequests, estimate};
 use super::unused::{RemovalReport, remove_unused};
 use crate::Monitor;
 use crate::{Result, UpkeepError};
-use onefold_engine::{ContainerId, DeadSlots, Engine, EngineError};
+use onefold_engine::{ContainerId, DeadSlots, Engine, EngineError, ReclaimLimits, Reclaimed};
 use onefold_storage::StorageError;
 use std::collections::HashSet;
 use std::sync::Arc;
 
 /// The most slots that containers merged into one may have in total. A container can have 65,535.
 const MAX_SLOTS: usize = 60_000;
+
+/// The most rounds over all nodes of a cluster.
+const MAX_ROUNDS: usize = 64;
 
 /// When to merge containers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,14 +75,40 @@ struct Victim {
 }
 
 /// Removes unused chunks and merges containers. Calls `go_on` between steps; finished steps are durable. With `dry_run`
-/// nothing is changed.
+/// nothing is changed. If several nodes have the store open, all of them do it.
 pub fn prune(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor, go_on: &dyn Fn() -> bool) -> Result<PruneReport> {
+    let mut here = prune_here(engine, options, monitor, go_on)?;
+    if !engine.is_of_cluster() {
+        return Ok(here);
+    }
+    let go_on = || go_on() && !monitor.is_cancelled();
+    let limits = ReclaimLimits { max_unused: options.max_unused, max_fill: options.max_fill, dry_run: options.dry_run };
+    let mut elsewhere = PruneReport::default();
+    // A chunk that was needed by removed metadata chunks alone may be any node's: each round goes a level down.
+    for _ in 0..MAX_ROUNDS {
+        let once = PruneReport::from(engine.reclaim_elsewhere(limits, &go_on)?);
+        let chunks = once.chunks;
+        elsewhere.add(once);
+        if options.dry_run || chunks == 0 || !go_on() {
+            break;
+        }
+        here.add(prune_here(engine, options, monitor, &go_on)?);
+    }
+    Ok(here.beside(elsewhere))
+}
+
+/// Does what a node can do by itself: it removes chunks of its partitions of the index, and merges its containers.
+pub fn prune_here(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor, go_on: &dyn Fn() -> bool) -> Result<PruneReport> {
     let mut report = PruneReport::default();
     loop {
         let (once, is_short_of_room) = prune_once(engine, options, monitor, go_on)?;
         let has_got_on = once.freed_bytes > 0 || once.chunks > 0;
         report.add(once);
         if !is_short_of_room {
+            // What other nodes can remove now, they know when they have heard of it.
+            if !options.dry_run && engine.is_of_cluster() {
+                engine.flush().and_then(|()| engine.deliver())?;
+            }
             return Ok(report);
         }
         report.is_complete = false;
@@ -174,7 +203,63 @@ fn table_bytes(engine: &Engine) -> u64 {
     engine.levels().map_or(0, |levels| levels.levels().iter().map(|level| level.stored_bytes).sum())
 }
 
+impl From<Reclaimed> for PruneReport {
+    fn from(reclaimed: Reclaimed) -> PruneReport {
+        let Reclaimed { chunks, chunk_bytes, containers_before, containers_after, freed_bytes, .. } = reclaimed;
+        let Reclaimed { unused_bytes, raw_bytes, problems, kept_for, is_complete, .. } = reclaimed;
+        PruneReport {
+            chunks,
+            chunk_bytes,
+            containers_before,
+            containers_after,
+            freed_bytes,
+            unused_bytes,
+            raw_bytes,
+            problems,
+            kept_for,
+            is_complete,
+            requests: None,
+        }
+    }
+}
+
+impl From<PruneReport> for Reclaimed {
+    fn from(report: PruneReport) -> Reclaimed {
+        let PruneReport { chunks, chunk_bytes, containers_before, containers_after, freed_bytes, .. } = report;
+        let PruneReport { unused_bytes, raw_bytes, problems, kept_for, is_complete, .. } = report;
+        Reclaimed {
+            chunks,
+            chunk_bytes,
+            containers_before,
+            containers_after,
+            freed_bytes,
+            unused_bytes,
+            raw_bytes,
+            problems,
+            kept_for,
+            is_complete,
+        }
+    }
+}
+
 impl PruneReport {
+    /// Returns this report with that of other nodes.
+    fn beside(self, others: PruneReport) -> PruneReport {
+        PruneReport {
+            chunks: self.chunks + others.chunks,
+            chunk_bytes: self.chunk_bytes + others.chunk_bytes,
+            containers_before: self.containers_before + others.containers_before,
+            containers_after: self.containers_after + others.containers_after,
+            freed_bytes: self.freed_bytes + others.freed_bytes,
+            unused_bytes: self.unused_bytes + others.unused_bytes,
+            raw_bytes: self.raw_bytes + others.raw_bytes,
+            problems: self.problems.into_iter().chain(others.problems).collect(),
+            kept_for: self.kept_for.or(others.kept_for),
+            is_complete: self.is_complete && others.is_complete,
+            requests: self.requests,
+        }
+    }
+
     /// Adds the report of a later pruning. What the later one says is left replaces what this one says.
     fn add(&mut self, later: PruneReport) {
         *self = PruneReport {

@@ -231,7 +231,7 @@ pub(crate) fn would_remove(engine: &Arc<Engine>, go_on: &dyn Fn() -> bool) -> Re
 impl WouldRemove {
     /// Adds chunks of one origin.
     fn add(&mut self, engine: &Arc<Engine>, run: &[Candidate], release: &mut dyn FnMut(Fingerprint)) -> Result<()> {
-        let (container, slots) = engine.storage().chunks_beside(run[0].address.origin())?;
+        let (container, slots) = engine.chunks_beside(run[0].address)?;
         let places: HashMap<Address, usize> = slots.iter().enumerate().map(|(number, (address, _))| (*address, number)).collect();
         let dead = self.dead.entry(container).or_default();
         dead.of_bytes = slots.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum();
