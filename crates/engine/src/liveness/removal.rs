@@ -493,6 +493,11 @@ impl Engine {
         }
     }
 
+    /// Returns whether the container of an address is not another node's.
+    pub fn has_containers_at(&self, address: Address) -> bool {
+        self.has_containers_of(container_of(address).partition())
+    }
+
     /// Returns whether a partition of containers is not another node's.
     fn has_containers_of(&self, partition: u16) -> bool {
         self.cluster.is_none() || self.containers.as_ref().is_some_and(|containers| containers.has_partition(partition))

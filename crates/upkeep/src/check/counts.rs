@@ -13,6 +13,10 @@
 //! * *Stored metadata chunks*: slots never change once they are durable, so it is enough to know how many each
 //!   container had. Whether the index named a copy at the moment is derived from what it names later ([`metadata_of`]).
 //!
+//! If several nodes have the store open, this node has the objects, and not all of the index. So counts are not
+//! compared. What objects refer to, and what this node's part of the index names, must be in a container, whichever
+//! node has that.
+//!
 //! Where each copy of a chunk counts for itself, there are no entries. The reference to an address must lead to a slot
 //! there that is alive, or to where the copy was stored again. Each is looked up as it is read (`places.rs`), and the
 //! table has a line only for a copy that is not as it should be. So one pass is enough, unless very much is missing.
@@ -27,7 +31,7 @@ use onefold_engine::{Address, Engine, Moment, Piece};
 use onefold_fingerprint::Fingerprint;
 use onefold_index::IndexEntry;
 use onefold_storage::{ContainerSet, Origin, Slot};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 
 /// Memory of one chunk in the table of counts. A hash map that has just grown is less than half full.
@@ -207,6 +211,11 @@ fn one_pass(check: &mut Check<'_>, turn: Turn, missing: &mut BTreeSet<Origin>) -
         return Ok(Pass::NoRoom);
     }
     check.report.references += table.references;
+    if engine.is_of_cluster() {
+        table.look_into_containers_of_others(check, missing)?;
+        table.judge(check, false, false)?;
+        return Ok(Pass::Done);
+    }
     table.missing_containers(check, &containers, &forwards, missing);
     table.judge(check, knows_all, !moment.has_moved())?;
     Ok(Pass::Done)
@@ -252,6 +261,43 @@ impl<'a> Table<'a> {
         let places = (!is_exact).then(|| Places::within(check.engine, check.options.memory_bytes / 2));
         let most = (check.options.memory_bytes / 2 / CHUNK_BYTES).max(LEAST_LINES);
         Table { known: HashMap::new(), references: 0, places, most, has_no_room: false, failed: None }
+    }
+
+    /// Finds chunks in containers of other nodes, which step 2 has not looked at. Adds those that cannot be read to
+    /// `missing`, and reports each once.
+    fn look_into_containers_of_others(&mut self, check: &mut Check<'_>, missing: &mut BTreeSet<Origin>) -> Result<()> {
+        let engine = check.engine;
+        let is_elsewhere = |bits: &u64| *bits != 0 && !engine.has_containers_at(Address::from_bits(*bits));
+        let mut wanted: BTreeMap<Origin, Vec<(Needed, Address)>> = BTreeMap::new();
+        for (needed, chunk) in &self.known {
+            let address = if chunk.address != 0 { chunk.address } else { chunk.other };
+            if is_elsewhere(&address) {
+                let address = Address::from_bits(address);
+                wanted.entry(address.origin()).or_default().push((*needed, address));
+            }
+        }
+        for (origin, chunks) in wanted {
+            if check.monitor.is_cancelled() {
+                return Ok(());
+            }
+            let slots: HashMap<(Address, Fingerprint), u32> = match engine.chunks_beside(chunks[0].1) {
+                Ok((_, slots)) => slots.into_iter().map(|(address, slot)| ((address, slot.fingerprint), slot.length_bytes)).collect(),
+                Err(error) if error.is_damage() => {
+                    if missing.insert(origin) {
+                        check.report.add(ProblemKind::Container, format!("container {origin} of another node cannot be read: {error}"));
+                    }
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            for (needed, address) in chunks {
+                if let (Some(length_bytes), Some(chunk)) = (slots.get(&(address, needed.fingerprint)), self.known.get_mut(&needed)) {
+                    (chunk.is_stored, chunk.length_bytes) = (true, *length_bytes);
+                    chunk.is_stored_there |= chunk.address == address.bits();
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Adds containers that the index names and that do not exist to `missing`, and reports each once.
