@@ -30,11 +30,13 @@ mod error;
 mod identity;
 mod jobs;
 mod opening;
+mod overview;
 mod process;
 mod record;
 mod shared;
 
 pub use error::{NodeError, Result};
+pub use overview::Overview;
 
 use context::Context;
 use identity::Home;

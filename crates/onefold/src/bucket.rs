@@ -48,14 +48,24 @@ pub fn place(text: OsString) -> std::result::Result<PathBuf, String> {
     Ok(directory)
 }
 
+/// Returns the bucket that a store is in.
+pub fn open_store(name: &str) -> Result<Arc<dyn Bucket>> {
+    let (location, options) = location(name).map_err(Failure::cannot_run)?;
+    open(&location, &options).map_err(|error| cannot_open(error.into()))
+}
+
+/// Reads the place of a store in object storage. Errors: it is none, for people.
+fn location(name: &str) -> std::result::Result<(Location, BucketOptions), String> {
+    match is_location(name) {
+        true => parse(name),
+        false => Err(format!("`{name}` is no place in object storage: write s3://, gs://, az:// or file://")),
+    }
+}
+
 /// Returns the bucket of a store that several nodes share, and the directory of this node's state: `state`, or the one
 /// that other commands use, too.
 pub fn of_cluster(name: &str, state: Option<&Path>) -> Result<(PathBuf, Arc<dyn Bucket>)> {
-    let wrong = |why: String| Failure::cannot_run(format!("--cluster: {why}"));
-    if !is_location(name) {
-        return Err(wrong(format!("`{name}` is no place in object storage")).advise("write s3://, gs://, az:// or file://"));
-    }
-    let (location, options) = parse(name).map_err(wrong)?;
+    let (location, options) = location(name).map_err(|why| Failure::cannot_run(format!("--cluster: {why}")))?;
     let directory = state.map_or_else(|| state_directory(&location, &options), Path::to_owned);
     NAMED.lock().insert(directory.clone(), name.to_owned());
     let bucket = open(&location, &options).map_err(|error| cannot_open(error.into()))?;

@@ -3,6 +3,7 @@
 mod account;
 mod backup;
 mod bench;
+mod cluster;
 mod copy;
 mod files;
 mod fs;
@@ -23,6 +24,7 @@ pub use account::{
 use backup::plain_name;
 pub use backup::{Backup, BackupFs, Backups};
 pub use bench::{Bench, BenchReport, BenchRun, ScaleName};
+pub use cluster::{Cluster, ClusterStatus};
 pub use copy::Copy;
 pub use files::{ArchiveFormat, DamagedBytes, DamagedFile, Diff, Dump, FileType, Find, Ls, OverwriteWhen, Restore};
 pub use fs::{Fs, FsClone, FsCreate, FsDelete, FsList, FsRename, FsResize, FsRollback, FsSnapshot, Quota};
@@ -119,6 +121,9 @@ pub enum Command {
     Serve(Serve),
     /// Takes part in a cluster: several machines have one store in a bucket open, and find every duplicate
     Node(Node),
+    /// Shows the nodes of a cluster
+    #[command(subcommand)]
+    Cluster(Cluster),
     /// Creates and changes iSCSI targets: the volumes that initiators see, and who may use them
     #[command(subcommand)]
     Target(Target),

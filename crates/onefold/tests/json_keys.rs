@@ -15,7 +15,7 @@ type Keys = BTreeMap<String, BTreeSet<String>>;
 const NAMED: [&str; 2] = ["profile", "filters"];
 /// Rows that no small store shows: an initiator; experiments, whose crate describes every key; a repair that would lose
 /// something.
-const ELSEWHERE: [&str; 4] = ["node", "session list", "bench run", "check --repair"];
+const ELSEWHERE: [&str; 5] = ["node", "cluster status", "session list", "bench run", "check --repair"];
 
 /// Keys of `scrub` that `scrub --status` has not, nor what repeats it.
 const NOT_IN_STATUS: [&str; 3] = ["complete", "read_bytes", "repaired"];

@@ -98,6 +98,11 @@ fn m4_8_clients_go_on_when_the_home_is_killed_and_when_it_is_told_to_end() {
     // The log of its number is closed for ever.
     cluster.start(home);
     until("the killed node is back with a new number", PATIENCE, || cluster.number(home) == Some(3));
+    let status = || cluster.run(&["cluster", "status", &cluster.bucket(), "--json"]).succeeds().json();
+    let of = |key: &'static str| status()["nodes"].as_array().unwrap().iter().map(|node| node[key].as_u64().unwrap()).collect::<Vec<_>>();
+    until("the table names it", PATIENCE, || of("number") == [1, 2, 3]);
+    assert_eq!(status()["home"].as_u64(), cluster.number(second));
+    cluster.run(&["cluster", "status", &cluster.bucket()]).succeeds();
     write(&cluster, home, &mut volume, 0, &noise(5, MIB));
     cluster.all_read(&volume);
 

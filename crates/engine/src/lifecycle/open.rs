@@ -73,6 +73,11 @@ impl Engine {
         state::read_store(bucket).map(drop)
     }
 
+    /// Reads the descriptor of a store in a bucket.
+    pub fn descriptor_in(bucket: &dyn Bucket) -> Result<Descriptor> {
+        state::read_store(bucket)
+    }
+
     /// Reads the descriptor of a store, from its bucket if it is in one. Then it needs no state on this machine.
     pub fn descriptor_of(ground: &dyn Ground) -> Result<Descriptor> {
         ground.bucket().map_or_else(|| Descriptor::read(ground), |bucket| state::read_store(&*bucket))

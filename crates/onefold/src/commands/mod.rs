@@ -10,6 +10,7 @@ mod bench;
 mod check;
 mod chosen;
 mod clocks;
+mod cluster;
 mod copy;
 mod dedup;
 mod diff;
@@ -106,6 +107,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         },
         Command::Serve(options) => serve::run(&options, talk),
         Command::Node(options) => node::run(&options, talk),
+        Command::Cluster(cli::Cluster::Status(options)) => cluster::status(&options),
         Command::Target(command) => match command {
             cli::Target::Create(options) => on_store(Request::TargetCreate(options), talk),
             cli::Target::List(options) => on_store(Request::TargetList(options), talk),
