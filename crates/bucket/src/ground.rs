@@ -439,7 +439,6 @@ impl onefold_ground::DelegatingGround for BucketGround {
         is_in_bucket(path) && self.shared.objects.is_coming(path)
     }
 
-    /// Reads the object, even if its content is here too.
     fn forget(&self, path: &str) {
         if is_in_bucket(path) {
             if let Some(scratch) = self.shared.scratch(path).filter(|scratch| scratch.status.read().is_sealed) {
@@ -449,6 +448,7 @@ impl onefold_ground::DelegatingGround for BucketGround {
         }
     }
 
+    /// Reads the object, even if its content is here too.
     fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>> {
         if !is_in_bucket(path) {
             return self.shared.local.open_past_cache(path);

@@ -184,7 +184,7 @@ pub(crate) fn part_of_node(bucket: Arc<dyn Bucket>, node: u32) -> Arc<dyn Bucket
 }
 
 /// The other nodes, as an engine needs them. Each call may take as long as a message, and the other node's work, takes.
-/// No lock is held meanwhile.
+/// Nobody who answers a call needs a lock that is held meanwhile.
 pub trait OtherNodes: Debug + Send + Sync {
     /// Claims chunks at the owners of their partitions (M4.4, M4.5): one message for each owner. Appends an answer for
     /// each: [`Claim::Known`], [`Claim::Mine`] or [`Claim::Theirs`]. A chunk that this node has claimed already is
@@ -252,9 +252,15 @@ impl Engine {
         ChunkIndex::partition_of(name, self.descriptor.index_partitions)
     }
 
-    /// Delivers to other nodes what this one has logged for them so far. Errors: some of it is not delivered. It is
-    /// sent again later.
+    /// Delivers to other nodes what this one has logged for them so far, and tells them of removals. Errors: some of it
+    /// is not delivered. It is sent again later.
     pub fn deliver(&self) -> Result<()> {
+        self.deliver_changes()?;
+        self.tell_of_removals()
+    }
+
+    /// Delivers the changes of chunks.
+    pub(crate) fn deliver_changes(&self) -> Result<()> {
         let Some(cluster) = &self.cluster else { return Ok(()) };
         let result = self.outbox.deliver(
             |partition, delivery| {
@@ -282,6 +288,6 @@ impl Engine {
             cluster.others.begin()?;
             self.outbox.delivered_once();
         }
-        result.and_then(|()| self.tell_of_dead())
+        result
     }
 }

@@ -188,7 +188,7 @@ impl Engine {
     /// Has the background deliver what was logged for other nodes. Without one, does it now: it may fail, and comes
     /// again with a later commit.
     fn deliver_soon(&self) {
-        if self.outbox.has_some() {
+        if self.outbox.has_some() || self.removing.has_to_tell() {
             if self.settings.background {
                 self.background.wake();
             } else if let Err(error) = self.deliver() {
@@ -370,7 +370,7 @@ impl Engine {
         let noted = self.liveness.note(&Facts { references: &references, stored: &stored, has_moved, end, ..Facts::default() })?;
         let mut changes = latest_changes(transactions);
         changes.extend(noted.changes);
-        let (mut dead, mut dead_bytes) = match superseded.dead.changes(&self.objects) {
+        let (mut dead, mut dead_bytes, _) = match superseded.dead.changes(&self.objects) {
             // Dead slots cannot be read: the old copies then count as stored, which only costs space.
             Err(error) if error.is_damage() => {
                 tracing::warn!(%error, "cannot mark older copies of chunks that were stored again as dead");
@@ -462,8 +462,8 @@ impl Engine {
     }
 
     /// Logs the removal of chunks and its consequences. `of_storage` are the records of
-    /// [`begin_removal`](onefold_storage::ChunkStore::begin_removal). Durable on return. An error before it is durable
-    /// changes nothing.
+    /// [`begin_removal`](onefold_storage::ChunkStore::begin_removal). Durable on return. After an error, the log may
+    /// have it all the same, if that is not known; then this opening commits nothing any more.
     pub(crate) fn commit_removals(
         &self,
         removed: &[Stored],
@@ -479,10 +479,13 @@ impl Engine {
             self.writable()?;
             // One of the partitions may have gone to another node since.
             self.check_owned(removals.iter())?;
+            if !dead.are_all(|container| self.has_containers_of(container.partition())) {
+                return Err(EngineError::OtherNode { why: "a partition of containers has gone to another node".to_owned() });
+            }
             let mut totals = *self.totals.lock();
             // The others are counted where their containers are.
             totals.chunks = totals.chunks.saturating_sub((removals.len() - elsewhere.count()) as u64);
-            let (mut changes, dead_bytes) = dead.changes(&self.objects)?;
+            let (mut changes, dead_bytes, _) = dead.changes(&self.objects)?;
             totals.dead_bytes = totals.dead_bytes.saturating_add_signed(dead_bytes);
             if self.containers.is_none() {
                 // Merging counts them elsewhere.

@@ -383,7 +383,7 @@ impl Engine {
             let _guard = self.commits.alone();
             self.repairable()?;
             let Settled { places, stored, mut changes, dead, chunks, dead_bytes, files, redirects, has_moved, outdates } = decide()?;
-            let (marked, marked_bytes) = dead.changes(&self.objects)?;
+            let (marked, marked_bytes, _) = dead.changes(&self.objects)?;
             changes.extend(marked);
             changes.extend(redirects.changes(&self.redirects)?);
             if places.is_empty() && changes.is_empty() && chunks == 0 && files.is_none() {

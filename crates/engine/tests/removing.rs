@@ -6,13 +6,14 @@ mod common;
 mod nodes;
 
 use nodes::world::{Node, Run, World, begin_run, delete_run, merge_at, remove_at, write_run};
-use nodes::{BeforeStep, partitions};
+use nodes::{BeforeStep, partitions, write};
+use onefold_bucket::Failure;
 use onefold_engine::{Cursor, DeadSlots, Engine, EngineError, RemovalStep};
 use onefold_oplog::{Partition, PartitionClass};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -87,7 +88,7 @@ fn m0_19_what_nobody_needs_goes_from_all_nodes_and_what_is_needed_stays() {
 }
 
 /// Returns a world with a run that is deleted, and the number of the node with most of its chunks.
-fn with_unneeded_chunks(seed: u64) -> (World, u32) {
+fn with_unneeded_chunks(seed: u64) -> (World, u32, Vec<u8>) {
     let mut world = three_nodes(seed);
     let data = world.data();
     world.write(1, data.clone());
@@ -97,12 +98,12 @@ fn with_unneeded_chunks(seed: u64) -> (World, u32) {
     world.nodes.values().for_each(|node| node.engine.maintain(true).unwrap());
     let most = world.nodes.iter().max_by_key(|(_, node)| count(node)).map(|(number, _)| *number).unwrap();
     assert!(count(&world.nodes[&most]) > 0);
-    (world, most)
+    (world, most, data)
 }
 
 #[test]
 fn m4_8_nothing_is_removed_if_nodes_came_or_went_meanwhile() {
-    let (world, node) = with_unneeded_chunks(2);
+    let (world, node, _) = with_unneeded_chunks(2);
     let wire = world.wire.clone();
     let before = move |step: &RemovalStep| {
         if matches!(step, RemovalStep::Doom { .. }) {
@@ -115,6 +116,33 @@ fn m4_8_nothing_is_removed_if_nodes_came_or_went_meanwhile() {
     *world.wire.before_step.lock() = None;
     let (removed, is_all) = remove_at(&world.engine(node)).unwrap();
     assert!(removed > 0 && is_all);
+}
+
+#[test]
+fn m4_8_a_node_that_does_not_know_whether_it_has_removed_chunks_tells_nobody_that_they_are_stored() {
+    let (mut world, node, data) = with_unneeded_chunks(5);
+    let bucket = world.bucket.clone();
+    let before = move |step: &RemovalStep| {
+        if matches!(step, RemovalStep::Doom { .. }) {
+            // The batch arrives, and nothing is heard of it.
+            bucket.fail_at_change(bucket.changes(), Failure::DeadAfter);
+        }
+        true
+    };
+    *world.wire.before_step.lock() = Some(BeforeStep(Arc::new(before)));
+    let error = remove_at(&world.engine(node)).unwrap_err();
+    assert!(world.bucket.is_dead(), "{error}");
+    *world.wire.before_step.lock() = None;
+    world.bucket.calm();
+    assert!(world.engine(node).has_lost_its_log().is_some());
+    let other = (3..).step_by(2).find(|key| world.home_of(*key) != node).unwrap();
+    let written = write(&mut world.engine(world.home_of(other)).stream(), &data);
+    assert!(written.is_err(), "it refers to chunks that are gone");
+    world.restart(node);
+    world.write(other, data);
+    check_places(&world);
+    remove_all(&world);
+    check_all(&world);
 }
 
 #[test]
@@ -138,18 +166,22 @@ fn m4_8_what_a_node_that_is_gone_has_not_delivered_is_taken_before_anything_is_r
 
 #[test]
 fn m4_8_append_only_mode_keeps_other_nodes_from_removing_and_is_not_switched_on_in_the_middle() {
-    let (world, _) = with_unneeded_chunks(4);
+    let (world, _, _) = with_unneeded_chunks(4);
     let first = world.table[&Partition { class: PartitionClass::ObjectIndex, number: 0 }].owner();
     let knows = world.engine(first);
     let others = || world.nodes.iter().filter(|(number, _)| **number != first).map(|(_, node)| &node.engine);
     knows.switch_append_only_on(b"open sesame").unwrap();
+    let before = world.stored_chunks();
     for engine in others() {
-        let error = remove_at(engine).err().map(|error| error.to_string());
-        assert!(error.is_none_or(|error| error.contains("append-only")));
+        // One that finds nothing unneeded does not ask.
+        match remove_at(engine) {
+            Err(error) => assert!(error.to_string().contains("append-only"), "{error}"),
+            Ok(removed) => assert_eq!(removed, (0, true)),
+        }
         let refused = engine.merge_containers(&[], &|_| 0).unwrap_err();
         assert!(refused.to_string().contains("append-only"), "{refused}");
     }
-    assert_eq!(world.counts().len() as u64, world.stored_chunks(), "nothing has gone");
+    assert_eq!((world.counts().len() as u64, world.stored_chunks()), (before, before), "nothing has gone");
     knows.switch_append_only_off(b"open sesame").unwrap();
     let switching: Arc<Mutex<Option<JoinHandle<()>>>> = Arc::default();
     let (of_hook, switches) = (switching.clone(), knows.clone());
@@ -263,6 +295,10 @@ fn remove_among_others(world: &mut World, node: u32, key: &mut u64) {
     let half = Arc::new(Mutex::new(Some(half)));
     let of_writer = half.clone();
     let (of_hook, table) = (meanwhile.clone(), world.wire.clone());
+    let another = world.any_node();
+    let another = world.engine(another);
+    let is_another = !Arc::ptr_eq(&another, &world.engine(node));
+    let is_nested = AtomicBool::new(false);
     let before = move |step: &RemovalStep| {
         let at = {
             let mut steps = steps.lock();
@@ -301,6 +337,14 @@ fn remove_among_others(world: &mut World, node: u32, key: &mut u64) {
                 }
             }
             3 if (random / 6).is_multiple_of(8) => return false,
+            // Another node removes chunks, too.
+            5 if is_another
+                && matches!(step, RemovalStep::Watch { .. } | RemovalStep::Settle { .. })
+                && !is_nested.swap(true, Ordering::SeqCst) =>
+            {
+                let _ = remove_at(&another);
+                is_nested.store(false, Ordering::SeqCst);
+            }
             4 if (random / 6).is_multiple_of(8) => drop(wire.table.fetch_add(1 << 32, Ordering::SeqCst)),
             _ => {}
         }

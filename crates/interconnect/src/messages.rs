@@ -579,6 +579,14 @@ fn put_removal_answer(out: &mut Vec<u8>, answer: &RemovalAnswer) {
             out.push(3);
             put_bytes(out, cut(why).as_bytes());
         }
+        RemovalAnswer::Undelivered(why) => {
+            out.push(5);
+            put_bytes(out, cut(why).as_bytes());
+        }
+        RemovalAnswer::Held(why) => {
+            out.push(6);
+            put_bytes(out, cut(why).as_bytes());
+        }
         RemovalAnswer::Doomed(doomed) => {
             out.push(4);
             put_varint(out, doomed.len() as u64);
@@ -598,6 +606,8 @@ fn removal_answer(reader: &mut Reader<'_>) -> Decoded<RemovalAnswer> {
             at_most("answers to a removal", doomed.len(), MOST_REMOVED, reader)?;
             RemovalAnswer::Doomed(doomed)
         }
+        5 => RemovalAnswer::Undelivered(text("reason of a removal", reader)?),
+        6 => RemovalAnswer::Held(text("reason of a removal", reader)?),
         other => return Err(unknown("answer to a removal", other, reader)),
     })
 }

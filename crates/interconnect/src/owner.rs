@@ -8,6 +8,7 @@ use onefold_index::ChunkIndex;
 use onefold_oplog::{Partition, PartitionClass, Position};
 use onefold_storage::ContainerId;
 use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::fmt::{self, Debug};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -81,15 +82,19 @@ pub struct EngineOwner {
     engine: Arc<Engine>,
     rights: Arc<dyn Rights>,
     reclaim: Arc<Reclaim>,
-    reclaiming: Arc<Mutex<Option<Reclaiming>>>,
+    reclaiming: Arc<Mutex<Reclaiming>>,
 }
 
 /// Space is being freed, or was.
+#[derive(Default)]
 struct Reclaiming {
-    request: u64,
-    /// What came of it.
-    result: Option<Result<Reclaimed, String>>,
+    is_at_work: bool,
+    /// What came of the last requests.
+    results: VecDeque<(u64, Result<Reclaimed, String>)>,
 }
+
+/// How many results are kept for those that asked.
+const RESULTS: usize = 16;
 
 impl Debug for EngineOwner {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -173,26 +178,30 @@ impl Owner for EngineOwner {
 
     fn reclaim(&self, request: u64, limits: ReclaimLimits) -> Result<Option<Reclaimed>, Refusal> {
         let mut reclaiming = self.reclaiming.lock();
-        match &*reclaiming {
-            Some(Reclaiming { request: of, result: Some(result) }) if *of == request => {
-                return result.clone().map(Some).map_err(Refusal::Refused);
-            }
-            // Of this request, or of another one: one after the other.
-            Some(Reclaiming { result: None, .. }) => return Ok(None),
-            _ => {}
+        if let Some((_, result)) = reclaiming.results.iter().find(|(of, _)| *of == request) {
+            return result.clone().map(Some).map_err(Refusal::Refused);
+        }
+        // For this request, or for another one: one after the other.
+        if reclaiming.is_at_work {
+            return Ok(None);
         }
         let (engine, rights, reclaim, state) = (self.engine.clone(), self.rights.clone(), self.reclaim.clone(), self.reclaiming.clone());
         let run = move || {
             let work = || reclaim(&engine, limits, &|| !rights.is_over());
             let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("freeing space has panicked".to_owned()));
             drop(engine);
-            *state.lock() = Some(Reclaiming { request, result: Some(result) });
+            let mut state = state.lock();
+            state.is_at_work = false;
+            state.results.push_back((request, result));
+            if state.results.len() > RESULTS {
+                state.results.pop_front();
+            }
         };
         std::thread::Builder::new()
             .name("node-reclaim".to_owned())
             .spawn(run)
             .map_err(|error| Refusal::Refused(format!("it cannot start a thread: {error}")))?;
-        *reclaiming = Some(Reclaiming { request, result: None });
+        reclaiming.is_at_work = true;
         Ok(None)
     }
 

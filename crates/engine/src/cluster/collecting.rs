@@ -54,8 +54,8 @@ impl Engine {
     }
 
     /// Takes what a lost node has logged for this node's partitions of the chunk index and not delivered, and ends its
-    /// claims: it is in no table any more. Durable on return. May be repeated: when its log is closed, a cursor at the
-    /// end says that it is done.
+    /// claims, if its log is closed. It is in no table, or not yet. Durable on return. May be repeated: when the log is
+    /// closed, a cursor at the end says that it is done.
     pub fn take_rest_of(&self, node: u32) -> Result<()> {
         let Some(cluster) = self.cluster.as_ref().filter(|cluster| cluster.node != node) else { return Ok(()) };
         let mut open = Vec::new();
@@ -90,14 +90,16 @@ impl Engine {
         failed.map_or(Ok(()), Err)?;
         rest.deliver(|partition, delivery: &Delivery| -> Result<Position> { self.take_delivery(node, partition, delivery) }, |_| {})?;
         if log.is_closed() {
-            let _committing = self.commits.alone();
+            let committing = self.commits.alone();
             self.writable()?;
             let own = self.objects.own_partition();
             let is_here = |partition: &&u32| cluster.has(**partition);
             let ends: Vec<_> = open.iter().filter(is_here).map(|partition| cursor_change(own, *partition, node, EVERYTHING)).collect();
             self.log_changes(&ends)?;
+            drop(committing);
+            // One whose log goes on may be about to join.
+            self.end_claims_of(node);
         }
-        self.end_claims_of(node);
         Ok(())
     }
 }

@@ -84,6 +84,14 @@ impl Engine {
         self.reclaiming.watch().touch(wanted.iter().map(|wanted| &wanted.fingerprint));
         let begin = out.len();
         self.claims.claim(wanted, out)?;
+        // The index says what was true before a batch of which nobody knows whether the log has it. A removal gives its
+        // claims back when it has failed: so this is asked behind the claim.
+        if let Some(why) = self.why_index_is_doubtful() {
+            let ours = out.drain(begin..).zip(wanted).filter(|(claim, _)| *claim == Claim::Mine);
+            let ours: Vec<Fingerprint> = ours.map(|(_, wanted)| wanted.fingerprint).collect();
+            self.claims.release(&ours);
+            return Err(EngineError::OtherNode { why });
+        }
         let mut held = self.guests.0.lock();
         let holds = |held: &FingerprintMap<Guest>, name| held.get(name).is_some_and(|guest| guest.node == node);
         let mut waits_for_us = false;
@@ -110,6 +118,12 @@ impl Engine {
             self.hurry();
         }
         Ok(())
+    }
+
+    /// Returns why the chunk index may lack a batch that the log has, if so. Only another opening knows.
+    fn why_index_is_doubtful(&self) -> Option<String> {
+        let why = self.has_lost_its_log().or_else(|| self.commits.why_stopped())?;
+        Some(format!("the node opens its log again: {why}"))
     }
 
     /// Takes claims of another node back.

@@ -66,9 +66,13 @@ impl Engine {
         // What streams have in it is theirs: transactions go first.
         self.flush()?;
         loop {
-            if let Some(left) = containers.remove_partition(number)? {
-                self.kept_containers.lock().insert(number, left.since());
-                return Ok(self.log.end());
+            {
+                // What a batch notes of the partition comes before its end, or is refused.
+                let _committing = self.commits.alone();
+                if let Some(left) = containers.remove_partition(number)? {
+                    self.kept_containers.lock().insert(number, left.since());
+                    return Ok(self.log.end());
+                }
             }
             self.flush()?;
             containers.finish_merges()?;

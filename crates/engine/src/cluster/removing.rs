@@ -19,8 +19,11 @@
 //! counted, and one from later would have taken it off a list. And nobody has it in hand. If a node does not answer, or
 //! has opened its log again, the removal ends without having removed anything.
 //!
-//! When it is over, each node's caches forget what was doomed, and its watch ends. If that is not told, or the owner
-//! dies, chunks stay doomed there: then they cost a claim, no more.
+//! Each node's caches forget what is doomed at once. When it is over, its watch ends. It is told so until it knows. As
+//! long as chunks are doomed there, they cost a claim, and append-only mode is not switched on.
+//!
+//! If nobody knows whether the log has the batch, this node gives no claims any more (`owner.rs`): its index may say
+//! what is over. It opens its log again, or another node takes over, and either of them knows.
 //!
 //! # Slots of containers of other nodes
 //! The batch of the removal notes which copies are dead in containers of other nodes, until the owners of these have
@@ -34,7 +37,7 @@
 
 use crate::cluster::container_of;
 use crate::commit::records::encode_objects;
-use crate::liveness::dead::{DeadChanges, DeadSlots};
+use crate::liveness::dead::DeadChanges;
 use crate::write::in_flight::Remover;
 use crate::{Candidate, Change, Engine, EngineError, Result, random_name};
 use onefold_fingerprint::Fingerprint;
@@ -95,16 +98,24 @@ pub enum RemovalAnswer {
     Done,
     /// The same, and the store's append-only mode, which is known here, is off.
     Permitted,
-    /// Ask again: somebody is in flight, or something is not delivered.
+    /// Ask again: somebody is in flight.
     NotYet,
-    /// Nothing may be removed: why.
+    /// Ask again: something is not delivered yet, and why.
+    Undelivered(String),
+    /// Nothing is removed because of this reader.
     Kept(String),
+    /// Nothing may be removed: why.
+    Held(String),
     /// By chunk: whether it is doomed. If not, somebody has asked for it.
     Doomed(Vec<bool>),
 }
 
 /// How often a removal looks whether other nodes are ready.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How long a node may take to deliver what it has to say, before a removal ends.
+const DELIVERS_WITHIN: Duration = Duration::from_secs(30);
+/// How long dead slots wait for a removal or a merge here. Then they come again.
+const TAKEN_WITHIN: Duration = Duration::from_secs(2);
 /// How long a switch of append-only mode waits for removals of other nodes.
 const SWITCH_WITHIN: Duration = Duration::from_secs(15);
 /// First byte of the keys of notes of dead copies.
@@ -122,6 +133,8 @@ pub(crate) struct Removing {
     theirs: Mutex<BTreeMap<u32, Theirs>>,
     /// There may be notes of dead copies.
     has_to_tell: AtomicBool,
+    /// Own removals that are over, of which nodes do not know that: by node.
+    untold: Mutex<BTreeMap<u32, u64>>,
     telling: Mutex<()>,
 }
 
@@ -137,7 +150,7 @@ struct Theirs {
 impl Default for Removing {
     fn default() -> Removing {
         // Of an earlier opening.
-        Removing { theirs: Mutex::default(), has_to_tell: AtomicBool::new(true), telling: Mutex::default() }
+        Removing { theirs: Mutex::default(), has_to_tell: AtomicBool::new(true), untold: Mutex::default(), telling: Mutex::default() }
     }
 }
 
@@ -145,6 +158,11 @@ impl Removing {
     /// Returns whether a chunk is doomed here by another node.
     fn has_doomed(&self) -> bool {
         self.theirs.lock().values().any(|theirs| theirs.has_doomed)
+    }
+
+    /// Returns whether other nodes are to hear something of removals.
+    pub(crate) fn has_to_tell(&self) -> bool {
+        self.has_to_tell.load(Ordering::SeqCst) || !self.untold.lock().is_empty()
     }
 
     /// Notes that there are notes of dead copies.
@@ -220,8 +238,10 @@ pub(crate) struct Elsewhere<'a> {
 pub(crate) enum Ended {
     /// Others were busy, or the table has changed: try again.
     Busy,
-    /// Nothing may be removed now.
+    /// Nothing is removed because of this reader.
     Kept(String),
+    /// Nothing may be removed now.
+    Held(String),
 }
 
 impl<'a> Elsewhere<'a> {
@@ -245,6 +265,7 @@ impl<'a> Elsewhere<'a> {
                 RemovalAnswer::Done => {}
                 RemovalAnswer::Permitted => is_permitted = true,
                 RemovalAnswer::Kept(why) => return Ok(Err(Ended::Kept(why))),
+                RemovalAnswer::Held(why) => return Ok(Err(Ended::Held(why))),
                 other => return Err(odd(node, &other)),
             }
         }
@@ -255,9 +276,15 @@ impl<'a> Elsewhere<'a> {
     /// Waits until everything from before the watch is over and delivered, at all nodes.
     pub(crate) fn settle(&self, go_on: &dyn Fn() -> bool) -> Result<std::result::Result<(), Ended>> {
         for node in &self.nodes {
+            let until = Instant::now() + DELIVERS_WITHIN;
             loop {
                 match self.ask(*node, &RemovalStep::Settle { removal: self.removal })? {
                     RemovalAnswer::Done => break,
+                    RemovalAnswer::Undelivered(why) if Instant::now() > until => {
+                        return Ok(Err(Ended::Held(format!("node {node} cannot deliver what it has to say of chunks: {why}"))));
+                    }
+                    RemovalAnswer::Undelivered(_) if go_on() => std::thread::sleep(LOOK_EVERY),
+                    RemovalAnswer::Undelivered(_) => return Ok(Err(Ended::Busy)),
                     RemovalAnswer::NotYet if go_on() => std::thread::sleep(LOOK_EVERY),
                     RemovalAnswer::NotYet => return Ok(Err(Ended::Busy)),
                     RemovalAnswer::Kept(why) => return Ok(Err(Ended::Kept(why))),
@@ -301,10 +328,16 @@ impl Drop for Elsewhere<'_> {
     fn drop(&mut self) {
         for node in &self.nodes {
             if let Err(error) = self.ask(*node, &RemovalStep::End { removal: self.removal }) {
-                tracing::debug!(node, %error, "a node does not know yet that a removal is over");
+                tracing::debug!(node, %error, "a node does not know yet that a removal is over; it is told again");
+                self.engine.removing.untold.lock().insert(*node, self.removal);
             }
         }
     }
+}
+
+fn not_watched(node: u32) -> EngineError {
+    let why = format!("node {node} has begun another one, or this node has opened its log since");
+    EngineError::Invalid { what: "a removal".into(), why }
 }
 
 fn odd(node: u32, answer: &RemovalAnswer) -> EngineError {
@@ -340,7 +373,7 @@ impl Engine {
     fn watch_for(&self, node: u32, removal: u64, names: &[Fingerprint]) -> Result<RemovalAnswer> {
         let permission = self.permission()?;
         if let Some(why) = self.why_nothing_is_removed()? {
-            return Ok(RemovalAnswer::Kept(why));
+            return Ok(RemovalAnswer::Held(why));
         }
         // What an earlier one has doomed, and perhaps removed.
         self.end_removals_of(node);
@@ -354,10 +387,7 @@ impl Engine {
     fn moment_of(&self, node: u32, removal: u64) -> Result<u64> {
         let theirs = self.removing.theirs.lock();
         let theirs = theirs.get(&node).filter(|theirs| theirs.removal == removal);
-        theirs.map(|theirs| theirs.moment).ok_or_else(|| EngineError::Invalid {
-            what: "a removal".into(),
-            why: format!("node {node} has begun another one, or this node has opened its log since"),
-        })
+        theirs.map(|theirs| theirs.moment).ok_or_else(|| not_watched(node))
     }
 
     fn settle_for(&self, node: u32, removal: u64) -> Result<RemovalAnswer> {
@@ -365,9 +395,8 @@ impl Engine {
             return Ok(RemovalAnswer::NotYet);
         }
         self.flush()?;
-        if let Err(error) = self.deliver() {
-            tracing::debug!(%error, "a removal of another node waits for what is not delivered yet");
-            return Ok(RemovalAnswer::NotYet);
+        if let Err(error) = self.deliver_changes() {
+            return Ok(RemovalAnswer::Undelivered(error.to_string()));
         }
         Ok(match self.readers(&|| false)? {
             Err(()) => RemovalAnswer::NotYet,
@@ -380,27 +409,28 @@ impl Engine {
             true => Some(self.permit_deletion("remove unused chunks")?),
             false => None,
         };
-        self.moment_of(node, removal)?;
         // Under this lock no other removal of that node begins, and this one does not end.
         let mut theirs = self.removing.theirs.lock();
-        if let Some(theirs) = theirs.get_mut(&node) {
-            theirs.has_doomed = true;
-        }
+        let Some(theirs) = theirs.get_mut(&node).filter(|theirs| theirs.removal == removal) else {
+            return Err(not_watched(node));
+        };
+        theirs.has_doomed = true;
         let doomed: Vec<bool> = copies.iter().map(|copy| self.reclaiming.watch().doom(Remover::Node(node), &copy.fingerprint)).collect();
-        let origins: BTreeSet<Origin> =
-            copies.iter().zip(&doomed).filter(|(_, doomed)| **doomed).map(|(copy, _)| copy.address.origin()).collect();
+        let these = || copies.iter().zip(&doomed).filter(|(_, doomed)| **doomed).map(|(copy, _)| copy);
+        // Catalogs that are open have them until then, and nobody asks any more.
+        self.filters.removed(&these().map(|copy| copy.fingerprint).collect::<Vec<_>>());
+        let is_believed =
+            |copy: &&Candidate| self.containers.as_ref().is_some_and(|containers| containers.is_of_this_opening(copy.address));
+        let origins: BTreeSet<Origin> = these().filter(is_believed).map(|copy| copy.address.origin()).collect();
         self.filters.doubt(&origins.into_iter().collect::<Vec<_>>());
         Ok(RemovalAnswer::Doomed(doomed))
     }
 
-    /// Ends what removals of a node have begun here. Chunks that they have doomed may be removed by now.
+    /// Ends what removals of a node have begun here. Chunks that they have doomed may be removed by now: no cache has
+    /// them.
     pub(crate) fn end_removals_of(&self, node: u32) {
-        if self.removing.theirs.lock().remove(&node).is_some() {
-            // Nobody asks a cache for them before the watch ends.
-            let doomed = self.reclaiming.watch().doomed(Remover::Node(node));
-            if !doomed.is_empty() {
-                self.filters.removed(&doomed);
-            }
+        let mut theirs = self.removing.theirs.lock();
+        if theirs.remove(&node).is_some() {
             self.reclaiming.watch().end(Remover::Node(node));
         }
     }
@@ -413,11 +443,16 @@ impl Engine {
     /// Checks that what is stored may be deleted, if only another node knows that.
     pub(crate) fn ask_for_permission(&self) -> Result<()> {
         let Some(cluster) = self.cluster.as_ref().filter(|_| !self.knows_append_only()) else { return Ok(()) };
+        let mut failed = None;
         for node in cluster.others.everybody()?.nodes {
-            if cluster.others.remove(node, &RemovalStep::Permit)? == RemovalAnswer::Permitted {
-                return Ok(());
+            match cluster.others.remove(node, &RemovalStep::Permit) {
+                Ok(RemovalAnswer::Permitted) => return Ok(()),
+                Ok(_) => {}
+                // Another one may know.
+                Err(error) => failed = Some(error),
             }
         }
+        failed.map_or(Ok(()), Err)?;
         Err(EngineError::OtherNode { why: "objects go from one node to another at the moment; try again".to_owned() })
     }
 
@@ -451,7 +486,9 @@ impl Engine {
         };
         check_here()?;
         // No merge moves them meanwhile.
-        let _one = self.reclaiming.alone();
+        let Some(_one) = self.reclaiming.alone_within(TAKEN_WITHIN) else {
+            return Err(EngineError::OtherNode { why: "it is removing chunks or merging containers".to_owned() });
+        };
         let mut dead = DeadChanges::default();
         let mut by_address: Vec<Candidate> = copies.to_vec();
         by_address.sort_unstable();
@@ -480,16 +517,12 @@ impl Engine {
             self.writable()?;
             // What is noted behind the end of an ownership, the next owner does not read.
             check_here()?;
-            let slots_before = dead.count(|container| Ok(DeadSlots::read(&self.objects, container)?.count()))?;
-            let (mut changes, dead_bytes) = dead.changes(&self.objects)?;
+            let (mut changes, dead_bytes, dead_slots) = dead.changes(&self.objects)?;
             if changes.is_empty() {
                 return Ok(());
             }
             let mut totals = *self.totals.lock();
-            let slots_after = changes.iter().try_fold(0, |sum, (_, _, value)| -> Result<usize> {
-                Ok(sum + value.as_deref().map_or(Ok(0), |value| DeadSlots::decode(value).map(|dead| dead.count()))?)
-            })?;
-            totals.chunks = totals.chunks.saturating_sub(slots_after.saturating_sub(slots_before) as u64);
+            totals.chunks = totals.chunks.saturating_add_signed(-dead_slots);
             totals.dead_bytes = totals.dead_bytes.saturating_add_signed(dead_bytes);
             changes.push(totals.change(&self.objects));
             let records: Vec<_> = encode_objects(&changes).collect();
@@ -500,40 +533,68 @@ impl Engine {
         })
     }
 
-    /// Tells the owners of containers which of their chunks were removed here. Errors: some were not told yet.
-    pub(crate) fn tell_of_dead(&self) -> Result<()> {
-        let Some(cluster) = self.cluster.as_ref().filter(|_| self.removing.has_to_tell.load(Ordering::SeqCst)) else { return Ok(()) };
+    /// Tells other nodes that removals are over, and the owners of containers which of their chunks were removed here.
+    /// Errors: some were not told yet.
+    pub(crate) fn tell_of_removals(&self) -> Result<()> {
+        let Some(cluster) = self.cluster.as_ref().filter(|_| self.removing.has_to_tell()) else { return Ok(()) };
         let _one = self.removing.telling.lock();
+        let mut result = Ok(());
+        let untold = self.removing.untold.lock().clone();
+        for (node, removal) in untold {
+            match cluster.others.remove(node, &RemovalStep::End { removal }) {
+                Ok(_) => self.told_end(node, removal),
+                // One that is gone has nothing doomed.
+                Err(_) if !cluster.others.everybody()?.nodes.contains(&node) => self.told_end(node, removal),
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
         self.removing.has_to_tell.store(false, Ordering::SeqCst);
         let own = self.objects.own_partition();
-        let tell = |from: &[u8]| -> Result<Option<Vec<u8>>> {
-            let page = self.objects.range(own, from, &[TELL_PREFIX + 1], PAGE)?;
-            let Some((last, _)) = page.last() else { return Ok(None) };
-            let next = [&last[..], &[0]].concat();
+        let mut from = vec![TELL_PREFIX];
+        loop {
+            let page = match self.objects.range(own, &from, &[TELL_PREFIX + 1], PAGE) {
+                Ok(page) => page,
+                Err(error) => {
+                    result = result.and(Err(error.into()));
+                    break;
+                }
+            };
+            let Some((last, _)) = page.last() else { break };
+            from = [&last[..], &[0]].concat();
+            // One that cannot be told does not keep the others from it.
             let mut told: Vec<Change> = Vec::new();
             for (key, value) in page {
-                let mut by_partition: BTreeMap<u16, Vec<Candidate>> = BTreeMap::new();
-                for copy in decode(&value, self.digest_bytes())? {
-                    by_partition.entry(container_of(copy.address).partition()).or_default().push(copy);
+                match self.tell_of_dead(&value) {
+                    Ok(()) => told.push((own, key, None)),
+                    Err(error) => result = result.and(Err(error)),
                 }
-                for (partition, copies) in by_partition {
-                    match self.containers.as_ref().is_some_and(|containers| containers.has_partition(partition)) {
-                        true => self.take_dead(&copies)?,
-                        false => cluster.others.dead(partition, &copies)?,
-                    }
-                }
-                told.push((own, key, None));
             }
             let _committing = self.commits.alone();
-            self.writable()?;
-            self.log_changes(&told)?;
-            Ok(Some(next))
-        };
-        let mut from = Some(vec![TELL_PREFIX]);
-        while let Some(key) = from {
-            from = tell(&key).inspect_err(|_| self.removing.must_tell())?;
+            if let Err(error) = self.writable().and_then(|()| self.log_changes(&told)) {
+                result = result.and(Err(error));
+                break;
+            }
         }
-        Ok(())
+        result.inspect_err(|_| self.removing.must_tell())
+    }
+
+    fn told_end(&self, node: u32, removal: u64) {
+        let mut untold = self.removing.untold.lock();
+        if untold.get(&node) == Some(&removal) {
+            untold.remove(&node);
+        }
+    }
+
+    /// Tells the owners of containers what a note has.
+    fn tell_of_dead(&self, note: &[u8]) -> Result<()> {
+        let mut by_partition: BTreeMap<u16, Vec<Candidate>> = BTreeMap::new();
+        for copy in decode(note, self.digest_bytes())? {
+            by_partition.entry(container_of(copy.address).partition()).or_default().push(copy);
+        }
+        by_partition.into_iter().try_for_each(|(partition, copies)| match (self.has_containers_of(partition), &self.cluster) {
+            (false, Some(cluster)) => cluster.others.dead(partition, &copies),
+            _ => self.take_dead(&copies),
+        })
     }
 }
 

@@ -111,15 +111,15 @@ impl DeadChanges {
         file.slots.push((slot, length_bytes, is_dead));
     }
 
-    /// Returns the sum of a number over all containers.
-    pub(crate) fn count(&self, of: impl Fn(ContainerId) -> Result<usize>) -> Result<usize> {
-        self.0.keys().try_fold(0, |sum, container| Ok(sum + of(*container)?))
+    /// Returns whether all containers are as wanted.
+    pub(crate) fn are_all(&self, is_wanted: impl Fn(ContainerId) -> bool) -> bool {
+        self.0.keys().all(|container| is_wanted(*container))
     }
 
-    /// Returns the changes of the objects, and the change of the sum of all dead bytes. The caller holds the commit
-    /// lock.
-    pub(crate) fn changes(&self, objects: &ObjectIndex) -> Result<(Vec<Change>, i64)> {
-        let (mut changes, mut dead_bytes) = (Vec::new(), 0);
+    /// Returns the changes of the objects, the change of the sum of all dead bytes, and that of the number of dead
+    /// slots. The caller holds the commit lock.
+    pub(crate) fn changes(&self, objects: &ObjectIndex) -> Result<(Vec<Change>, i64, i64)> {
+        let (mut changes, mut dead_bytes, mut dead_slots) = (Vec::new(), 0, 0);
         for (container, file) in &self.0 {
             let before = DeadSlots::read(objects, *container)?;
             if before.is_given_up() {
@@ -135,10 +135,11 @@ impl DeadChanges {
             }
             if dead.slots != before.slots {
                 dead_bytes += dead.bytes as i64 - before.bytes as i64;
+                dead_slots += dead.count() as i64 - before.count() as i64;
                 changes.push((objects.own_partition(), key(*container), (dead.count() > 0).then(|| dead.encode())));
             }
         }
-        Ok((changes, dead_bytes))
+        Ok((changes, dead_bytes, dead_slots))
     }
 }
 

@@ -307,7 +307,8 @@ impl Engine {
         let names = levels.iter().flatten().map(|candidate| candidate.fingerprint).collect();
         let ended = |ended| match ended {
             Ended::Busy => Removed { was_busy: true, ..Removed::default() },
-            Ended::Kept(why) => Removed { kept_for: Some(why), ..Removed::default() },
+            Ended::Kept(whom) => Removed { kept_for: Some(whom), ..Removed::default() },
+            Ended::Held(why) => Removed { held: Some(why), ..Removed::default() },
         };
         // Whichever ends first, this or the watch here: until the claims go, nobody gets a chunk that is gone.
         let elsewhere = match Elsewhere::begin(self, names)? {
@@ -499,7 +500,7 @@ impl Engine {
     }
 
     /// Returns whether a partition of containers is not another node's.
-    fn has_containers_of(&self, partition: u16) -> bool {
+    pub(crate) fn has_containers_of(&self, partition: u16) -> bool {
         self.cluster.is_none() || self.containers.as_ref().is_some_and(|containers| containers.has_partition(partition))
     }
 

@@ -86,7 +86,8 @@ enum Fate {
     Doomed,
 }
 
-/// The chunks that removals would like to remove. A chunk that two of them watch is only the later one's.
+/// The chunks that removals would like to remove. A chunk that two of them watch is the later one's, unless it is
+/// doomed.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     is_used: AtomicBool,
@@ -94,11 +95,17 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch these chunks for a removal; others of the same remover are not watched any more.
+    /// Begins to watch these chunks for a removal; others of the same remover are not watched any more. What another
+    /// remover has doomed stays so: it is about to be gone.
     pub(crate) fn begin(&self, remover: Remover, chunks: impl IntoIterator<Item = Fingerprint>) {
         let mut watched = self.chunks.lock();
         watched.retain(|_, (_, of)| *of != remover);
-        watched.extend(chunks.into_iter().map(|chunk| (chunk, (Fate::Watched, remover))));
+        for chunk in chunks {
+            let fate = watched.entry(chunk).or_insert((Fate::Watched, remover));
+            if fate.0 == Fate::Watched {
+                fate.1 = remover;
+            }
+        }
         self.is_used.store(true, Ordering::SeqCst);
     }
 
@@ -138,6 +145,7 @@ impl Watch {
     }
 
     /// Returns the chunks that a removal has doomed.
+    #[cfg(test)]
     pub(crate) fn doomed(&self, remover: Remover) -> Vec<Fingerprint> {
         let watched = self.chunks.lock();
         watched.iter().filter(|(_, now)| **now == (Fate::Doomed, remover)).map(|(chunk, _)| *chunk).collect()
@@ -214,6 +222,8 @@ mod tests {
         assert!(watch.is_watched(&one) && !watch.is_watched(&two));
         assert!(!watch.doom(Remover::Here, &two) && !watch.doom(Remover::Node(1), &two) && watch.doom(Remover::Node(2), &two));
         assert_eq!(watch.doomed(Remover::Node(2)), [two]);
+        watch.begin(Remover::Node(1), [two]);
+        assert!(!watch.doom(Remover::Node(1), &two) && watch.doomed(Remover::Node(2)) == [two], "it stays doomed");
         watch.end(Remover::Node(1));
         watch.end(Remover::Here);
         assert_eq!(watch.touch([&one, &two, &three]), [two], "the rest of others stays");

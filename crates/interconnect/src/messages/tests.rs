@@ -99,6 +99,8 @@ fn any_message() -> impl Strategy<Value = (usize, Message)> {
             Just(RemovalAnswer::Permitted),
             Just(RemovalAnswer::NotYet),
             "\\PC{0,40}".prop_map(RemovalAnswer::Kept),
+            "\\PC{0,40}".prop_map(RemovalAnswer::Undelivered),
+            "\\PC{0,40}".prop_map(RemovalAnswer::Held),
             vec(any::<bool>(), 0..9).prop_map(RemovalAnswer::Doomed),
         ];
         let limits = (0.0..=1.0f64, 0.0..=1.0f64, any::<bool>()).prop_map(|(max_unused, max_fill, dry_run)| ReclaimLimits {

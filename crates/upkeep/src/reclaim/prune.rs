@@ -106,8 +106,12 @@ pub fn prune_here(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Mon
         report.add(once);
         if !is_short_of_room {
             // What other nodes can remove now, they know when they have heard of it.
-            if !options.dry_run && engine.is_of_cluster() {
-                engine.flush().and_then(|()| engine.deliver())?;
+            if !options.dry_run
+                && engine.is_of_cluster()
+                && let Err(error) = engine.flush().and_then(|()| engine.deliver())
+            {
+                report.problems.push(format!("other nodes do not know yet what was removed: {error}"));
+                report.is_complete = false;
             }
             return Ok(report);
         }
