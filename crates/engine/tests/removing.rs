@@ -5,7 +5,7 @@
 mod common;
 mod nodes;
 
-use nodes::world::{Node, Run, World, begin_run, delete_run, merge_at, remove_at, write_run};
+use nodes::world::{Node, Run, World, begin_run, delete_run, merge_at, remove_at, remove_while, write_run};
 use nodes::{BeforeStep, partitions, write};
 use onefold_bucket::Failure;
 use onefold_engine::{Cursor, DeadSlots, Engine, EngineError, RemovalStep};
@@ -101,6 +101,105 @@ fn with_unneeded_chunks(seed: u64) -> (World, u32, Vec<u8>) {
     (world, most, data)
 }
 
+/// A node that has chunks in its caches, which nothing refers to.
+struct Cached {
+    world: World,
+    /// The node, and the key of an object that it has.
+    home: u32,
+    key: u64,
+    data: Vec<u8>,
+}
+
+/// Returns a node that finds all chunks of some data without asking anybody, and nothing refers to them.
+fn with_cached_chunks(seed: u64) -> Cached {
+    let mut world = three_nodes(seed);
+    let data = world.data();
+    let keys: Vec<u64> = (1..).step_by(2).filter(|key| world.home_of(*key) == world.home_of(1)).take(4).collect();
+    let home = world.home_of(1);
+    world.write(keys[0], data.clone());
+    let engine = world.engine(home);
+    for container in engine.containers().unwrap().containers().unwrap().iter() {
+        engine.seal_container(container).unwrap();
+    }
+    world.nodes.values().for_each(|node| node.engine.deliver().unwrap());
+    // The owners say where they are, and the catalogs are opened.
+    (1..3).for_each(|at| world.write(keys[at], data.clone()));
+    let claims = world.wire.claims.load(Ordering::SeqCst);
+    drop(write(&mut engine.stream(), &data).unwrap());
+    assert_eq!(world.wire.claims.load(Ordering::SeqCst), claims, "caches answer");
+    (0..3).for_each(|at| world.delete(keys[at]));
+    world.nodes.values().for_each(|node| node.engine.deliver().unwrap());
+    Cached { world, home, key: keys[3], data }
+}
+
+/// Removes at all nodes but one, while `go_on`.
+fn remove_at_others(world: &World, but: u32, go_on: &dyn Fn() -> bool) {
+    for (_, node) in world.nodes.iter().filter(|(number, _)| **number != but) {
+        remove_while(&node.engine, go_on).unwrap();
+    }
+}
+
+#[test]
+fn m4_6_a_removal_leaves_what_another_node_takes_from_its_cache_meanwhile() {
+    let Cached { mut world, home, key, data } = with_cached_chunks(6);
+    let (engine, written): (_, Arc<Mutex<Option<Run>>>) = (world.engine(home), Arc::default());
+    let of_hook = written.clone();
+    let before = move |step: &RemovalStep| {
+        let mut written = of_hook.lock();
+        if matches!(step, RemovalStep::Settle { .. }) && written.is_none() {
+            *written = Some(write_run(&engine, key, data.clone()));
+        }
+        true
+    };
+    *world.wire.before_step.lock() = Some(BeforeStep(Arc::new(before)));
+    remove_at_others(&world, home, &|| false);
+    *world.wire.before_step.lock() = None;
+    world.runs.insert(key, written.lock().take().unwrap());
+    check_places(&world);
+    remove_all(&world);
+    check_all(&world);
+}
+
+#[test]
+fn m4_6_a_removal_waits_for_streams_of_other_nodes_that_began_before() {
+    let Cached { mut world, home, key, data } = with_cached_chunks(7);
+    let begun = Arc::new(Mutex::new(Some(begin_run(&world.engine(home), key, data))));
+    let (written, looks): (Arc<Mutex<Option<Run>>>, _) = (Arc::default(), Arc::new(Mutex::new(0)));
+    let (rest, of_hook) = (begun.clone(), written.clone());
+    let before = move |step: &RemovalStep| {
+        if matches!(step, RemovalStep::Settle { .. }) {
+            *looks.lock() += 1;
+            // It goes on when the removal has looked some times.
+            if *looks.lock() == 5
+                && let Some(rest) = rest.lock().take()
+            {
+                *of_hook.lock() = Some(rest());
+            }
+        }
+        true
+    };
+    *world.wire.before_step.lock() = Some(BeforeStep(Arc::new(before)));
+    remove_at_others(&world, home, &|| true);
+    *world.wire.before_step.lock() = None;
+    let run = written.lock().take().unwrap_or_else(|| begun.lock().take().unwrap()());
+    world.runs.insert(key, run);
+    check_places(&world);
+    remove_all(&world);
+    check_all(&world);
+}
+
+#[test]
+fn m4_6_a_removal_counts_what_another_node_has_not_delivered() {
+    let Cached { mut world, home, key, data } = with_cached_chunks(8);
+    world.wire.loses_deliveries.store(true, Ordering::SeqCst);
+    world.write(key, data);
+    world.wire.loses_deliveries.store(false, Ordering::SeqCst);
+    remove_at_others(&world, home, &|| false);
+    check_places(&world);
+    remove_all(&world);
+    check_all(&world);
+}
+
 #[test]
 fn m4_8_nothing_is_removed_if_nodes_came_or_went_meanwhile() {
     let (world, node, _) = with_unneeded_chunks(2);
@@ -156,8 +255,10 @@ fn m4_8_what_a_node_that_is_gone_has_not_delivered_is_taken_before_anything_is_r
     let dies = world.home_of(other);
     world.write(1, data.clone());
     world.nodes.values().for_each(|node| node.engine.deliver().unwrap());
+    world.wire.loses_deliveries.store(true, Ordering::SeqCst);
     world.write(other, data);
     world.lose(dies);
+    world.wire.loses_deliveries.store(false, Ordering::SeqCst);
     world.delete(1);
     remove_all(&world);
     check_places(&world);

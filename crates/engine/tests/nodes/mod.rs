@@ -40,6 +40,8 @@ pub struct Wire {
     pub is_cut: AtomicBool,
     /// Nobody hears from the coordinator.
     pub is_silent: AtomicBool,
+    /// No delivery arrives.
+    pub loses_deliveries: AtomicBool,
     /// Every second delivery arrives, but its answer does not.
     pub loses_answers: AtomicBool,
     pub deliveries: AtomicU64,
@@ -154,6 +156,9 @@ impl OtherNodes for Others {
     }
 
     fn deliver(&self, partition: u32, delivery: &Delivery) -> Result<Position> {
+        if self.wire.loses_deliveries.load(Ordering::SeqCst) {
+            return Err(EngineError::OtherNode { why: "the delivery is lost".to_owned() });
+        }
         let upto = self.wire.node(self.wire.owner_of(partition))?.take_delivery(self.node, partition, delivery)?;
         let number = self.wire.deliveries.fetch_add(1, Ordering::SeqCst);
         if self.wire.loses_answers.load(Ordering::SeqCst) && number.is_multiple_of(2) {

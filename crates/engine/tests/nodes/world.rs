@@ -103,6 +103,11 @@ fn references_of(digest_bytes: usize, kind: ChunkKind, content: &[u8]) -> Result
 /// Removes what is unneeded in the partitions of a node. Returns how many chunks, and whether nothing was left because
 /// others were busy.
 pub fn remove_at(engine: &Arc<Engine>) -> onefold_engine::Result<(u64, bool)> {
+    remove_while(engine, &|| false)
+}
+
+/// Does the same, and waits for others while `go_on`.
+pub fn remove_while(engine: &Arc<Engine>, go_on: &dyn Fn() -> bool) -> onefold_engine::Result<(u64, bool)> {
     let digest_bytes = engine.digest_bytes();
     engine.flush()?;
     let mut damaged = Vec::new();
@@ -113,7 +118,7 @@ pub fn remove_at(engine: &Arc<Engine>) -> onefold_engine::Result<(u64, bool)> {
         let (mut candidates, next) = engine.candidates(from, 1000, &mut damaged)?;
         cursor = next;
         while !candidates.is_empty() {
-            let removed = engine.remove_unused(&candidates, &|kind, content| references_of(digest_bytes, kind, content), &|| false)?;
+            let removed = engine.remove_unused(&candidates, &|kind, content| references_of(digest_bytes, kind, content), go_on)?;
             assert_eq!((&removed.damaged, &removed.held, &removed.kept_for), (&Vec::new(), &None, &None));
             if removed.was_busy {
                 return Ok((chunks, false));
