@@ -143,18 +143,32 @@ fn remove_at_others(world: &World, but: u32, go_on: &dyn Fn() -> bool) {
 fn m4_6_a_removal_leaves_what_another_node_takes_from_its_cache_meanwhile() {
     let Cached { mut world, home, key, data } = with_cached_chunks(6);
     let (engine, written): (_, Arc<Mutex<Option<Run>>>) = (world.engine(home), Arc::default());
-    let of_hook = written.clone();
+    let (of_hook, wire) = (written.clone(), world.wire.clone());
     let before = move |step: &RemovalStep| {
         let mut written = of_hook.lock();
-        if matches!(step, RemovalStep::Settle { .. }) && written.is_none() {
+        if matches!(step, RemovalStep::Doom { .. }) && written.is_none() {
+            // Nobody hears of it before the removal has ended.
+            wire.loses_deliveries.store(true, Ordering::SeqCst);
             *written = Some(write_run(&engine, key, data.clone()));
         }
         true
     };
     *world.wire.before_step.lock() = Some(BeforeStep(Arc::new(before)));
-    remove_at_others(&world, home, &|| false);
+    let first = world.nodes.keys().copied().find(|node| *node != home).unwrap();
+    remove_at(&world.engine(first)).unwrap();
     *world.wire.before_step.lock() = None;
+    world.wire.loses_deliveries.store(false, Ordering::SeqCst);
     world.runs.insert(key, written.lock().take().unwrap());
+    check_places(&world);
+    remove_all(&world);
+    check_all(&world);
+}
+
+#[test]
+fn m4_6_caches_forget_what_another_node_has_removed() {
+    let Cached { mut world, home, key, data } = with_cached_chunks(9);
+    remove_at_others(&world, home, &|| false);
+    world.write(key, data);
     check_places(&world);
     remove_all(&world);
     check_all(&world);
