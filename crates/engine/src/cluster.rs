@@ -252,6 +252,11 @@ impl Engine {
         ChunkIndex::partition_of(name, self.descriptor.index_partitions)
     }
 
+    /// Returns whether other nodes are to hear something.
+    pub(crate) fn has_to_deliver(&self) -> bool {
+        self.cluster.is_some() && (self.outbox.has_some() || self.removing.has_to_tell())
+    }
+
     /// Delivers to other nodes what this one has logged for them so far, and tells them of removals. Errors: some of it
     /// is not delivered. It is sent again later.
     pub fn deliver(&self) -> Result<()> {

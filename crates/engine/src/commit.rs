@@ -188,7 +188,7 @@ impl Engine {
     /// Has the background deliver what was logged for other nodes. Without one, does it now: it may fail, and comes
     /// again with a later commit.
     fn deliver_soon(&self) {
-        if self.outbox.has_some() || self.removing.has_to_tell() {
+        if self.has_to_deliver() {
             if self.settings.background {
                 self.background.wake();
             } else if let Err(error) = self.deliver() {

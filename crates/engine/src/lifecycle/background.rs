@@ -216,7 +216,7 @@ impl Engine {
         if has_noted {
             self.has_noted();
         }
-        if (self.outbox.has_some() || self.removing.has_to_tell())
+        if self.has_to_deliver()
             && let Err(error) = self.deliver()
         {
             tracing::warn!(%error, "not everything could be delivered to other nodes; will retry");
