@@ -214,6 +214,56 @@ fn m4_6_a_removal_counts_what_another_node_has_not_delivered() {
     check_all(&world);
 }
 
+/// Returns how many chunks are in containers, and not dead.
+fn alive(world: &World) -> usize {
+    let of_node = |engine: &Arc<Engine>| {
+        let containers = engine.containers().unwrap().containers().unwrap();
+        let alive = |container| {
+            let slots = engine.storage().chunks_of(container).unwrap().len();
+            slots - engine.dead_slots(container).unwrap().count()
+        };
+        containers.iter().map(alive).sum::<usize>()
+    };
+    world.nodes.values().map(|node| of_node(&node.engine)).sum()
+}
+
+#[test]
+fn m0_20_an_owner_that_gets_containers_back_merges_what_another_one_has_merged() {
+    let mut world = World::new(11);
+    let other = world.join();
+    for key in [1, 3, 5] {
+        let data = world.data();
+        world.write(key, data);
+    }
+    let containers = world.engine(0).containers().unwrap().containers().unwrap();
+    containers.iter().for_each(|container| world.engine(0).seal_container(container).unwrap());
+    let numbers: BTreeSet<u16> = containers.iter().map(|container| container.partition()).collect();
+    let all: Vec<Partition> = numbers.into_iter().map(|number| Partition { class: PartitionClass::Container, number }).collect();
+    all.iter().for_each(|partition| world.move_to(*partition, other));
+    world.delete(1);
+    remove_all(&world);
+    assert!(!world.engine(other).containers().unwrap().forwards().unwrap().is_empty(), "it has merged some");
+    all.iter().for_each(|partition| world.move_to(*partition, 0));
+    world.delete(3);
+    remove_all(&world);
+    check_all(&world);
+    assert_eq!(alive(&world), world.expected().len());
+}
+
+#[test]
+fn m4_8_what_a_lost_owner_had_to_tell_of_dead_copies_its_successor_tells() {
+    let (mut world, node, _) = with_unneeded_chunks(12);
+    world.wire.loses_dead.store(true, Ordering::SeqCst);
+    let (removed, _) = remove_at(&world.engine(node)).unwrap();
+    assert!(removed > 0);
+    world.lose(node);
+    world.give_containers();
+    world.wire.loses_dead.store(false, Ordering::SeqCst);
+    remove_all(&world);
+    check_all(&world);
+    assert_eq!(alive(&world), 0);
+}
+
 #[test]
 fn m4_8_nothing_is_removed_if_nodes_came_or_went_meanwhile() {
     let (world, node, _) = with_unneeded_chunks(2);

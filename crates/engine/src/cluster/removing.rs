@@ -249,7 +249,7 @@ impl<'a> Elsewhere<'a> {
     pub(crate) fn begin(engine: &'a Engine, names: Vec<Fingerprint>) -> Result<std::result::Result<Option<Elsewhere<'a>>, Ended>> {
         let Some(cluster) = &engine.cluster else { return Ok(Ok(None)) };
         // The first delivery of an opening tells all nodes that everything of earlier ones is over.
-        engine.deliver()?;
+        engine.deliver_changes()?;
         let everybody = cluster.others.everybody()?;
         for node in everybody.gone {
             engine.take_rest_of(node)?;

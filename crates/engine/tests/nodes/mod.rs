@@ -42,6 +42,8 @@ pub struct Wire {
     pub is_silent: AtomicBool,
     /// No delivery arrives.
     pub loses_deliveries: AtomicBool,
+    /// Nobody hears of dead copies.
+    pub loses_dead: AtomicBool,
     /// Every second delivery arrives, but its answer does not.
     pub loses_answers: AtomicBool,
     pub deliveries: AtomicU64,
@@ -204,6 +206,9 @@ impl OtherNodes for Others {
     }
 
     fn dead(&self, partition: u16, copies: &[Candidate]) -> Result<()> {
+        if self.wire.loses_dead.load(Ordering::SeqCst) {
+            return Err(EngineError::OtherNode { why: "nobody hears of dead copies".to_owned() });
+        }
         self.wire.node(self.wire.owner(PartitionClass::Container, partition.into()))?.take_dead(copies)
     }
 
