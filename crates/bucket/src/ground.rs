@@ -4,8 +4,7 @@
 //!   [`sync`](File::sync) puts the whole content, and seals it: from then on, writes fail.
 //! * A file with a temporary name is put by its rename. So its sync does nothing.
 //! * Sealed scratch files stay for a while, as a cache. What is in the bucket never changes under its name, except by a
-//!   rename of this process. Another process that removes it says so, and whoever hears of that calls
-//!   [`forget`](Ground::forget).
+//!   rename of this process. If another process removes it, whoever hears of that calls [`forget`](Ground::forget).
 //! * Objects are fetched in few requests (`object.rs`), and containers are cached on a local disk (`cache`).
 //! * Directories in the bucket are parts of names. They need not be created, and an absent one is empty.
 //!

@@ -260,8 +260,9 @@ impl Engine {
     /// Delivers to other nodes what this one has logged for them so far, and tells them of removals. Errors: some of it
     /// is not delivered. It is sent again later.
     pub fn deliver(&self) -> Result<()> {
-        self.deliver_changes()?;
-        self.tell_of_removals()
+        // An owner that cannot be reached does not keep the others from hearing of dead copies.
+        let delivered = self.deliver_changes();
+        delivered.and(self.tell_of_removals())
     }
 
     /// Delivers the changes of chunks.

@@ -19,7 +19,7 @@ pub(crate) mod meaning;
 pub(crate) mod records;
 pub(crate) mod superseded;
 
-use crate::cluster::DeadElsewhere;
+use crate::cluster::{DeadElsewhere, Elsewhere};
 use crate::commit::records::{encode_objects, encode_removals};
 use crate::components::{CHUNK_INDEX, LOG, OBJECT_INDEX};
 use crate::liveness::dead::DeadChanges;
@@ -470,6 +470,7 @@ impl Engine {
         of_storage: &[Record],
         dead: &DeadChanges,
         elsewhere: &DeadElsewhere,
+        others: Option<&Elsewhere<'_>>,
         removed_bytes: u64,
     ) -> Result<()> {
         let removals: Vec<Fingerprint> = removed.iter().map(|chunk| chunk.fingerprint).collect();
@@ -477,8 +478,11 @@ impl Engine {
         self.with_room_in_the_log(|write| {
             let _guard = self.commits.alone();
             self.writable()?;
-            // One of the partitions may have gone to another node since.
+            // One of the partitions may have gone to another node since, and may have come back with other counts.
             self.check_owned(removals.iter())?;
+            if let Some(first) = removals.first().filter(|_| others.is_some_and(Elsewhere::has_moved)) {
+                return Err(EngineError::NotOwned { partition: self.partition_of(first) });
+            }
             if !dead.are_all(|container| self.has_containers_of(container.partition())) {
                 return Err(EngineError::OtherNode { why: "a partition of containers has gone to another node".to_owned() });
             }

@@ -69,9 +69,9 @@ pub fn of_cluster(name: &str, state: Option<&Path>) -> Result<(PathBuf, Arc<dyn 
     let directory = state.map_or_else(|| state_directory(&location, &options), Path::to_owned);
     NAMED.lock().insert(directory.clone(), name.to_owned());
     let bucket = open(&location, &options).map_err(|error| cannot_open(error.into()))?;
-    match Engine::find_in(&*bucket) {
-        Ok(()) if directory.join(LOCATION).exists() => note_location(&directory, name)?,
-        Ok(()) => make_directory(&directory, name)?,
+    match Engine::descriptor_in(&*bucket) {
+        Ok(_) if directory.join(LOCATION).exists() => note_location(&directory, name)?,
+        Ok(_) => make_directory(&directory, name)?,
         Err(error) => return Err(cannot_open(error)),
     }
     Ok((directory, bucket))
@@ -226,8 +226,8 @@ fn find(directory: &Path) -> Result<Option<Place>> {
 /// Returns whether there is a store in the bucket that belongs to this directory. `None`: no bucket does.
 pub fn has_store(directory: &Path) -> Result<Option<bool>> {
     let Some(place) = find(directory)? else { return Ok(None) };
-    match Engine::find_in(&*place.bucket) {
-        Ok(()) => Ok(Some(true)),
+    match Engine::descriptor_in(&*place.bucket) {
+        Ok(_) => Ok(Some(true)),
         Err(EngineError::NoStoreInBucket { .. }) => Ok(Some(false)),
         Err(error) => Err(cannot_open(error)),
     }

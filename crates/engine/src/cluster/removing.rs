@@ -13,7 +13,7 @@
 //! 4. *Doom* at all nodes what is doomed here, while it is claimed here. From then on nobody there asks a cache for it,
 //!    and claiming it here waits.
 //! 5. *Look* at the counts, then ask once more who is there. If the table is another one, nothing is removed: an object
-//!    may have gone through nodes that were not asked.
+//!    may have gone through nodes that were not asked. The batch is logged only if no partition has moved here since.
 //!
 //! So when the counts are looked at, no object has a chunk that is doomed: a reference from before the watch would be
 //! counted, and one from later would have taken it off a list. And nobody has it in hand. If a node does not answer, or
@@ -230,6 +230,8 @@ pub(crate) struct Elsewhere<'a> {
     engine: &'a Engine,
     removal: u64,
     table: u64,
+    /// How often partitions had moved here before that table was read.
+    moves: u64,
     /// Those that watch.
     nodes: Vec<u32>,
 }
@@ -250,13 +252,14 @@ impl<'a> Elsewhere<'a> {
         let Some(cluster) = &engine.cluster else { return Ok(Ok(None)) };
         // The first delivery of an opening tells all nodes that everything of earlier ones is over.
         engine.deliver_changes()?;
+        let moves = cluster.moves();
         let everybody = cluster.others.everybody()?;
         for node in everybody.gone {
             engine.take_rest_of(node)?;
         }
         let random = random_name()?;
         let removal = u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|at| random[at]));
-        let mut elsewhere = Elsewhere { engine, removal, table: everybody.table, nodes: Vec::new() };
+        let mut elsewhere = Elsewhere { engine, removal, table: everybody.table, moves, nodes: Vec::new() };
         let mut is_permitted = engine.knows_append_only();
         for node in everybody.nodes {
             // It may begin although its answer is lost.
@@ -316,6 +319,12 @@ impl<'a> Elsewhere<'a> {
     pub(crate) fn is_same_table(&self) -> Result<bool> {
         let Some(cluster) = &self.engine.cluster else { return Ok(true) };
         Ok(cluster.others.everybody()?.table == self.table)
+    }
+
+    /// Returns whether a partition may have moved here since the beginning. The caller keeps others from committing: then
+    /// what was seen of the counts holds until the batch is logged.
+    pub(crate) fn has_moved(&self) -> bool {
+        self.engine.cluster.as_ref().is_some_and(|cluster| cluster.moves() != self.moves)
     }
 
     fn ask(&self, node: u32, step: &RemovalStep) -> Result<RemovalAnswer> {

@@ -68,12 +68,7 @@ impl Engine {
         Engine::make(ground, descriptor, Some(device))
     }
 
-    /// Errors: there is no store in this bucket, or it cannot be read.
-    pub fn find_in(bucket: &dyn Bucket) -> Result<()> {
-        state::read_store(bucket).map(drop)
-    }
-
-    /// Reads the descriptor of a store in a bucket.
+    /// Reads the descriptor of a store in a bucket. Errors: there is no store in it, or it cannot be read.
     pub fn descriptor_in(bucket: &dyn Bucket) -> Result<Descriptor> {
         state::read_store(bucket)
     }

@@ -303,7 +303,7 @@ impl Engine {
         // Declared after the claims, so that the watch ends before they are free.
         let watching = Watching(self.reclaiming.watch());
         self.reclaiming.watch().begin(Remover::Here, levels.iter().flatten().map(|candidate| candidate.fingerprint));
-        let moment = self.reclaiming.guards.now();
+        let moment = self.reclaiming.moment();
         let names = levels.iter().flatten().map(|candidate| candidate.fingerprint).collect();
         let ended = |ended| match ended {
             Ended::Busy => Removed { was_busy: true, ..Removed::default() },
@@ -315,7 +315,7 @@ impl Engine {
             Ok(elsewhere) => elsewhere,
             Err(why) => return Ok(ended(why)),
         };
-        while !self.reclaiming.guards.all_gone_before(moment) {
+        while !self.reclaiming.are_gone_before(moment) {
             if !go_on() {
                 return Ok(Removed { was_busy: true, ..Removed::default() });
             }
@@ -367,7 +367,10 @@ impl Engine {
         if !doomed.is_empty() {
             // Not held during the wait: a switch to append-only mode would wait with us.
             let _permit = self.permit_deletion("remove unused chunks")?;
-            gone = self.commit_removal(doomed, &mut removed)?;
+            gone = match self.commit_removal(doomed, elsewhere.as_ref(), &mut removed) {
+                Err(EngineError::NotOwned { .. }) => return Ok(Removed { was_busy: true, ..Removed::default() }),
+                gone => gone?,
+            };
         }
         drop(watching);
         drop(held);
@@ -563,7 +566,12 @@ impl Engine {
     }
 
     /// Commits the removal. Returns what the removed metadata chunks referred to.
-    fn commit_removal(&self, doomed: Vec<Doomed>, removed: &mut Removed) -> Result<Vec<(Fingerprint, u32)>> {
+    fn commit_removal(
+        &self,
+        doomed: Vec<Doomed>,
+        others: Option<&Elsewhere<'_>>,
+        removed: &mut Removed,
+    ) -> Result<Vec<(Fingerprint, u32)>> {
         let (mut dead, mut elsewhere) = (DeadChanges::default(), DeadElsewhere::default());
         let copies: Vec<Candidate> = doomed.iter().flat_map(|one| &one.chunks).map(|chunk| chunk.candidate).collect();
         let files: Vec<ContainerId> = doomed.iter().map(|one| one.container).collect();
@@ -585,7 +593,7 @@ impl Engine {
         self.reclaiming.watch().touch(released());
         let places: Vec<(Address, Fingerprint)> = copies.iter().map(|copy| (copy.address, copy.fingerprint)).collect();
         let of_storage = self.storage.begin_removal(&places)?;
-        if let Err(error) = self.commit_removals(&chunks, &of_storage, &dead, &elsewhere, removed.bytes) {
+        if let Err(error) = self.commit_removals(&chunks, &of_storage, &dead, &elsewhere, others, removed.bytes) {
             self.storage.abandon_removal(&places);
             return Err(error);
         }
