@@ -321,8 +321,8 @@ impl<'a> Elsewhere<'a> {
         Ok(cluster.others.everybody()?.table == self.table)
     }
 
-    /// Returns whether a partition may have moved here since the beginning. The caller keeps others from committing: then
-    /// what was seen of the counts holds until the batch is logged.
+    /// Returns whether a partition may have moved here since the beginning. The caller keeps others from committing.
+    /// Then what was seen of the counts holds until the batch is logged.
     pub(crate) fn has_moved(&self) -> bool {
         self.engine.cluster.as_ref().is_some_and(|cluster| cluster.moves() != self.moves)
     }
