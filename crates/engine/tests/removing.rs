@@ -13,7 +13,7 @@ use onefold_oplog::{Partition, PartitionClass};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -279,6 +279,55 @@ fn m4_8_nothing_is_removed_if_nodes_came_or_went_meanwhile() {
     *world.wire.before_step.lock() = None;
     let (removed, is_all) = remove_at(&world.engine(node)).unwrap();
     assert!(removed > 0 && is_all);
+}
+
+#[test]
+fn m4_8_nothing_is_removed_if_a_partition_moved_meanwhile() {
+    let (world, node, _) = with_unneeded_chunks(2);
+    let engine = world.engine(node);
+    let before = move |step: &RemovalStep| {
+        if matches!(step, RemovalStep::Doom { .. }) {
+            // A new owner of a partition asks for the claims of this node.
+            engine.claims_of(0);
+        }
+        true
+    };
+    *world.wire.before_step.lock() = Some(BeforeStep(Arc::new(before)));
+    assert_eq!(remove_at(&world.engine(node)).unwrap(), (0, false));
+    *world.wire.before_step.lock() = None;
+    let (removed, is_all) = remove_at(&world.engine(node)).unwrap();
+    assert!(removed > 0 && is_all);
+}
+
+#[test]
+fn m4_8_a_late_watch_does_not_end_what_a_later_removal_has_doomed() {
+    let (world, node, _) = with_unneeded_chunks(2);
+    let (wire, first): (_, Arc<Mutex<Option<RemovalStep>>>) = (world.wire.clone(), Arc::default());
+    let tries = Arc::new(AtomicU64::new(0));
+    let (of_hook, refused) = (first.clone(), tries.clone());
+    let before = move |step: &RemovalStep| {
+        let mut first = of_hook.lock();
+        match step {
+            RemovalStep::Watch { .. } if first.is_none() => {
+                // It does not arrive yet.
+                *first = Some(step.clone());
+                return false;
+            }
+            RemovalStep::Doom { .. } => {
+                for other in (0..3).filter(|other| *other != node) {
+                    let late = wire.node(other).unwrap().remove_for(node, first.as_ref().unwrap());
+                    assert!(late.is_err(), "node {other} has begun an earlier removal");
+                    refused.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+            _ => {}
+        }
+        true
+    };
+    *world.wire.before_step.lock() = Some(BeforeStep(Arc::new(before)));
+    remove_at(&world.engine(node)).unwrap_err();
+    let (removed, is_all) = remove_at(&world.engine(node)).unwrap();
+    assert!(removed > 0 && is_all && tries.load(Ordering::SeqCst) > 0);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Freeing space at all nodes: each removes chunks of its own partitions of the index, and merges its own containers.
 //! Whoever is asked by an operator asks the others.
 
-use crate::{Engine, Result, random_name};
+use crate::{Engine, Result};
 use std::time::Duration;
 
 /// How much may stay unused.
@@ -59,8 +59,7 @@ impl Engine {
     pub fn reclaim_elsewhere(&self, limits: ReclaimLimits, go_on: &dyn Fn() -> bool) -> Result<Reclaimed> {
         let mut sum = Reclaimed { is_complete: true, ..Reclaimed::default() };
         let Some(cluster) = &self.cluster else { return Ok(sum) };
-        let random = random_name()?;
-        let request = u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|at| random[at]));
+        let request = cluster.number_of_request(self.log.epoch());
         let mut open = cluster.others.everybody()?.nodes;
         loop {
             let mut failed = Vec::new();

@@ -39,7 +39,7 @@ use crate::cluster::container_of;
 use crate::commit::records::encode_objects;
 use crate::liveness::dead::DeadChanges;
 use crate::write::in_flight::Remover;
-use crate::{Candidate, Change, Engine, EngineError, Result, random_name};
+use crate::{Candidate, Change, Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::{Reader, WireError, put_varint};
 use onefold_oplog::{Effects, Position};
@@ -67,7 +67,7 @@ pub enum RemovalStep {
     Permit,
     /// Watch these chunks. It ends every earlier removal of the sender.
     Watch {
-        /// The number of the removal: no other one has it.
+        /// The number of the removal: that of a later one of the same node is greater.
         removal: u64,
         /// The chunks.
         names: Vec<Fingerprint>,
@@ -257,8 +257,7 @@ impl<'a> Elsewhere<'a> {
         for node in everybody.gone {
             engine.take_rest_of(node)?;
         }
-        let random = random_name()?;
-        let removal = u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|at| random[at]));
+        let removal = cluster.number_of_request(engine.log.epoch());
         let mut elsewhere = Elsewhere { engine, removal, table: everybody.table, moves, nodes: Vec::new() };
         let mut is_permitted = engine.knows_append_only();
         for node in everybody.nodes {
@@ -363,8 +362,9 @@ impl Engine {
             RemovalStep::Settle { removal } => self.settle_for(node, *removal),
             RemovalStep::Doom { removal, copies } => self.doom_for(node, *removal, copies),
             RemovalStep::End { removal } => {
-                if self.removing.theirs.lock().get(&node).is_some_and(|theirs| theirs.removal == *removal) {
-                    self.end_removals_of(node);
+                let mut theirs = self.removing.theirs.lock();
+                if theirs.get(&node).is_some_and(|theirs| theirs.removal == *removal) {
+                    self.end(&mut theirs, node);
                 }
                 Ok(RemovalAnswer::Done)
             }
@@ -384,11 +384,15 @@ impl Engine {
         if let Some(why) = self.why_nothing_is_removed()? {
             return Ok(RemovalAnswer::Held(why));
         }
+        let mut theirs = self.removing.theirs.lock();
+        // A request may be late. It must not end what a later one has doomed.
+        if theirs.get(&node).is_some_and(|theirs| theirs.removal > removal) {
+            return Err(not_watched(node));
+        }
         // What an earlier one has doomed, and perhaps removed.
-        self.end_removals_of(node);
+        self.end(&mut theirs, node);
         self.reclaiming.watch().begin(Remover::Node(node), names.iter().copied());
-        let moment = self.reclaiming.moment();
-        self.removing.theirs.lock().insert(node, Theirs { removal, moment, has_doomed: false });
+        theirs.insert(node, Theirs { removal, moment: self.reclaiming.moment(), has_doomed: false });
         Ok(permission)
     }
 
@@ -438,7 +442,10 @@ impl Engine {
     /// Ends what removals of a node have begun here. Chunks that they have doomed may be removed by now: no cache has
     /// them.
     pub(crate) fn end_removals_of(&self, node: u32) {
-        let mut theirs = self.removing.theirs.lock();
+        self.end(&mut self.removing.theirs.lock(), node);
+    }
+
+    fn end(&self, theirs: &mut BTreeMap<u32, Theirs>, node: u32) {
         if theirs.remove(&node).is_some() {
             self.reclaiming.watch().end(Remover::Node(node));
         }

@@ -24,6 +24,8 @@ pub(crate) struct Cluster {
     rights: Box<[AtomicU8]>,
     /// How often a partition came, went, or got an owner that asked for the claims of this node.
     moves: AtomicU64,
+    /// Requests of this opening that have a number.
+    requests: AtomicU64,
 }
 
 /// What a node may do with a partition of the chunk index.
@@ -42,7 +44,7 @@ impl Cluster {
     pub(crate) fn new(share: &Share) -> Cluster {
         let right = |number| share.chunk_index.place(number).map_or(Right::None, |_| Right::All);
         let rights = (0..share.chunk_index.total()).map(|number| AtomicU8::new(right(number) as u8)).collect();
-        Cluster { node: share.node, others: share.others.clone(), rights, moves: AtomicU64::new(0) }
+        Cluster { node: share.node, others: share.others.clone(), rights, moves: AtomicU64::new(0), requests: AtomicU64::new(0) }
     }
 
     fn partition_of(&self, name: &Fingerprint) -> u32 {
@@ -79,6 +81,11 @@ impl Cluster {
     /// Notes that an answer to a claim may be of a node that no longer has the partition.
     pub(crate) fn moved(&self) {
         self.moves.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Returns the number of a request of the opening with that epoch. Those of later ones are greater.
+    pub(crate) fn number_of_request(&self, epoch: u64) -> u64 {
+        epoch << 32 | self.requests.fetch_add(1, Ordering::SeqCst)
     }
 
     /// Returns how often something moved.
