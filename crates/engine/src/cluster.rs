@@ -46,7 +46,7 @@ pub use other_logs::{HeldPartition, LogPart};
 pub(crate) use outbox::Outbox;
 pub use owner::Delivery;
 pub(crate) use owner::{Guests, HURRIES};
-pub use reclaiming::{ReclaimLimits, Reclaimed};
+pub use reclaiming::{PruneOptions, PruneReport, PruneRequests};
 pub(crate) use removing::{DeadElsewhere, Elsewhere, Ended, Removing};
 pub use removing::{Everybody, RemovalAnswer, RemovalStep};
 pub(crate) use restating::Touched;
@@ -227,7 +227,7 @@ pub trait OtherNodes: Debug + Send + Sync {
     fn dead(&self, partition: u16, copies: &[Candidate]) -> Result<()>;
 
     /// Has a node free space. `None`: it is at work; ask with the same number of the request again.
-    fn reclaim(&self, node: u32, request: u64, limits: ReclaimLimits) -> Result<Option<Reclaimed>>;
+    fn reclaim(&self, node: u32, request: u64, options: PruneOptions) -> Result<Option<PruneReport>>;
 }
 
 impl Engine {

@@ -34,7 +34,8 @@ mod statistics;
 mod write;
 
 pub use cluster::{
-    Adoption, Delivery, Everybody, HeldPartition, LogPart, OtherNodes, ReclaimLimits, Reclaimed, RemovalAnswer, RemovalStep, Share,
+    Adoption, Delivery, Everybody, HeldPartition, LogPart, OtherNodes, PruneOptions, PruneReport, PruneRequests, RemovalAnswer,
+    RemovalStep, Share,
 };
 pub use commit::Transaction;
 pub use commit::records::{CHUNK_DELTAS, CHUNKS_PLACED, CHUNKS_REMOVED, OBJECTS_WRITTEN, decode_deltas, decode_places, decode_removals};

@@ -225,13 +225,15 @@ impl Engine {
         if self.lookup.index().is_none() {
             return Ok(None);
         }
+        if !self.is_of_cluster() {
+            let mut places = Vec::with_capacity(chunks.len());
+            self.lookup.find(chunks, &mut places)?;
+            return Ok(Some(places));
+        }
         let is_here = |chunk: &&Fingerprint| self.foreign_partition(chunk).is_none();
         let here: Vec<Fingerprint> = chunks.iter().filter(is_here).copied().collect();
         let mut places = Vec::with_capacity(here.len());
         self.lookup.find(&here, &mut places)?;
-        if here.len() == chunks.len() {
-            return Ok(Some(places));
-        }
         let mut places = places.into_iter();
         Ok(Some(chunks.iter().map(|chunk| if is_here(&chunk) { places.next().flatten() } else { None }).collect()))
     }

@@ -126,16 +126,7 @@ impl Cluster {
             engine.deliver().unwrap();
         }
         for engine in self.nodes.iter().flatten() {
-            let index = engine.index().unwrap();
-            for partition in index.partitions() {
-                index
-                    .for_each(partition, &mut |name, entry| {
-                        assert!(entry.address != 0, "a count of a chunk that nobody stores");
-                        assert!(found.insert(*name, entry.count).is_none(), "two owners have a chunk");
-                        Ok(())
-                    })
-                    .unwrap();
-            }
+            count(engine, &mut found);
         }
         found
     }

@@ -3,13 +3,16 @@
 //! All functions are pure and take any input, so that fuzzers can call them. A decoder checks each count against the
 //! bytes that are there before it allocates, and refuses what is behind the end.
 
+mod removal;
+
 use crate::Refusal;
 use onefold_cluster::{NodeNumber, Opening, Order, Prepared, Released, Report, Restated};
-use onefold_engine::{Candidate, Claim, Delivery, ReclaimLimits, Reclaimed, RemovalAnswer, RemovalStep, Search};
+use onefold_engine::{Candidate, Claim, Delivery, PruneOptions, PruneReport, RemovalAnswer, RemovalStep, Search};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_signed, put_varint};
 use onefold_oplog::{BATCH_MAX_BYTES, Partition, PartitionClass, Position};
 use onefold_storage::{Address, ContainerId};
+use removal::{copies, options, put_copies, put_options, put_removal_answer, put_report, put_step, removal_answer, report, step};
 
 /// The most names of a claim or a release. One request of a stream (256 KiB) has 32 at 8 KiB for each chunk.
 pub const MOST_NAMES: usize = 1024;
@@ -107,7 +110,7 @@ pub enum Message {
         /// The number of the request: whoever asks again has the same one.
         request: u64,
         /// How much may stay unused.
-        limits: ReclaimLimits,
+        options: PruneOptions,
     },
     /// Between members and their master.
     Membership(Membership),
@@ -120,7 +123,7 @@ pub enum Message {
     /// The answer to a step of a removal.
     Removing(RemovalAnswer),
     /// The answer to a request to free space. `None`: the node is at work.
-    Reclaimed(Option<Reclaimed>),
+    Reclaimed(Option<PruneReport>),
     /// The answer to every other request.
     Done,
     /// The other answer to every request.
@@ -304,15 +307,13 @@ impl Message {
             }
             Message::Membership(message) => message.encode(&mut out),
             Message::Removing(answer) => put_removal_answer(&mut out, answer),
-            Message::Reclaim { request, limits } => {
+            Message::Reclaim { request, options } => {
                 out.extend_from_slice(&request.to_le_bytes());
-                out.extend_from_slice(&limits.max_unused.to_bits().to_le_bytes());
-                out.extend_from_slice(&limits.max_fill.to_bits().to_le_bytes());
-                out.push(limits.dry_run.into());
+                put_options(&mut out, *options);
             }
             Message::Reclaimed(reclaimed) => {
                 out.push(reclaimed.is_some().into());
-                reclaimed.iter().for_each(|reclaimed| put_reclaimed(&mut out, reclaimed));
+                reclaimed.iter().for_each(|reclaimed| put_report(&mut out, reclaimed));
             }
             Message::Claimed(claims) => {
                 put_varint(&mut out, claims.len() as u64);
@@ -389,12 +390,8 @@ impl Message {
                 let (partition, epoch) = (partition(reader)?, reader.varint()?);
                 Message::Dead { partition, epoch, copies: copies(reader, digest_bytes)? }
             }
-            kinds::RECLAIM => {
-                let request = reader.u64()?;
-                let limits = ReclaimLimits { max_unused: share(reader)?, max_fill: share(reader)?, dry_run: flag(reader)? };
-                Message::Reclaim { request, limits }
-            }
-            kinds::RECLAIMED => Message::Reclaimed(flag(reader)?.then(|| reclaimed(reader)).transpose()?),
+            kinds::RECLAIM => Message::Reclaim { request: reader.u64()?, options: options(reader)? },
+            kinds::RECLAIMED => Message::Reclaimed(flag(reader)?.then(|| report(reader)).transpose()?),
             kinds::REMOVING => Message::Removing(removal_answer(reader)?),
             kinds::REPORT | kinds::ORDER | kinds::PREPARED => Message::Membership(Membership::decode(kind, reader)?),
             kinds::CLAIMED => {
@@ -506,148 +503,6 @@ fn put_delivery(out: &mut Vec<u8>, digest_bytes: usize, partition: u16, epoch: u
         out.extend_from_slice(name.digest(digest_bytes));
         put_signed(out, *delta);
     }
-}
-
-fn put_step(out: &mut Vec<u8>, digest_bytes: usize, step: &RemovalStep) {
-    match step {
-        RemovalStep::Permit => out.push(0),
-        RemovalStep::Watch { removal, names } => {
-            out.push(1);
-            out.extend_from_slice(&removal.to_le_bytes());
-            out.push(digest_bytes as u8);
-            put_varint(out, names.len() as u64);
-            names.iter().for_each(|name| out.extend_from_slice(name.digest(digest_bytes)));
-        }
-        RemovalStep::Settle { removal } => {
-            out.push(2);
-            out.extend_from_slice(&removal.to_le_bytes());
-        }
-        RemovalStep::Doom { removal, copies } => {
-            out.push(3);
-            out.extend_from_slice(&removal.to_le_bytes());
-            out.push(digest_bytes as u8);
-            put_copies(out, digest_bytes, copies);
-        }
-        RemovalStep::End { removal } => {
-            out.push(4);
-            out.extend_from_slice(&removal.to_le_bytes());
-        }
-    }
-}
-
-fn step(reader: &mut Reader<'_>) -> Decoded<RemovalStep> {
-    Ok(match reader.u8()? {
-        0 => RemovalStep::Permit,
-        1 => {
-            let (removal, digest_bytes) = (reader.u64()?, digest_bytes(reader)?);
-            let names = list(reader, digest_bytes, |reader| name(reader, digest_bytes))?;
-            at_most("chunks of a removal", names.len(), MOST_REMOVED, reader)?;
-            RemovalStep::Watch { removal, names }
-        }
-        2 => RemovalStep::Settle { removal: reader.u64()? },
-        3 => {
-            let (removal, digest_bytes) = (reader.u64()?, digest_bytes(reader)?);
-            RemovalStep::Doom { removal, copies: copies(reader, digest_bytes)? }
-        }
-        4 => RemovalStep::End { removal: reader.u64()? },
-        other => return Err(unknown("step of a removal", other, reader)),
-    })
-}
-
-fn put_copies(out: &mut Vec<u8>, digest_bytes: usize, copies: &[Candidate]) {
-    put_varint(out, copies.len() as u64);
-    for copy in copies {
-        out.extend_from_slice(copy.fingerprint.digest(digest_bytes));
-        out.extend_from_slice(&copy.address.bits().to_le_bytes());
-    }
-}
-
-fn copies(reader: &mut Reader<'_>, digest_bytes: usize) -> Decoded<Vec<Candidate>> {
-    let copies = list(reader, digest_bytes + 8, |reader| {
-        Ok(Candidate { fingerprint: name(reader, digest_bytes)?, address: Address::from_bits(reader.u64()?) })
-    })?;
-    at_most("chunks of a removal", copies.len(), MOST_REMOVED, reader)?;
-    Ok(copies)
-}
-
-fn put_removal_answer(out: &mut Vec<u8>, answer: &RemovalAnswer) {
-    match answer {
-        RemovalAnswer::Done => out.push(0),
-        RemovalAnswer::Permitted => out.push(1),
-        RemovalAnswer::NotYet => out.push(2),
-        RemovalAnswer::Kept(why) => {
-            out.push(3);
-            put_bytes(out, cut(why).as_bytes());
-        }
-        RemovalAnswer::Undelivered(why) => {
-            out.push(5);
-            put_bytes(out, cut(why).as_bytes());
-        }
-        RemovalAnswer::Held(why) => {
-            out.push(6);
-            put_bytes(out, cut(why).as_bytes());
-        }
-        RemovalAnswer::Doomed(doomed) => {
-            out.push(4);
-            put_varint(out, doomed.len() as u64);
-            out.extend(doomed.iter().map(|doomed| u8::from(*doomed)));
-        }
-    }
-}
-
-fn removal_answer(reader: &mut Reader<'_>) -> Decoded<RemovalAnswer> {
-    Ok(match reader.u8()? {
-        0 => RemovalAnswer::Done,
-        1 => RemovalAnswer::Permitted,
-        2 => RemovalAnswer::NotYet,
-        3 => RemovalAnswer::Kept(text("reason of a removal", reader)?),
-        4 => {
-            let doomed = list(reader, 1, flag)?;
-            at_most("answers to a removal", doomed.len(), MOST_REMOVED, reader)?;
-            RemovalAnswer::Doomed(doomed)
-        }
-        5 => RemovalAnswer::Undelivered(text("reason of a removal", reader)?),
-        6 => RemovalAnswer::Held(text("reason of a removal", reader)?),
-        other => return Err(unknown("answer to a removal", other, reader)),
-    })
-}
-
-fn put_reclaimed(out: &mut Vec<u8>, reclaimed: &Reclaimed) {
-    let Reclaimed { chunks, chunk_bytes, containers_before, containers_after, freed_bytes, unused_bytes, raw_bytes, .. } = reclaimed;
-    let numbers = [chunks, chunk_bytes, containers_before, containers_after, freed_bytes, unused_bytes, raw_bytes];
-    numbers.into_iter().for_each(|number| put_varint(out, *number));
-    let problems = &reclaimed.problems[..reclaimed.problems.len().min(MOST_PROBLEMS)];
-    put_varint(out, problems.len() as u64);
-    problems.iter().for_each(|problem| put_bytes(out, cut(problem).as_bytes()));
-    out.push(reclaimed.kept_for.is_some().into());
-    reclaimed.kept_for.iter().for_each(|whom| put_bytes(out, cut(whom).as_bytes()));
-    out.push(reclaimed.is_complete.into());
-}
-
-fn reclaimed(reader: &mut Reader<'_>) -> Decoded<Reclaimed> {
-    Ok(Reclaimed {
-        chunks: reader.varint()?,
-        chunk_bytes: reader.varint()?,
-        containers_before: reader.varint()?,
-        containers_after: reader.varint()?,
-        freed_bytes: reader.varint()?,
-        unused_bytes: reader.varint()?,
-        raw_bytes: reader.varint()?,
-        problems: {
-            let problems = list(reader, 1, |reader| text("problem", reader))?;
-            at_most("problems", problems.len(), MOST_PROBLEMS, reader)?;
-            problems
-        },
-        kept_for: flag(reader)?.then(|| text("reader", reader)).transpose()?,
-        is_complete: flag(reader)?,
-    })
-}
-
-/// Reads a share, from 0 to 1.
-fn share(reader: &mut Reader<'_>) -> Decoded<f64> {
-    let (offset_bytes, bits) = (reader.position(), reader.u64()?);
-    let share = f64::from_bits(bits);
-    if (0.0..=1.0).contains(&share) { Ok(share) } else { Err(WireError::OutOfRange { what: "share", value: bits, offset_bytes }) }
 }
 
 fn flag(reader: &mut Reader<'_>) -> Decoded<bool> {

@@ -6,7 +6,7 @@ use crate::peer::{Call, Peer};
 use crate::setup::Context;
 use crate::{CallError, Refusal};
 use onefold_engine::{
-    Candidate, Claim, Delivery, EngineError, Everybody, OtherNodes, ReclaimLimits, Reclaimed, RemovalAnswer, RemovalStep, Result, Wanted,
+    Candidate, Claim, Delivery, EngineError, Everybody, OtherNodes, PruneOptions, PruneReport, RemovalAnswer, RemovalStep, Result, Wanted,
 };
 use onefold_fingerprint::Fingerprint;
 use onefold_index::ChunkIndex;
@@ -365,9 +365,9 @@ impl OtherNodes for Nodes {
         self.ask(of, self.context.options().deliver, &message).map(drop)
     }
 
-    fn reclaim(&self, node: u32, request: u64, limits: ReclaimLimits) -> Result<Option<Reclaimed>> {
+    fn reclaim(&self, node: u32, request: u64, options: PruneOptions) -> Result<Option<PruneReport>> {
         let until = Instant::now() + self.context.options().claim;
-        let (peer, payload) = (self.peer(node), self.encode(&Message::Reclaim { request, limits }));
+        let (peer, payload) = (self.peer(node), self.encode(&Message::Reclaim { request, options }));
         match peer.call(kinds::RECLAIM, payload, until).and_then(|call| peer.answer(&call, until)) {
             Ok(Message::Reclaimed(reclaimed)) => Ok(reclaimed),
             Ok(other) => Err(odd(node, &other)),

@@ -2,7 +2,7 @@
 
 use crate::Refusal;
 use crate::messages::{ClaimPart, Membership};
-use onefold_engine::{Candidate, Claim, Delivery, Engine, ReclaimLimits, Reclaimed, RemovalAnswer, RemovalStep, Wanted};
+use onefold_engine::{Candidate, Claim, Delivery, Engine, PruneOptions, PruneReport, RemovalAnswer, RemovalStep, Wanted};
 use onefold_fingerprint::Fingerprint;
 use onefold_index::ChunkIndex;
 use onefold_oplog::{Partition, PartitionClass, Position};
@@ -49,7 +49,7 @@ pub trait Owner: Debug + Send + Sync {
     fn dead(&self, partition: u16, epoch: u64, copies: &[Candidate]) -> Result<(), Refusal>;
 
     /// Frees space. Returns at once: `None` while it is at work, then what came of the request.
-    fn reclaim(&self, request: u64, limits: ReclaimLimits) -> Result<Option<Reclaimed>, Refusal>;
+    fn reclaim(&self, request: u64, options: PruneOptions) -> Result<Option<PruneReport>, Refusal>;
 
     /// Takes a message of the membership. Must return at once.
     fn membership(&self, from: u32, message: Membership);
@@ -57,7 +57,7 @@ pub trait Owner: Debug + Send + Sync {
 
 /// How a node frees the space that its engine can free. It asks the last argument whether to go on. Errors: why it
 /// cannot, for people.
-pub type Reclaim = dyn Fn(&Arc<Engine>, ReclaimLimits, &dyn Fn() -> bool) -> Result<Reclaimed, String> + Send + Sync;
+pub type Reclaim = dyn Fn(&Arc<Engine>, PruneOptions, &dyn Fn() -> bool) -> Result<PruneReport, String> + Send + Sync;
 
 /// What a node has by its table now.
 pub trait Rights: Debug + Send + Sync {
@@ -90,7 +90,7 @@ pub struct EngineOwner {
 struct Reclaiming {
     is_at_work: bool,
     /// What came of the last requests.
-    results: VecDeque<(u64, Result<Reclaimed, String>)>,
+    results: VecDeque<(u64, Result<PruneReport, String>)>,
 }
 
 /// How many results are kept for those that asked.
@@ -176,7 +176,7 @@ impl Owner for EngineOwner {
         Ok(self.engine.take_dead(copies)?)
     }
 
-    fn reclaim(&self, request: u64, limits: ReclaimLimits) -> Result<Option<Reclaimed>, Refusal> {
+    fn reclaim(&self, request: u64, options: PruneOptions) -> Result<Option<PruneReport>, Refusal> {
         let mut reclaiming = self.reclaiming.lock();
         if let Some((_, result)) = reclaiming.results.iter().find(|(of, _)| *of == request) {
             return result.clone().map(Some).map_err(Refusal::Refused);
@@ -187,7 +187,7 @@ impl Owner for EngineOwner {
         }
         let (engine, rights, reclaim, state) = (self.engine.clone(), self.rights.clone(), self.reclaim.clone(), self.reclaiming.clone());
         let run = move || {
-            let work = || reclaim(&engine, limits, &|| !rights.is_over());
+            let work = || reclaim(&engine, options, &|| !rights.is_over());
             let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("freeing space has panicked".to_owned()));
             drop(engine);
             let mut state = state.lock();

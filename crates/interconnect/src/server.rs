@@ -385,7 +385,7 @@ impl Connection {
                 return Ok(Message::Collected(names));
             }
             Message::Remove(step) => return owner.remove(self.from, &step).map(Message::Removing),
-            Message::Reclaim { request, limits } => return owner.reclaim(request, limits).map(Message::Reclaimed),
+            Message::Reclaim { request, options } => return owner.reclaim(request, options).map(Message::Reclaimed),
             Message::Dead { partition, epoch, copies } => owner.dead(partition, epoch, &copies)?,
             Message::Release(names) => owner.release(self.from, &names),
             Message::Wait { partition, epoch, name, most_ms } => {

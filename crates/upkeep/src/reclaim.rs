@@ -10,7 +10,7 @@ mod rest;
 mod unused;
 
 pub use dedup::{DedupOptions, DedupReport, dedup};
-pub use prune::{PruneOptions, PruneReport, prune, prune_here};
-pub use requests::PruneRequests;
+pub use onefold_engine::{PruneOptions, PruneReport, PruneRequests};
+pub use prune::{prune, prune_here};
 pub use rest::Rests;
 pub use unused::{RemovalReport, remove_unused};

@@ -433,7 +433,7 @@ impl Engine {
         // Catalogs that are open have them until then, and nobody asks any more.
         self.filters.removed(&these().map(|copy| copy.fingerprint).collect::<Vec<_>>());
         let is_believed =
-            |copy: &&Candidate| self.containers.as_ref().is_some_and(|containers| containers.is_of_this_opening(copy.address));
+            |copy: &&Candidate| self.containers.as_ref().is_some_and(|containers| containers.is_of_this_opening(copy.address.origin()));
         let origins: BTreeSet<Origin> = these().filter(is_believed).map(|copy| copy.address.origin()).collect();
         self.filters.doubt(&origins.into_iter().collect::<Vec<_>>());
         Ok(RemovalAnswer::Doomed(doomed))

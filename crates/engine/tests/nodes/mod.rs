@@ -8,7 +8,7 @@ use crate::common;
 pub use crate::common::bytes;
 use onefold_bucket::{BucketGround, MemoryBucket};
 use onefold_engine::{
-    Candidate, Claim, Delivery, Descriptor, Engine, EngineError, Everybody, Hints, OtherNodes, Piece, ReclaimLimits, Reclaimed,
+    Candidate, Claim, Delivery, Descriptor, Engine, EngineError, Everybody, Hints, OtherNodes, Piece, PruneOptions, PruneReport,
     RemovalAnswer, RemovalStep, Result, Wanted, WriteStream,
 };
 use onefold_fingerprint::Fingerprint;
@@ -212,7 +212,7 @@ impl OtherNodes for Others {
         self.wire.node(self.wire.owner(PartitionClass::Container, partition.into()))?.take_dead(copies)
     }
 
-    fn reclaim(&self, node: u32, _: u64, _: ReclaimLimits) -> Result<Option<Reclaimed>> {
+    fn reclaim(&self, node: u32, _: u64, _: PruneOptions) -> Result<Option<PruneReport>> {
         Err(EngineError::OtherNode { why: format!("node {node} frees no space here") })
     }
 }
@@ -234,4 +234,18 @@ pub fn write(stream: &mut WriteStream, data: &[u8]) -> Result<Vec<Piece>> {
 pub fn runs(count: u64) -> Vec<Vec<u8>> {
     let part = |seed: u64| bytes(seed, 20_000);
     (0..count).map(|run| (0..4).flat_map(|at| part(run / 3 + at * 7 % 5 + at)).collect()).collect()
+}
+
+/// Adds the counts of the chunks of an engine's partitions.
+pub fn count(engine: &Engine, found: &mut BTreeMap<Fingerprint, u32>) {
+    let index = engine.index().unwrap();
+    for partition in index.partitions() {
+        index
+            .for_each(partition, &mut |name, entry| {
+                assert!(entry.address != 0, "a count of a chunk that nobody stores");
+                assert!(found.insert(*name, entry.count).is_none(), "two owners have a chunk");
+                Ok(())
+            })
+            .unwrap();
+    }
 }

@@ -3,7 +3,7 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use super::{OBJECTS, Others, Wire, bytes, descriptor, ground, partitions, write};
+use super::{OBJECTS, Others, Wire, bytes, count, descriptor, ground, partitions, write};
 use onefold_bucket::MemoryBucket;
 use onefold_engine::{
     Address, Adoption, ContainerId, Cursor, Engine, Group, HeldPartition, LogPart, MetadataKind, Mode, Moment, Piece, Reference, Roots,
@@ -405,17 +405,8 @@ impl World {
         }
         let mut found = BTreeMap::new();
         for (number, Node { engine, .. }) in &self.nodes {
-            let index = engine.index().unwrap();
-            for partition in index.partitions() {
-                assert_eq!(self.wire.owner_of(partition), *number);
-                index
-                    .for_each(partition, &mut |name, entry| {
-                        assert!(entry.address != 0, "a count of a chunk that nobody stores");
-                        assert!(found.insert(*name, entry.count).is_none(), "two owners have a chunk");
-                        Ok(())
-                    })
-                    .unwrap();
-            }
+            engine.index().unwrap().partitions().into_iter().for_each(|partition| assert_eq!(self.wire.owner_of(partition), *number));
+            count(engine, &mut found);
         }
         found
     }

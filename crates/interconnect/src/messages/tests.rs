@@ -1,4 +1,5 @@
 use super::*;
+use onefold_engine::PruneRequests;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -103,28 +104,33 @@ fn any_message() -> impl Strategy<Value = (usize, Message)> {
             "\\PC{0,40}".prop_map(RemovalAnswer::Held),
             vec(any::<bool>(), 0..9).prop_map(RemovalAnswer::Doomed),
         ];
-        let limits = (0.0..=1.0f64, 0.0..=1.0f64, any::<bool>()).prop_map(|(max_unused, max_fill, dry_run)| ReclaimLimits {
+        let options = (0.0..=1.0f64, 0.0..=1.0f64, any::<bool>()).prop_map(|(max_unused, max_fill, dry_run)| PruneOptions {
             max_unused,
             max_fill,
             dry_run,
         });
-        let reclaim = (any::<u64>(), limits).prop_map(|(request, limits)| Message::Reclaim { request, limits });
+        let reclaim = (any::<u64>(), options).prop_map(|(request, options)| Message::Reclaim { request, options });
         let texts = (vec("\\PC{0,20}", 0..4), proptest::option::of("\\PC{0,20}"));
-        let reclaimed = (any::<[u64; 7]>(), texts, any::<bool>()).prop_map(|(numbers, (problems, kept_for), is_complete)| {
-            let [chunks, chunk_bytes, containers_before, containers_after, freed_bytes, unused_bytes, raw_bytes] = numbers;
-            Reclaimed {
-                chunks,
-                chunk_bytes,
-                containers_before,
-                containers_after,
-                freed_bytes,
-                unused_bytes,
-                raw_bytes,
-                problems,
-                kept_for,
-                is_complete,
-            }
-        });
+        let requests = proptest::option::of(any::<[u64; 6]>().prop_map(|[puts, gets, lists, deletions, read_bytes, written_bytes]| {
+            PruneRequests { puts, gets, lists, deletions, read_bytes, written_bytes }
+        }));
+        let reclaimed =
+            (any::<[u64; 7]>(), texts, any::<bool>(), requests).prop_map(|(numbers, (problems, kept_for), is_complete, requests)| {
+                let [chunks, chunk_bytes, containers_before, containers_after, freed_bytes, unused_bytes, raw_bytes] = numbers;
+                PruneReport {
+                    chunks,
+                    chunk_bytes,
+                    containers_before,
+                    containers_after,
+                    freed_bytes,
+                    unused_bytes,
+                    raw_bytes,
+                    problems,
+                    kept_for,
+                    is_complete,
+                    requests,
+                }
+            });
         let message = prop_oneof![
             reclaim,
             proptest::option::of(reclaimed).prop_map(Message::Reclaimed),

@@ -6,7 +6,7 @@ use crate::greeting::{self, Hello, VERSION};
 use crate::messages::{ClaimPart, Membership, Message};
 use crate::tls::Identity;
 use crate::{Directory, Interconnect, Options, Owner, Refusal, Server, Setup};
-use onefold_engine::{Candidate, Claim, Delivery, Everybody, ReclaimLimits, Reclaimed, RemovalAnswer, RemovalStep, Search, Wanted};
+use onefold_engine::{Candidate, Claim, Delivery, Everybody, PruneOptions, PruneReport, RemovalAnswer, RemovalStep, Search, Wanted};
 use onefold_fingerprint::Fingerprint;
 use onefold_oplog::{Partition, Position};
 use onefold_remote::transport::CertificateFingerprint;
@@ -210,8 +210,8 @@ impl Owner for Noting {
         Ok(())
     }
 
-    fn reclaim(&self, request: u64, _: ReclaimLimits) -> Result<Option<Reclaimed>, Refusal> {
-        Ok((request > 1).then(|| Reclaimed { chunks: request, problems: vec!["one".to_owned()], ..Reclaimed::default() }))
+    fn reclaim(&self, request: u64, _: PruneOptions) -> Result<Option<PruneReport>, Refusal> {
+        Ok((request > 1).then(|| PruneReport { chunks: request, problems: vec!["one".to_owned()], ..PruneReport::default() }))
     }
 
     fn membership(&self, from: u32, message: Membership) {

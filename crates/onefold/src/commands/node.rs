@@ -13,10 +13,10 @@ use crate::store::Store;
 use crate::talk::Talk;
 use crate::units::printable;
 use onefold_coordinator::{CoordinatorError, Credentials, Faces, ZooKeeper, ZooKeeperOptions};
-use onefold_engine::{Descriptor, Engine, ReclaimLimits, Reclaimed};
+use onefold_engine::{Descriptor, Engine, PruneOptions, PruneReport};
 use onefold_node::{Node, NodeError, NodeSettings};
 use onefold_oplog::{Partition, PartitionClass};
-use onefold_upkeep::{NoMonitor, PruneOptions, prune_here};
+use onefold_upkeep::{NoMonitor, prune_here};
 use serde_json::json;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -87,10 +87,8 @@ pub fn run(options: &cli::Node, talk: Talk) -> Result<Exit> {
 }
 
 /// Frees the space that this node can free by itself: its part of what `onefold prune` does at the home.
-fn reclaim(engine: &Arc<Engine>, limits: ReclaimLimits, go_on: &dyn Fn() -> bool) -> std::result::Result<Reclaimed, String> {
-    let ReclaimLimits { max_unused, max_fill, dry_run } = limits;
-    let pruned = prune_here(engine, PruneOptions { max_unused, max_fill, dry_run }, &NoMonitor, go_on);
-    pruned.map(Reclaimed::from).map_err(|error| error.to_string())
+fn reclaim(engine: &Arc<Engine>, options: PruneOptions, go_on: &dyn Fn() -> bool) -> std::result::Result<PruneReport, String> {
+    prune_here(engine, options, &NoMonitor, go_on).map_err(|error| error.to_string())
 }
 
 fn check_descriptor(descriptor: &Descriptor) -> Result<()> {

@@ -35,7 +35,7 @@
 
 use crate::containers::file;
 use crate::containers::void::VoidNumbers;
-use crate::{Address, ContainerStore, Result, StorageError};
+use crate::{Address, ContainerStore, Origin, Result, StorageError};
 use onefold_oplog::{Owned, Position};
 
 /// A partition that its owner has left: what its next owner must know.
@@ -78,10 +78,10 @@ impl ContainerStore {
         self.shared.owners.has(address.container().partition())
     }
 
-    /// Returns whether this opening has begun the container that an address is in, or may begin it, in a store whose
+    /// Returns whether this opening has begun the container of an origin, or may begin it, in a store whose
     /// files are put as a whole.
-    pub fn is_of_this_opening(&self, address: Address) -> bool {
-        self.shared.placement.is_own(address.container())
+    pub fn is_of_this_opening(&self, origin: Origin) -> bool {
+        self.shared.placement.is_own(origin.container())
     }
 
     /// Begins to leave a partition: it takes no new containers, and those that it has are closed. The next commits seal

@@ -6,11 +6,11 @@
 //! faster with age.
 
 use super::order::ReadingOrder;
-use super::requests::{PruneRequests, estimate};
+use super::requests::estimate;
 use super::unused::{RemovalReport, remove_unused};
 use crate::Monitor;
 use crate::{Result, UpkeepError};
-use onefold_engine::{ContainerId, DeadSlots, Engine, EngineError, ReclaimLimits, Reclaimed};
+use onefold_engine::{ContainerId, DeadSlots, Engine, EngineError, PruneOptions, PruneReport};
 use onefold_storage::StorageError;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,51 +20,6 @@ const MAX_SLOTS: usize = 60_000;
 
 /// The most rounds over all nodes of a cluster.
 const MAX_ROUNDS: usize = 64;
-
-/// When to merge containers.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PruneOptions {
-    /// The share of all stored bytes (0 to 1, before compression) that may stay unused.
-    pub max_unused: f64,
-    /// Containers of which a greater share is needed are not merged (0 to 1).
-    pub max_fill: f64,
-    /// Only report what would be done.
-    pub dry_run: bool,
-}
-
-impl Default for PruneOptions {
-    fn default() -> PruneOptions {
-        PruneOptions { max_unused: 0.05, max_fill: 1.0, dry_run: false }
-    }
-}
-
-/// What pruning did, or would do.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct PruneReport {
-    /// Chunks removed.
-    pub chunks: u64,
-    /// Their bytes before compression.
-    pub chunk_bytes: u64,
-    /// Container files removed.
-    pub containers_before: u64,
-    /// Container files created.
-    pub containers_after: u64,
-    /// Bytes of container files that were freed. For a dry run this is an estimate, by the mean compression of the
-    /// store.
-    pub freed_bytes: u64,
-    /// Unused bytes, before compression, that remain in containers.
-    pub unused_bytes: u64,
-    /// Bytes of all chunks in containers, before compression.
-    pub raw_bytes: u64,
-    /// What could not be examined or merged, with the reason, one sentence each.
-    pub problems: Vec<String>,
-    /// The reader that unused chunks are kept for, if any.
-    pub kept_for: Option<String>,
-    /// Whether all unused chunks were removed and no container is left to merge.
-    pub is_complete: bool,
-    /// Of a dry run of a store in a bucket: about what it would request.
-    pub requests: Option<PruneRequests>,
-}
 
 /// A container with unused chunks.
 #[derive(Clone, Debug)]
@@ -82,19 +37,19 @@ pub fn prune(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor,
         return Ok(here);
     }
     let go_on = || go_on() && !monitor.is_cancelled();
-    let limits = ReclaimLimits { max_unused: options.max_unused, max_fill: options.max_fill, dry_run: options.dry_run };
     let mut elsewhere = PruneReport::default();
     // A chunk that was needed by removed metadata chunks alone may be any node's: each round goes a level down.
     for _ in 0..MAX_ROUNDS {
-        let once = PruneReport::from(engine.reclaim_elsewhere(limits, &go_on)?);
+        let once = engine.prune_elsewhere(options, &go_on)?;
         let chunks = once.chunks;
-        elsewhere.add(once);
+        elsewhere.add_later(once);
         if options.dry_run || chunks == 0 || !go_on() {
             break;
         }
-        here.add(prune_here(engine, options, monitor, &go_on)?);
+        here.add_later(prune_here(engine, options, monitor, &go_on)?);
     }
-    Ok(here.beside(elsewhere))
+    here.add_beside(elsewhere);
+    Ok(here)
 }
 
 /// Does what a node can do by itself: it removes chunks of its partitions of the index, and merges its containers.
@@ -103,7 +58,7 @@ pub fn prune_here(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Mon
     loop {
         let (once, is_short_of_room) = prune_once(engine, options, monitor, go_on)?;
         let has_got_on = once.freed_bytes > 0 || once.chunks > 0;
-        report.add(once);
+        report.add_later(once);
         if !is_short_of_room {
             // What other nodes can remove now, they know when they have heard of it.
             if !options.dry_run
@@ -205,76 +160,6 @@ fn prune_once(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor
 /// Returns the bytes of the tables of a store with levels.
 fn table_bytes(engine: &Engine) -> u64 {
     engine.levels().map_or(0, |levels| levels.levels().iter().map(|level| level.stored_bytes).sum())
-}
-
-impl From<Reclaimed> for PruneReport {
-    fn from(reclaimed: Reclaimed) -> PruneReport {
-        let Reclaimed { chunks, chunk_bytes, containers_before, containers_after, freed_bytes, .. } = reclaimed;
-        let Reclaimed { unused_bytes, raw_bytes, problems, kept_for, is_complete, .. } = reclaimed;
-        PruneReport {
-            chunks,
-            chunk_bytes,
-            containers_before,
-            containers_after,
-            freed_bytes,
-            unused_bytes,
-            raw_bytes,
-            problems,
-            kept_for,
-            is_complete,
-            requests: None,
-        }
-    }
-}
-
-impl From<PruneReport> for Reclaimed {
-    fn from(report: PruneReport) -> Reclaimed {
-        let PruneReport { chunks, chunk_bytes, containers_before, containers_after, freed_bytes, .. } = report;
-        let PruneReport { unused_bytes, raw_bytes, problems, kept_for, is_complete, .. } = report;
-        Reclaimed {
-            chunks,
-            chunk_bytes,
-            containers_before,
-            containers_after,
-            freed_bytes,
-            unused_bytes,
-            raw_bytes,
-            problems,
-            kept_for,
-            is_complete,
-        }
-    }
-}
-
-impl PruneReport {
-    /// Returns this report with that of other nodes.
-    fn beside(self, others: PruneReport) -> PruneReport {
-        PruneReport {
-            chunks: self.chunks + others.chunks,
-            chunk_bytes: self.chunk_bytes + others.chunk_bytes,
-            containers_before: self.containers_before + others.containers_before,
-            containers_after: self.containers_after + others.containers_after,
-            freed_bytes: self.freed_bytes + others.freed_bytes,
-            unused_bytes: self.unused_bytes + others.unused_bytes,
-            raw_bytes: self.raw_bytes + others.raw_bytes,
-            problems: self.problems.into_iter().chain(others.problems).collect(),
-            kept_for: self.kept_for.or(others.kept_for),
-            is_complete: self.is_complete && others.is_complete,
-            requests: self.requests,
-        }
-    }
-
-    /// Adds the report of a later pruning. What the later one says is left replaces what this one says.
-    fn add(&mut self, later: PruneReport) {
-        *self = PruneReport {
-            chunks: self.chunks + later.chunks,
-            chunk_bytes: self.chunk_bytes + later.chunk_bytes,
-            containers_before: self.containers_before + later.containers_before,
-            containers_after: self.containers_after + later.containers_after,
-            freed_bytes: self.freed_bytes + later.freed_bytes,
-            ..later
-        };
-    }
 }
 
 /// The containers that may be merged.

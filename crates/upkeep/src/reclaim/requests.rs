@@ -5,29 +5,12 @@
 //! commands do meanwhile. What is cached on this machine is not fetched, so fewer gets may come.
 
 use crate::Result;
-use onefold_engine::{Engine, MAX_CANDIDATES};
+use onefold_engine::{Engine, MAX_CANDIDATES, PruneRequests};
 
 /// Bytes of a get of a container, about.
 const READ_BYTES: u64 = 8 << 20;
 /// Names on a page of a list.
 const PAGE: u64 = 1000;
-
-/// Requests by kind, and bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PruneRequests {
-    /// Puts.
-    pub puts: u64,
-    /// Gets, and questions for a length.
-    pub gets: u64,
-    /// Pages of lists.
-    pub lists: u64,
-    /// Deletions.
-    pub deletions: u64,
-    /// Bytes of containers that would be read.
-    pub read_bytes: u64,
-    /// Bytes of containers that would be written.
-    pub written_bytes: u64,
-}
 
 /// Returns the requests of a removal of so many chunks, followed by merges of these groups of containers. A group has
 /// the bytes that are needed of each of its containers; `compression` is stored bytes divided by raw bytes. `None`: the
@@ -50,33 +33,30 @@ pub(super) fn estimate(engine: &Engine, chunks: u64, groups: &[Vec<u64>], compre
         requests.gets += units;
     }
     for group in groups {
-        requests.add_merge(group, compression);
+        add_merge(&mut requests, group, compression);
     }
     Ok(Some(requests))
 }
 
-impl PruneRequests {
-    fn add_merge(&mut self, group: &[u64], compression: f64) {
-        let stored = |raw: u64| (raw as f64 * compression) as u64;
-        let moved: u64 = group.iter().map(|live| stored(*live)).sum();
-        // The batch that records it.
-        self.puts += 1;
-        for live in group {
-            // Its catalog, its length, and that it goes.
-            self.gets += 2;
-            self.deletions += 1;
-            if *live > 0 {
-                self.gets += stored(*live).div_ceil(READ_BYTES);
-                // Its forward.
-                self.puts += 1;
-            }
+fn add_merge(requests: &mut PruneRequests, group: &[u64], compression: f64) {
+    let stored = |raw: u64| (raw as f64 * compression) as u64;
+    let moved: u64 = group.iter().map(|live| stored(*live)).sum();
+    // The batch that records it.
+    requests.puts += 1;
+    for live in group {
+        // Its catalog, its length, and that it goes.
+        requests.gets += 2;
+        requests.deletions += 1;
+        if *live > 0 {
+            requests.gets += stored(*live).div_ceil(READ_BYTES);
+            // Its forward.
+            requests.puts += 1;
         }
-        self.puts += u64::from(moved > 0);
-        self.read_bytes += moved;
-        self.written_bytes += moved;
     }
+    requests.puts += u64::from(moved > 0);
+    requests.read_bytes += moved;
+    requests.written_bytes += moved;
 }
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,9 +64,9 @@ mod tests {
     #[test]
     fn a_merge_costs_reads_a_container_forwards_and_deletions() {
         let mut requests = PruneRequests::default();
-        requests.add_merge(&[0, 0, 0], 0.5);
+        add_merge(&mut requests, &[0, 0, 0], 0.5);
         assert_eq!(requests, PruneRequests { puts: 1, gets: 6, deletions: 3, ..PruneRequests::default() });
-        requests.add_merge(&[10 << 20, 2 << 20], 0.5);
+        add_merge(&mut requests, &[10 << 20, 2 << 20], 0.5);
         let bytes = 6 << 20;
         let both = PruneRequests { puts: 5, gets: 12, deletions: 5, lists: 0, read_bytes: bytes, written_bytes: bytes };
         assert_eq!(requests, both);

@@ -84,7 +84,7 @@ impl ContainerCacheFilter {
     pub(crate) fn load(&self, address: Address, hits: u32, ask: &mut dyn FnMut(&Find<'_>)) -> CatalogState {
         // Another node's container may be in the bucket before its owner's log names its chunks, and they may never be
         // in it. Only the owner of their index partition knows.
-        if !self.storage.has_partition_of(address) || self.is_of_cluster && !self.storage.is_of_this_opening(address) {
+        if !self.storage.has_partition_of(address) || self.is_of_cluster && !self.storage.is_of_this_opening(address.origin()) {
             return CatalogState::Unknown;
         }
         let removals = self.rules.lock().removals;
@@ -105,10 +105,11 @@ impl ContainerCacheFilter {
             return CatalogState::Unknown;
         }
         // A merge may have brought older ones into the file.
-        let is_doubtful = |address: Address| {
-            self.is_of_cluster && (!self.storage.is_of_this_opening(address) || rules.doubted.contains(&address.origin()))
-        };
-        let is_alive = |slot: usize| rules.is_alive(&catalog, &dead, slot) && !is_doubtful(catalog.address(slot));
+        let is_doubtful = |origin: &Origin| !self.storage.is_of_this_opening(*origin) || rules.doubted.contains(origin);
+        // Ascending.
+        let doubtful: Vec<Origin> = catalog.origins().filter(|origin| self.is_of_cluster && is_doubtful(origin)).collect();
+        let is_believed = |slot: usize| doubtful.is_empty() || doubtful.binary_search(&catalog.address(slot).origin()).is_err();
+        let is_alive = |slot: usize| rules.is_alive(&catalog, &dead, slot) && is_believed(slot);
         match self.storage.open_catalog(&catalog, &is_alive) {
             Some(known) => ask(&|name| known.find(name)),
             // The cache has no room for it: it answers only this once.
